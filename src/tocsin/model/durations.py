@@ -1,0 +1,70 @@
+"""Durations and times as users write them, and the integer milliseconds that they become."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime, timedelta
+
+from tocsin.model.errors import InvalidArgument
+
+Duration = int | float | timedelta | str
+Millis = int
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
+
+# A thousand years: beyond it a score would leave the range in which doubles are exact.
+LONGEST_MS = 1000 * 366 * 86_400_000
+
+
+def seconds(value: Duration, what: str = "a duration") -> float:
+    """Seconds, never negative. Text is one or more of 200ms, 30s, 5m, 2h, 1d, joined."""
+    result = _seconds(value, what)
+    if not math.isfinite(result) or result < 0 or result * 1000 > LONGEST_MS:
+        raise InvalidArgument(f"{what} must be between 0 and 1000 years, not {value!r}")
+    return result
+
+
+def _seconds(value: Duration, what: str) -> float:
+    if isinstance(value, bool):
+        raise InvalidArgument(f"{what} must be a number, a timedelta or text like '30s', not {value!r}")
+    if isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        total, end = 0.0, 0
+        while match := _TEXT.match(value, end):
+            total += float(match[1]) * _UNITS[match[2]]
+            end = match.end()
+        if value and end == len(value):
+            return total
+    raise InvalidArgument(f"{what} must be a number of seconds, a timedelta or text like '30s', not {value!r}")
+
+
+def millis(value: Duration, what: str = "a duration") -> Millis:
+    """Whole milliseconds, rounded up: a run may be late by the rounding, never early."""
+    return ceil_ms(seconds(value, what))
+
+
+def ceil_ms(secs: float) -> Millis:
+    # The tenth of a microsecond keeps 0.2 s at 200 ms although 0.2 * 1000 is a hair above it.
+    return math.ceil(secs * 1000 - 1e-4)
+
+
+def epoch_ms(moment: datetime, what: str = "a time") -> Millis:
+    """An aware datetime as epoch milliseconds, rounded up."""
+    if not isinstance(moment, datetime):
+        raise InvalidArgument(f"{what} must be a datetime, not {moment!r}")
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise InvalidArgument(
+            f"{what} must say its zone, {moment!r} does not: use datetime.now(UTC) or datetime(..., tzinfo=UTC)"
+        )
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return -((-since) // timedelta(milliseconds=1))
+
+
+def moment(ms: Millis) -> datetime:
+    """Epoch milliseconds as an aware datetime in UTC."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)

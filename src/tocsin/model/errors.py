@@ -1,0 +1,102 @@
+"""Every error that Tocsin raises.
+
+TocsinError
+├── InvalidArgument          a value that cannot be: id, duration, time, option, payload (also a ValueError)
+│   ├── InvalidTrigger       a trigger that cannot fire
+│   └── InvalidConfig        configuration, or a queue declared differently from what Redis holds
+├── UnknownJob               no job has that id
+├── ConflictingJobs          an id exists in several queues and no queue was named
+├── ClaimLost                the run was taken over by another worker; nothing was changed
+├── RunCancelled             a run was cancelled by a person (raised by Handle.result)
+├── RunFailed                a run ended in failure (raised by Handle.result)
+├── ResultTimeout            no result within the given time (also a TimeoutError)
+└── StoreError
+    ├── StoreUnavailable     the server cannot be reached, or refuses to serve for now; try again
+    │   └── StoreFull        the server is out of memory; nothing was written
+    ├── StoreRefused         the server will never do: version, password, replica, eviction policy
+    ├── StoreChanged         the epoch is not the one this process opened: wiped, restored or another server
+    └── RecordUnreadable     a record of an unknown schema, or garbage
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TocsinError(Exception):
+    """The root of the tree above."""
+
+
+class InvalidArgument(TocsinError, ValueError):
+    """The caller passed something that cannot be."""
+
+
+class InvalidTrigger(InvalidArgument):
+    """The trigger can never fire, or does not say when."""
+
+
+class InvalidConfig(InvalidArgument):
+    """A setting is wrong, or contradicts what the server already holds."""
+
+
+class UnknownJob(TocsinError):
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"there is no job {job_id!r}; `tocsin jobs list` shows those there are")
+        self.job_id = job_id
+
+
+class ConflictingJobs(TocsinError):
+    def __init__(self, job_id: str, queues: list[str]) -> None:
+        super().__init__(f"job {job_id!r} exists in the queues {', '.join(queues)}: say which with queue=")
+        self.job_id = job_id
+        self.queues = queues
+
+
+class ClaimLost(TocsinError):
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"the claim on run {run_id!r} was lost to another worker; nothing was changed")
+        self.run_id = run_id
+
+
+class RunCancelled(TocsinError):
+    """The run was cancelled before it could succeed."""
+
+
+class RunFailed(TocsinError):
+    """The run ended in failure; the message is its error."""
+
+
+class ResultTimeout(TocsinError, TimeoutError):
+    """The run has not ended yet."""
+
+
+class StoreError(TocsinError):
+    """Something between us and the server."""
+
+
+class StoreUnavailable(StoreError):
+    """The server cannot be reached, or refuses to serve for now."""
+
+
+class StoreFull(StoreUnavailable):
+    """The server is at its maxmemory; what was asked for was not written."""
+
+
+class StoreRefused(StoreError):
+    """This server cannot be used, and trying again will not help."""
+
+
+class StoreChanged(StoreError):
+    """The queue was wiped, restored, sealed or replaced since this process opened it."""
+
+
+class RecordUnreadable(StoreError):
+    """The bytes of a record are not a job that this version can read."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an error message: what the user probably meant, or what there is."""
+    words = sorted(known)
+    close = difflib.get_close_matches(word, words, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(words)}"
