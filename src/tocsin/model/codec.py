@@ -1,0 +1,141 @@
+"""The one codec: a record is a fixed header, which scripts read, and a msgpack body, which they never touch.
+
+Header, big-endian: schema, flags (1 recurring), band, cost u16, timeout ms u32, keep s u32, version u48,
+handler digest u32, trigger digest u32, succeeded u32, failed u32, attempts u32, tenant length u8, tenant.
+lua/lib/records.lua reads and writes the same layout; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tocsin.model.errors import InvalidArgument, RecordUnreadable
+from tocsin.model.ids import digest
+from tocsin.model.job import Failure, Header, Spec
+
+SCHEMA = 1
+RECURRING = 1
+LARGEST_PAYLOAD = 512 * 1024
+
+_FIXED = struct.Struct(">BBBHIIHIIIIIIB")
+FIXED_SIZE = _FIXED.size
+
+_encoder = msgspec.msgpack.Encoder()
+_spec_decoder = msgspec.msgpack.Decoder(Spec)
+_failure_decoder = msgspec.msgpack.Decoder(Failure)
+
+encode = _encoder.encode
+
+
+def decode(data: bytes) -> Any:
+    return msgspec.msgpack.decode(data)
+
+
+def encode_spec(spec: Spec, largest: int = LARGEST_PAYLOAD) -> bytes:
+    try:
+        body = _encoder.encode(spec)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidArgument(
+            f"the arguments of {spec.name} cannot be stored ({error}): use None, bool, int, float, str, bytes, "
+            "datetime, lists and dicts of these, or dataclasses"
+        ) from None
+    if len(body) > largest:
+        raise InvalidArgument(
+            f"the arguments of {spec.name} take {len(body)} bytes, the limit is {largest}: "
+            "store them elsewhere and pass a reference"
+        )
+    return body
+
+
+def decode_spec(record: bytes) -> Spec:
+    try:
+        return _spec_decoder.decode(record[FIXED_SIZE + record[FIXED_SIZE - 1] :])
+    except (msgspec.MsgspecError, IndexError, ValueError, TypeError) as error:
+        raise RecordUnreadable(f"a record cannot be read: {error}") from None
+
+
+def encode_header(header: Header) -> bytes:
+    tenant = header.tenant.encode()
+    if len(tenant) > 255:
+        raise InvalidArgument(f"a tenant's name has at most 255 bytes, {header.tenant[:40]!r}… has {len(tenant)}")
+    return (
+        _FIXED.pack(
+            SCHEMA,
+            RECURRING if header.recurring else 0,
+            header.band,
+            header.cost,
+            header.timeout,
+            header.keep,
+            header.version >> 32,
+            header.version & 0xFFFF_FFFF,
+            header.handler,
+            header.trigger,
+            header.succeeded,
+            header.failed,
+            header.attempts,
+            len(tenant),
+        )
+        + tenant
+    )
+
+
+def decode_header(record: bytes) -> Header:
+    try:
+        (
+            schema, flags, band, cost, timeout, keep, high, low, handler, trigger,
+            succeeded, failed, attempts, size,
+        ) = _FIXED.unpack_from(record)  # fmt: skip
+        tenant = record[FIXED_SIZE : FIXED_SIZE + size].decode()
+    except (struct.error, UnicodeDecodeError) as error:
+        raise RecordUnreadable(f"a record has no readable header: {error}") from None
+    if schema != SCHEMA:
+        raise RecordUnreadable(f"a record has schema {schema}, this version reads {SCHEMA}: upgrade this process")
+    return Header(
+        recurring=bool(flags & RECURRING), timeout=timeout, handler=handler, trigger=trigger, band=band,
+        cost=cost, keep=keep, tenant=tenant, version=(high << 32) | low, succeeded=succeeded, failed=failed,
+        attempts=attempts,
+    )  # fmt: skip
+
+
+def trigger_digest(spec: Spec) -> int:
+    """Changes when the recurrence does; an update that leaves it alone keeps the due time."""
+    if spec.trigger is None:
+        return 0
+    rules = spec.rules
+    return digest(_encoder.encode((spec.trigger, rules.starts, rules.ends, rules.jitter)))
+
+
+def handler_digest(name: str) -> int:
+    return digest(name.encode())
+
+
+def encode_failure(failure: Failure) -> bytes:
+    return _encoder.encode(failure)
+
+
+def decode_failure(data: bytes) -> Failure:
+    try:
+        return _failure_decoder.decode(data)
+    except msgspec.MsgspecError:
+        return Failure(error=repr(data[:200]))
+
+
+def text(data: bytes) -> bytes:
+    """Any bytes as a msgpack str: what cmsgpack in scripts reads without refusing it as `bin`."""
+    size = len(data)
+    if size < 32:
+        return bytes((0xA0 | size,)) + data
+    return b"\xdb" + size.to_bytes(4, "big") + data
+
+
+def integer(value: int) -> bytes:
+    return b"\xcf" + value.to_bytes(8, "big")
+
+
+def array(parts: Sequence[bytes], width: int = 1) -> bytes:
+    """A msgpack array of parts that are encoded already, each of `width` values."""
+    return b"\xdd" + (len(parts) * width).to_bytes(4, "big") + b"".join(parts)

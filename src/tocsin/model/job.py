@@ -1,0 +1,276 @@
+"""Job, Queue and the policies, as they are stored and as users see them."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from tocsin.model.durations import Duration, Millis, ceil_ms, epoch_ms, moment, seconds
+from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
+
+DEFAULT_QUEUE = "default"
+AGENTS_QUEUE = "agents"
+DEFAULT_TIMEOUT = 300.0
+DEFAULT_KEEP = 86_400.0
+DEFAULT_PARTITIONS = 16
+# Milliseconds in 32 bits of the record's header.
+LONGEST_TIMEOUT = 49 * 86_400.0
+
+PRIORITIES = ("critical", "high", "normal", "low", "background")
+NORMAL = PRIORITIES.index("normal")
+
+
+class Stage(StrEnum):
+    """Where a job stands. It is in exactly one, and in none only if it does not exist or is done."""
+
+    WAITING = "waiting"
+    READY = "ready"
+    WORKING = "working"
+    PAUSED = "paused"
+    PARKED = "parked"
+    BLOCKED = "blocked"
+    DEAD = "dead"
+
+
+class Every(Struct, frozen=True, array_like=True, tag="every"):
+    """Fire each `interval`, counted from the due time, so the cadence does not drift."""
+
+    interval: float
+
+    if TYPE_CHECKING:
+
+        def __init__(self, interval: Duration) -> None: ...
+
+    def __post_init__(self) -> None:
+        interval = seconds(self.interval, "an interval")
+        if ceil_ms(interval) < 1:
+            raise InvalidTrigger(f"an interval must be at least 1 ms, not {self.interval!r}")
+        force_setattr(self, "interval", interval)
+
+
+class Once(Struct, frozen=True, array_like=True, tag="once"):
+    """Fire at one moment and end."""
+
+    at: datetime
+
+    def __post_init__(self) -> None:
+        epoch_ms(self.at, "the moment of Once")
+
+
+Trigger = Every | Once
+
+
+class Retry(Struct, frozen=True, array_like=True):
+    """How often a failed run is tried again, and how long to wait before each try."""
+
+    retries: int
+    interval: float
+    jitter: float = 0.0
+    factor: float = 2.0
+    max_interval: float | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            retries: int,
+            interval: Duration,
+            jitter: Duration = 0,
+            factor: float = 2,
+            max_interval: Duration | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.retries, int) or isinstance(self.retries, bool) or self.retries < 0:
+            raise InvalidArgument(f"retries must be a whole number from 0, not {self.retries!r}")
+        if not math.isfinite(self.factor) or self.factor < 1:
+            raise InvalidArgument(f"factor must be a number from 1, not {self.factor!r}")
+        force_setattr(self, "interval", seconds(self.interval, "the retry interval"))
+        force_setattr(self, "jitter", seconds(self.jitter, "the retry jitter"))
+        if self.max_interval is not None:
+            force_setattr(self, "max_interval", seconds(self.max_interval, "max_interval"))
+
+    def delay(self, retry: int, chance: float) -> float:
+        """Seconds before retry number `retry` (from 0); `chance` in [0, 1) picks the jitter."""
+        try:
+            wait = self.interval * self.factor**retry
+        except OverflowError:
+            wait = math.inf
+        if self.max_interval is not None:
+            wait = min(wait, self.max_interval)
+        return min(wait, 1000 * 365 * 86_400.0) + self.jitter * chance
+
+    def worst_case(self) -> float:
+        """The longest time from the first failure to the last try."""
+        return sum(self.delay(retry, 1.0) for retry in range(self.retries))
+
+
+class Policy(Struct, frozen=True, array_like=True):
+    """What most jobs leave at its default. Stored only where something differs."""
+
+    misfire: Literal["coalesce", "skip", "all"] = "coalesce"
+    grace: float | None = None
+    catch_up: float | None = None
+    starts: Millis | None = None
+    ends: Millis | None = None
+    jitter: float = 0.0
+    error_interval: float | None = None
+    agent: bool = False
+    criticality: int = 0
+
+
+PLAIN = Policy()
+
+
+class Spec(Struct, frozen=True, array_like=True):
+    """The body of a record: what to run, with what, and when."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    trigger: Trigger | None = None
+    retry: Retry | None = None
+    policy: Policy | None = None
+
+    @property
+    def rules(self) -> Policy:
+        return self.policy or PLAIN
+
+
+class Header(Struct, frozen=True):
+    """The fixed part of a record, which scripts read and whose counters they keep."""
+
+    recurring: bool
+    timeout: Millis
+    handler: int
+    trigger: int = 0
+    band: int = NORMAL
+    cost: int = 1
+    keep: int = 0
+    tenant: str = ""
+    version: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    attempts: int = 0
+
+
+class Failure(Struct, frozen=True, array_like=True):
+    """The last error of a job, bounded."""
+
+    error: str
+    traceback: str = ""
+    at: Millis = 0
+    attempt: int = 0
+
+
+class Job(Struct, frozen=True):
+    """A job as it stands in Redis now."""
+
+    id: str
+    queue: str
+    spec: Spec
+    header: Header
+    stage: Stage
+    due_ms: Millis
+    attempt: int = 1
+    recoveries: int = 0
+    not_before_ms: Millis | None = None
+    owner: str | None = None
+    failure: Failure | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return self.spec.args
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return self.spec.kwargs
+
+    @property
+    def trigger(self) -> Trigger | None:
+        return self.spec.trigger
+
+    @property
+    def retry(self) -> Retry | None:
+        return self.spec.retry
+
+    @property
+    def recurring(self) -> bool:
+        return self.header.recurring
+
+    @property
+    def timeout(self) -> float:
+        return self.header.timeout / 1000
+
+    @property
+    def priority(self) -> str:
+        return PRIORITIES[self.header.band]
+
+    @property
+    def tenant(self) -> str | None:
+        return self.header.tenant or None
+
+    @property
+    def criticality(self) -> int:
+        return self.spec.rules.criticality
+
+    @property
+    def version(self) -> int:
+        return self.header.version
+
+    @property
+    def succeeded(self) -> int:
+        return self.header.succeeded
+
+    @property
+    def failed(self) -> int:
+        return self.header.failed
+
+    @property
+    def attempts(self) -> int:
+        return self.header.attempts
+
+    @property
+    def due(self) -> datetime:
+        return moment(self.due_ms)
+
+
+class Queue(Struct, frozen=True):
+    """A lane: its order and its number of partitions live in Redis, code only declares them."""
+
+    name: str
+    order: Literal["due"] = "due"
+    partitions: int = DEFAULT_PARTITIONS
+
+
+def check_priority(priority: str) -> int:
+    band = str(priority).lower()
+    if band not in PRIORITIES:
+        raise InvalidArgument(f"there is no priority {priority!r}; {nearest(band, PRIORITIES)}")
+    return PRIORITIES.index(band)
+
+
+def check_timeout(timeout: Duration) -> Millis:
+    value = seconds(timeout, "a timeout")
+    if not 0.001 <= value <= LONGEST_TIMEOUT:
+        raise InvalidArgument(f"a timeout must be between 1 ms and 49 days, not {timeout!r}")
+    return ceil_ms(value)
+
+
+def check_keep(keep: Duration) -> int:
+    """Whole seconds, rounded up, so that what is asked for is kept at least that long."""
+    value = seconds(keep, "keep")
+    if value > 0xFFFF_FFFF:
+        raise InvalidArgument(f"keep must be below 136 years, not {keep!r}")
+    return math.ceil(value)
+
+

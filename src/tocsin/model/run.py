@@ -1,0 +1,128 @@
+"""Run and Claim: one occurrence of a job, and the right to execute it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from tocsin.model.durations import Duration, Millis, moment, seconds
+from tocsin.model.ids import idempotency_key, job_of, run_id
+from tocsin.model.job import PRIORITIES, Header, Spec
+
+MAX_RECOVERIES = 5
+
+
+class Claim(Struct, gc=False):
+    """What a claim script gave: the right of one worker to execute a run until a deadline."""
+
+    queue: str
+    partition: int
+    member: str
+    token: int
+    due: Millis
+    attempt: int
+    recoveries: int
+    cancelled: bool
+    deadline: Millis
+    record: bytes
+
+    @property
+    def run_id(self) -> str:
+        return run_id(self.member, self.due)
+
+    @property
+    def job_id(self) -> str:
+        return job_of(self.member)
+
+
+class Run:
+    """What a handler may know about the run that it is executing, and ask of it."""
+
+    __slots__ = ("_claim", "_extend", "_header", "_namespace", "_spec", "cancelled")
+
+    def __init__(
+        self,
+        claim: Claim,
+        header: Header,
+        spec: Spec,
+        namespace: str,
+        extend: Callable[[Claim, float], Any],
+    ) -> None:
+        self._claim = claim
+        self._header = header
+        self._spec = spec
+        self._namespace = namespace
+        self._extend = extend
+        # Set when the run timed out, was cancelled or lost its claim. Threads must look at it: nothing
+        # else can stop them.
+        self.cancelled = False
+
+    @property
+    def id(self) -> str:
+        return self._claim.run_id
+
+    @property
+    def job_id(self) -> str:
+        return self._claim.job_id
+
+    @property
+    def queue(self) -> str:
+        return self._claim.queue
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def due(self) -> datetime:
+        return moment(self._claim.due)
+
+    @property
+    def deadline(self) -> datetime:
+        return moment(self._claim.deadline)
+
+    @property
+    def attempt(self) -> int:
+        return self._claim.attempt
+
+    @property
+    def recoveries(self) -> int:
+        return self._claim.recoveries
+
+    @property
+    def token(self) -> int:
+        return self._claim.token
+
+    @property
+    def idempotency_key(self) -> str:
+        claim = self._claim
+        return idempotency_key(self._namespace, claim.queue, claim.member, claim.due)
+
+    @property
+    def tenant(self) -> str | None:
+        return self._header.tenant or None
+
+    @property
+    def priority(self) -> str:
+        return PRIORITIES[self._header.band]
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return self._spec.args
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return self._spec.kwargs
+
+    def extend(self, by: Duration) -> Any:
+        """Move the deadline to `by` from now. Await it in an `async def`; in a thread it blocks.
+
+        Raises ClaimLost if another worker has the run.
+        """
+        return self._extend(self._claim, seconds(by, "an extension"))
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r}, attempt={self.attempt})"

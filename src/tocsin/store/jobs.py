@@ -1,0 +1,239 @@
+"""Definitions: what a program may do to jobs, and see of them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import msgspec
+
+from tocsin.model import codec
+from tocsin.model.durations import Millis
+from tocsin.model.errors import RecordUnreadable, UnknownJob
+from tocsin.model.job import Failure, Header, Job, Spec, Stage
+from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+
+IGNORE, REPLACE, POSTPONE, UPDATE, EDIT = range(5)
+UNCHANGED, NEW, CHANGED, REMEMBERED, CONFLICT, MISSING = range(6)
+
+_CLAIM = struct.Struct(">QQIHBB")
+_PUT_INTENT = 4
+# In the order of the codes in lua/lib/settle.lua.
+OUTCOMES = ("failed", "succeeded", "skipped", "cancelled")
+
+
+class Put(msgspec.Struct, frozen=True, gc=False):
+    """One job to put. `due` is a time, or with `relative` a delay on the server's clock."""
+
+    member: str
+    record: bytes
+    due: Millis
+    relative: bool = False
+    mode: int = IGNORE
+    expected: int = 0
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What `claims` holds of an unfinished run."""
+
+    token: int
+    due: Millis
+    attempt: int
+    recoveries: int
+    intent: int
+    owner: str
+    pending: bytes | None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a remembered one-shot ended."""
+
+    name: str
+    at: Millis
+    result: Any
+
+
+def read_entry(raw: bytes) -> Entry:
+    token, due, attempt, recoveries, intent, size = _CLAIM.unpack_from(raw)
+    end = _CLAIM.size + size
+    pending = raw[end + 8 :] if intent & _PUT_INTENT else None
+    owner = raw[_CLAIM.size : end].decode(errors="replace")
+    return Entry(token, due, attempt, recoveries, intent, owner, pending)
+
+
+def record_of(header: Header, spec: Spec) -> bytes:
+    return codec.encode_header(header) + codec.encode_spec(spec)
+
+
+class Jobs:
+    """The definitions of all queues."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def put(self, queue: OpenQueue, put: Put) -> tuple[int, Millis]:
+        """One job: its code, and the due time to ring the bell for, or -1."""
+        partition = queue.partition_of(put.member)
+        answer = await self._store.change("job_put", queue, partition, codec.array(_packed(put)))
+        return int(answer[1]), int(answer[2])
+
+    async def put_many(self, queue: OpenQueue, partition: int, puts: list[Put]) -> tuple[bytes, Millis]:
+        """At most 1000 jobs of one partition: a digit for each, and the due time to ring for."""
+        parts = [part for put in puts for part in _packed(put)]
+        answer = await self._store.change("job_put", queue, partition, codec.array(parts))
+        return answer[1], int(answer[2])
+
+    async def delete(self, queue: OpenQueue, member: str, only: str = "") -> bool:
+        answer = await self._change("job_delete", queue, member, only, codec.encode([member]))
+        return bool(answer[1] != b"0")
+
+    async def pause(self, queue: OpenQueue, member: str) -> bool:
+        return bool((await self._change("job_pause", queue, member, member))[1])
+
+    async def resume(self, queue: OpenQueue, member: str, expected: int, due: Millis) -> tuple[int, Millis]:
+        answer = await self._change("job_resume", queue, member, member, expected, due)
+        return int(answer[1]), int(answer[2])
+
+    async def cancel(self, queue: OpenQueue, member: str, due: Millis = 0) -> tuple[int, str, int]:
+        """0 nothing to cancel, 1 cancelled, 2 asked; then who was asked, and the token of its claim."""
+        answer = await self._change("job_cancel", queue, member, member, due)
+        return int(answer[1]), answer[2].decode(), int(answer[3])
+
+    async def fire(self, queue: OpenQueue, member: str, dues: list[Millis]) -> list[Millis]:
+        """Add extra runs (0: now) and return when each is due. Raises UnknownJob."""
+        answer = await self._change("job_fire", queue, member, member, codec.encode(dues))
+        if not answer[1]:
+            raise UnknownJob(member)
+        return [int(due) for due in answer[2]]
+
+    async def revive(self, queue: OpenQueue, member: str) -> bool:
+        return bool((await self._change("job_revive", queue, member, codec.encode([member])))[1] == b"1")
+
+    async def unpark(self, queue: OpenQueue, member: str) -> bool:
+        return bool((await self._change("job_unpark", queue, member, member))[1])
+
+    async def _change(self, name: str, queue: OpenQueue, member: str, *args: Any) -> list[Any]:
+        return await self._store.change(name, queue, queue.partition_of(member), *args)
+
+    # Looking
+
+    async def get(self, queue: OpenQueue, member: str) -> Job | None:
+        found = await self.get_all(queue, queue.partition_of(member), [member.encode()])
+        return found[0] if found else None
+
+    async def get_all(self, queue: OpenQueue, partition: int, members: list[bytes]) -> list[Job]:
+        """Those of the named members that exist, read together; unreadable ones with an empty spec."""
+        keys = queue.keys[partition]
+
+        async def ask(client: Any) -> Any:
+            if not members:
+                return [[], [], [], *([] for _ in STAGE_KEYS)]
+            async with client.pipeline(transaction=True) as pipe:
+                pipe.hmget(keys["jobs"], members)
+                pipe.hmget(keys["claims"], members)
+                pipe.hmget(keys["errors"], members)
+                for stage in STAGE_KEYS:
+                    pipe.zmscore(keys[stage], members)
+                return await pipe.execute()
+
+        records, claims, errors, *scores = await self._store.read(ask)
+        jobs = []
+        for i, member in enumerate(members):
+            stage = next((name for name, found in zip(STAGE_KEYS, scores, strict=True) if found[i] is not None), None)
+            if stage is not None:
+                score = scores[STAGE_KEYS.index(stage)][i]
+                jobs.append(_as_job(queue.name, member, Stage(stage), score, records[i], claims[i], errors[i]))
+        return jobs
+
+    async def page(
+        self, queue: OpenQueue, partition: int, stage: Stage, after: tuple[float, bytes] | None, size: int
+    ) -> list[tuple[bytes, float]]:
+        """Members of a stage in order of score and id, after a place in that order."""
+        key = queue.keys[partition][stage.value]
+        low = "-inf" if after is None else after[0]
+        offset = 0
+        while True:
+            found = await self._store.read(
+                lambda c, o=offset: c.zrange(  # type: ignore[misc]
+                    key, low, "+inf", byscore=True, offset=o, num=size, withscores=True
+                )
+            )
+            page = [(member, score) for member, score in found if after is None or (score, member) > after]
+            if page or len(found) < size:
+                return page
+            offset += size
+
+    async def count(self, queue: OpenQueue, stages: Iterable[str] = STAGE_KEYS) -> dict[str, int]:
+        wanted = list(stages)
+
+        async def ask(client: Any) -> Any:
+            async with client.pipeline(transaction=False) as pipe:
+                for keys in queue.keys:
+                    for stage in wanted:
+                        pipe.zcard(keys[stage])
+                return await pipe.execute()
+
+        counts = await self._store.read(ask)
+        return {stage: sum(counts[i :: len(wanted)]) for i, stage in enumerate(wanted)}
+
+    async def outcome(self, queue: OpenQueue, member: str) -> Outcome | None:
+        """How a one-shot ended, while it is remembered."""
+        keys = queue.keys[queue.partition_of(member)]
+        raw = await self._store.read(lambda c: c.hget(keys["results"], member))
+        return None if raw is None else _as_outcome(raw)
+
+    async def walk(self, queue: OpenQueue, partition: int) -> AsyncIterator[list[bytes]]:
+        """Every member that has a record, in pages, in no order."""
+        key, cursor = queue.keys[partition]["jobs"], 0
+        while True:
+            cursor, page = await self._store.read(
+                lambda c, at=cursor: c.hscan(key, at, count=LARGEST_BATCH)  # type: ignore[misc]
+            )
+            yield list(page)
+            if not cursor:
+                return
+
+
+def _packed(put: Put) -> list[bytes]:
+    return [
+        codec.text(put.member.encode()),
+        codec.integer(put.due),
+        b"\x01" if put.relative else b"\x00",
+        bytes((put.mode,)),
+        codec.integer(put.expected),
+        codec.text(put.record),
+    ]
+
+
+def _as_job(
+    queue: str, member: bytes, stage: Stage, score: float, record: bytes | None, claim: bytes | None, error: bytes | None
+) -> Job:
+    entry = read_entry(claim) if claim else None
+    failure = codec.decode_failure(error) if error else None
+    try:
+        current = (entry.pending if entry and entry.pending else record) or b""
+        header, spec = codec.decode_header(current), codec.decode_spec(current)
+    except RecordUnreadable as unreadable:
+        header, spec = Header(recurring=False, timeout=0, handler=0), Spec(name="?")
+        failure = failure or Failure(error=str(unreadable))
+    at = int(score)
+    return Job(
+        id=member.decode(errors="replace"),
+        queue=queue,
+        spec=spec,
+        header=header,
+        stage=stage,
+        due_ms=entry.due if entry else at,
+        attempt=entry.attempt if entry else 1,
+        recoveries=entry.recoveries if entry else 0,
+        not_before_ms=at if stage is Stage.WAITING else None,
+        owner=entry.owner or None if entry else None,
+        failure=failure,
+    )
+
+
+def _as_outcome(raw: bytes) -> Outcome:
+    result = codec.decode(raw[9:]) if len(raw) > 9 else None
+    return Outcome(name=OUTCOMES[raw[0]], at=int.from_bytes(raw[1:9], "big"), result=result)

@@ -1,0 +1,68 @@
+"""Every key that Tocsin uses, with its type.
+
+Per partition of a queue, all under one hash tag, so in one slot of a Redis Cluster:
+
+meta      HASH    epoch, order, partitions, sealed, seq, fence, widest, counters
+jobs      HASH    id -> record: header and body (model/codec.py)
+waiting   ZSET    id -> not before, epoch ms
+working   ZSET    id -> deadline ms
+claims    HASH    id -> claim (lua/lib/claims.lua), from the first claim to the end of the run
+sessions  HASH    session -> seq, time, answer of its last call
+paused, parked, dead
+          ZSET    id -> since ms
+errors    HASH    id -> last failure
+done      ZSET    id -> remembered until ms
+results   HASH    id -> outcome, time, result
+events    STREAM  one entry per changing call
+
+For the whole fleet, under one tag of their own:
+
+queues    HASH    queue -> order, partitions
+workers   HASH    worker -> what it says of itself
+beats     HASH    worker -> counter
+buried    ZSET    worker -> since ms
+bell:Q    LIST    partitions of queue Q with work
+mail:W    LIST    messages for worker W
+"""
+
+from __future__ import annotations
+
+from tocsin.model.job import AGENTS_QUEUE
+
+PARTITION_KEYS = (
+    "meta", "jobs", "waiting", "working", "claims", "sessions", "paused", "parked", "dead", "errors", "done",
+    "results", "events",
+)  # fmt: skip
+FLEET_KEYS = ("queues", "workers", "beats", "buried")
+
+# The stages that are kept as sorted sets, in the order in which a reader meets them.
+STAGE_KEYS = ("waiting", "working", "paused", "parked", "dead")
+
+
+class Keys:
+    """Names of keys, from a prefix and, for Redis Cluster, a hash tag."""
+
+    def __init__(self, prefix: str = "", hash_tag: str = "") -> None:
+        self.prefix = prefix
+        self.hash_tag = hash_tag
+
+    def partition(self, queue: str, partition: int) -> dict[str, str]:
+        return {base: self._name(base, queue, partition) for base in PARTITION_KEYS}
+
+    def fleet(self) -> dict[str, str]:
+        return {base: f"{self.prefix}{base}{self._fleet_tag()}" for base in FLEET_KEYS}
+
+    def bell(self, queue: str) -> str:
+        return f"{self.prefix}bell:{queue}{self._fleet_tag()}"
+
+    def mail(self, worker: str) -> str:
+        return f"{self.prefix}mail:{worker}{self._fleet_tag()}"
+
+    def _fleet_tag(self) -> str:
+        return f"{{{self.hash_tag or 'tocsin'}}}"
+
+    def _name(self, base: str, queue: str, partition: int) -> str:
+        if queue == AGENTS_QUEUE:
+            # Seed 000's own names, so that its redis-cli commands answer.
+            return f"{self.prefix}{base}{{{self.hash_tag}}}" if self.hash_tag else f"{self.prefix}{base}"
+        return f"{self.prefix}{base}:{queue}{{{self.hash_tag or queue}:{partition}}}"

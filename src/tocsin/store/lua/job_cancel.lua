@@ -1,0 +1,41 @@
+-- job_cancel: cancel a one-shot that waits, or ask the worker of a working run to stop.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, id, due (0: any)
+-- RETURN {1, code, owner, token}: 0 nothing to cancel, 1 cancelled, 2 asked its owner
+-- USES   call, records, claims, moves, settle
+if answered then return answered end
+local record = redis.call('HGET', jobs, id)
+local raw = redis.call('HGET', claims, id)
+local claim = raw and read_claim(raw)
+local want = tonumber(due)
+if not readable(record) then return {1, 0, '', 0} end
+if claim and redis.call('ZSCORE', working, id) then
+  if want > 0 and claim.due ~= want then return {1, 0, '', 0} end
+  claim.intent = with(claim.intent, CANCEL)
+  set(claims, id, write_claim(claim))
+  apply()
+  return commit({1, 2, claim.owner, claim.token}, 'cancel', {id})
+end
+if is_recurring(record) then return {1, 0, '', 0} end
+for _, stage in ipairs({waiting, paused, parked}) do
+  local score = redis.call('ZSCORE', stage, id)
+  if score and (want == 0 or want == (claim and claim.due or tonumber(score))) then
+    leave(stage, id)
+    end_job(id, keep_of(record), CANCELLED, '')
+    apply()
+    return commit({1, 1, '', 0}, 'cancel', {id})
+  end
+end
+return {1, 0, '', 0}

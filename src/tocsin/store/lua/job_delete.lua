@@ -1,0 +1,50 @@
+-- job_delete: remove jobs. One that is working is removed when its run ends.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, only, items: msgpack [id] * n; only: '' or the stage it must be in (dead)
+-- RETURN {1, codes}: a digit per id: 0 no such job, 1 removed, 2 will be removed when its run ends
+-- USES   call, records, claims, moves
+if answered then return answered end
+local ids = cmsgpack.unpack(items)
+local codes, gone = {}, {}
+local here = {waiting = waiting, paused = paused, parked = parked, dead = dead}
+
+local function remove(id)
+  for name, stage in pairs(here) do
+    if (only == '' or only == name) and redis.call('ZSCORE', stage, id) then
+      leave(stage, id)
+      drop(jobs, id)
+      drop(claims, id)
+      drop(errors, id)
+      return '1'
+    end
+  end
+  local raw = only == '' and redis.call('ZSCORE', working, id) and redis.call('HGET', claims, id)
+  if not raw then return '0' end
+  local claim = read_claim(raw)
+  if has(claim.intent, REMOVE) then return '0' end
+  claim.intent = with(without(without(claim.intent, PUT), PAUSE), REMOVE)
+  claim.put_due, claim.put_record = nil, nil
+  set(claims, id, write_claim(claim))
+  return '2'
+end
+
+for i, id in ipairs(ids) do
+  codes[i] = remove(id)
+  if codes[i] ~= '0' then gone[#gone + 1] = id end
+end
+local reply = {1, table.concat(codes)}
+if #gone == 0 then return reply end
+apply()
+return commit(reply, 'delete', gone)

@@ -1,0 +1,46 @@
+-- job_fire: add extra runs of a job, one-shots of their own, without touching its cadence.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, id, dues: msgpack [due ms, 0 for now] * n
+-- RETURN {1, code, dues, head}: code 0 no such job, 1 fired; the due of each run that was added
+-- USES   call, records, claims
+if answered then return answered end
+local record = redis.call('HGET', jobs, id)
+if not readable(record) then return {1, 0, {}, -1} end
+local extra = with_version(as_extra(record), version)
+local puts, lines, added, members = {}, {}, {}, {}
+for _, due in ipairs(cmsgpack.unpack(dues)) do
+  local asked = due
+  if asked == 0 then due = now end
+  local member = id .. '\31' .. string.format('%.0f', due)
+  -- Two fires in one millisecond are two runs; the same past occurrence twice is one.
+  while asked == 0 and redis.call('HEXISTS', jobs, member) == 1 do
+    due = due + 1
+    member = id .. '\31' .. string.format('%.0f', due)
+  end
+  if redis.call('HEXISTS', jobs, member) == 0 then
+    puts[#puts + 1] = member
+    puts[#puts + 1] = extra
+    lines[#lines + 1] = due
+    lines[#lines + 1] = member
+    added[#added + 1] = due
+    members[#members + 1] = member
+  end
+end
+local reply = {1, 1, added, added[1] and now or -1}
+if #added == 0 then return reply end
+redis.call('HSET', jobs, unpack(puts))
+redis.call('ZADD', waiting, unpack(lines))
+redis.call('HINCRBY', meta, 'put', #added)
+return commit(reply, 'fire', members)

@@ -1,0 +1,38 @@
+-- job_pause: set a job aside. One that is working is set aside when its run ends.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, id
+-- RETURN {1, code}: 0 no such job, 1 paused, 2 will be paused when its run ends, 3 left alone (dead or paused)
+-- USES   call, records, claims, moves
+if answered then return answered end
+local raw = redis.call('HGET', claims, id)
+local score = redis.call('ZSCORE', waiting, id)
+local stage = score and waiting or (redis.call('ZSCORE', parked, id) and parked)
+local code
+if stage then
+  leave(stage, id)
+  enter(paused, now, id)
+  if not raw then set(claims, id, write_claim(fresh_claim(tonumber(score or now)))) end
+  code = 1
+elseif raw and redis.call('ZSCORE', working, id) then
+  local claim = read_claim(raw)
+  if has(claim.intent, REMOVE) then return {1, 0} end
+  claim.intent = with(claim.intent, PAUSE)
+  set(claims, id, write_claim(claim))
+  code = 2
+else
+  return {1, redis.call('HEXISTS', jobs, id) == 1 and 3 or 0}
+end
+apply()
+return commit({1, code}, 'pause', {id})

@@ -1,0 +1,45 @@
+-- job_resume: put a paused job back in line, at its own due time or at a new one.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, id, expected version, due (0: its own)
+-- RETURN {1, code, head}: 0 no such job, 1 resumed, 2 will not be paused when its run ends, 3 was not paused,
+--        4 changed meanwhile (read it again); head as in job_put
+-- USES   call, records, claims, moves
+if answered then return answered end
+local record = redis.call('HGET', jobs, id)
+if not record then return {1, 0, -1} end
+local raw = redis.call('HGET', claims, id)
+local code, line = 3, -1
+if redis.call('ZSCORE', paused, id) then
+  if tonumber(expected_version) > 0 and readable(record) and version_of(record) ~= tonumber(expected_version) then
+    return {1, 4, -1}
+  end
+  local claim = raw and read_claim(raw) or fresh_claim(now)
+  line = tonumber(due)
+  if line == 0 then line = claim.due end
+  leave(paused, id)
+  enter(waiting, line, id)
+  if line ~= claim.due or is_plain(claim) then drop(claims, id) end
+  code = 1
+elseif raw and redis.call('ZSCORE', working, id) then
+  local claim = read_claim(raw)
+  if has(claim.intent, PAUSE) then
+    claim.intent = without(claim.intent, PAUSE)
+    set(claims, id, write_claim(claim))
+    code = 2
+  end
+end
+if code == 3 then return {1, 3, -1} end
+apply()
+return commit({1, code, line}, 'resume', {id})

@@ -1,0 +1,35 @@
+-- job_revive: give dead jobs another life: the same run, its attempts counted anew, now.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, items: msgpack [id] * n
+-- RETURN {1, codes, head}: a digit per id: 0 not dead, 1 revived
+-- USES   call, records, claims, moves
+if answered then return answered end
+local codes, revived = {}, {}
+for i, id in ipairs(cmsgpack.unpack(items)) do
+  codes[i] = '0'
+  if redis.call('ZSCORE', dead, id) then
+    local raw = redis.call('HGET', claims, id)
+    local claim = fresh_claim(raw and read_claim(raw).due or now)
+    leave(dead, id)
+    enter(waiting, now, id)
+    set(claims, id, write_claim(claim))
+    revived[#revived + 1] = id
+    codes[i] = '1'
+  end
+end
+local reply = {1, table.concat(codes), #revived > 0 and now or -1}
+if #revived == 0 then return reply end
+apply()
+return commit(reply, 'revive', revived)

@@ -1,0 +1,28 @@
+-- job_unpark: put a parked job back in line at its due time, to be tried again by anybody.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, id
+-- RETURN {1, code, head}: 0 not parked, 1 unparked
+-- USES   call, records, claims, moves
+if answered then return answered end
+if not redis.call('ZSCORE', parked, id) then return {1, 0, -1} end
+local raw = redis.call('HGET', claims, id)
+local claim = raw and read_claim(raw) or fresh_claim(now)
+claim.intent = without(claim.intent, UNREADABLE)
+leave(parked, id)
+enter(waiting, claim.due, id)
+drop(errors, id)
+if is_plain(claim) then drop(claims, id) else set(claims, id, write_claim(claim)) end
+apply()
+return commit({1, 1, claim.due}, 'unpark', {id})

@@ -1,0 +1,42 @@
+-- call: what every changing script begins and ends with.
+-- A wrong epoch (wiped, restored or foreign server) or a sealed partition answers {-1, epoch} and changes nothing.
+-- A call has a session and a growing seq: the same seq again gets the same answer, a lower one is refused
+-- with {-2}. So a call whose reply was lost can be repeated.
+local now, micros
+if clock == '' then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+  micros = time[1] * 1000000 + time[2]
+else
+  now = tonumber(clock)
+  micros = now * 1000
+end
+seq = tonumber(seq)
+
+local about = redis.call('HMGET', meta, 'epoch', 'sealed', 'seq', 'fence')
+if about[1] ~= epoch or about[2] then return {-1, about[1] or ''} end
+
+local last = redis.call('HGET', sessions, session)
+local answered
+if last then
+  local before = struct.unpack('>I8', last)
+  if before > seq then return {-2} end
+  if before == seq then answered = cmsgpack.unpack(string.sub(last, 17)) end
+end
+
+-- Growing, and the same for all runs of one call. Micros go beyond what a double prints exactly with `..`,
+-- not beyond what it holds.
+local token = math.max(tonumber(about[4] or 0) + 1, micros)
+local version = tonumber(about[3] or 0) + 1
+
+-- Remember the answer, count the call, tell the events. Events are bounded by count and, as if all were as
+-- large as this one, by bytes; a reader sees a gap in their seq.
+local function commit(reply, kind, what)
+  redis.call('HSET', meta, 'seq', string.format('%.0f', version), 'fence', string.format('%.0f', token))
+  redis.call('HSET', sessions, session, struct.pack('>I8I8', seq, now) .. cmsgpack.pack(reply))
+  local told = cmsgpack.pack(what)
+  local most = math.max(16, math.min(10000, math.floor(1048576 / (#told + 64))))
+  redis.call('XADD', events, 'MAXLEN', '~', most, '*', 'seq', string.format('%.0f', version), 'kind', kind,
+    'at', string.format('%.0f', now), 'what', told)
+  return reply
+end

@@ -1,0 +1,45 @@
+-- moves: collect what a script will change, then change it: removals first, so that it passes on a full server.
+local out, into, fields, unset = {}, {}, {}, {}
+
+local function leave(zset, id)
+  local list = out[zset]
+  if not list then list = {}; out[zset] = list end
+  list[#list + 1] = id
+end
+
+local function enter(zset, score, id)
+  local list = into[zset]
+  if not list then list = {}; into[zset] = list end
+  list[#list + 1] = score
+  list[#list + 1] = id
+end
+
+local function set(hash, id, value)
+  local list = fields[hash]
+  if not list then list = {}; fields[hash] = list end
+  list[#list + 1] = id
+  list[#list + 1] = value
+end
+
+local function drop(hash, id)
+  local list = unset[hash]
+  if not list then list = {}; unset[hash] = list end
+  list[#list + 1] = id
+end
+
+-- `unpack` ends at about 8000 values.
+local function each(command, lists)
+  for key, list in pairs(lists) do
+    for first = 1, #list, 4000 do
+      redis.call(command, key, unpack(list, first, math.min(first + 3999, #list)))
+    end
+  end
+end
+
+local function apply()
+  redis.call('HDEL', sessions, session)
+  each('ZREM', out)
+  each('HDEL', unset)
+  each('HSET', fields)
+  each('ZADD', into)
+end

@@ -1,0 +1,35 @@
+-- records: the fixed header of a record. model/codec.py has the same layout.
+--  1 schema  2 flags  3 band  4 cost u16  6 timeout ms u32  10 keep s u32  14 version u48
+-- 20 handler u32  24 trigger u32  28 succeeded u32  32 failed u32  36 attempts u32  40 tenant
+local SCHEMA, RECURRING = 1, 1
+
+local function readable(record)
+  return record and #record > 40 and string.byte(record, 1) == SCHEMA
+end
+
+local function is_recurring(record) return string.byte(record, 2) % 2 == RECURRING end
+local function timeout_of(record) return (struct.unpack('>I4', record, 6)) end
+local function keep_of(record) return (struct.unpack('>I4', record, 10)) end
+local function version_of(record) return (struct.unpack('>I6', record, 14)) end
+local function handler_of(record) return (struct.unpack('>I4', record, 20)) end
+local function trigger_of(record) return (struct.unpack('>I4', record, 24)) end
+
+local function with_version(record, number)
+  return string.sub(record, 1, 13) .. struct.pack('>I6', number) .. string.sub(record, 20)
+end
+
+local function with_counts_of(record, old)
+  return string.sub(record, 1, 27) .. string.sub(old, 28, 39) .. string.sub(record, 40)
+end
+
+local function counted(record, succeeded, failed, attempts)
+  local s, f, a = struct.unpack('>I4I4I4', record, 28)
+  return string.sub(record, 1, 27) .. struct.pack('>I4I4I4', s + succeeded, f + failed, a + attempts)
+    .. string.sub(record, 40)
+end
+
+-- A one-shot of its own with the same body: not recurring, nothing counted, not remembered.
+local function as_extra(record)
+  return string.sub(record, 1, 1) .. string.char(0) .. string.sub(record, 3, 9) .. struct.pack('>I4', 0)
+    .. string.sub(record, 14, 27) .. struct.pack('>I4I4I4', 0, 0, 0) .. string.sub(record, 40)
+end

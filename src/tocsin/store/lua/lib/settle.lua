@@ -1,0 +1,90 @@
+-- settle: end a claim. A person's intent, written while the job was working, goes before the worker's wish.
+local function held_by(raw, want, owner)
+  if not raw then return nil end
+  local claim = read_claim(raw)
+  if claim.token == want and claim.token > 0 and claim.owner == owner then return claim end
+end
+
+local function parent_of(id)
+  local at = string.find(id, '\31', 1, true)
+  return at and string.sub(id, 1, at - 1)
+end
+
+-- Outcomes, as the worker sends them and `results` keeps them: u8 outcome, u64 time, msgpack of what came of it.
+local FAILED, SUCCEEDED, SKIPPED, CANCELLED = 0, 1, 2, 3
+
+-- The job is no more. Its outcome is remembered for `keep` seconds.
+local function end_job(id, keep, outcome, result)
+  drop(jobs, id)
+  drop(claims, id)
+  drop(errors, id)
+  if keep > 0 then
+    enter(done, now + keep * 1000, id)
+    set(results, id, struct.pack('>BI8', outcome, now) .. result)
+  end
+end
+
+-- Removes what is remembered no longer: past its time, or beyond 100 000 of this partition. Bounded.
+local function forget()
+  local size = redis.call('ZCARD', done)
+  if size == 0 then return end
+  local old = redis.call('ZRANGEBYSCORE', done, '-inf', now, 'LIMIT', 0, 1000)
+  if #old == 0 and size > 100000 then old = redis.call('ZRANGE', done, 0, math.min(999, size - 100001)) end
+  if #old > 0 then
+    redis.call('ZREM', done, unpack(old))
+    redis.call('HDEL', results, unpack(old))
+  end
+end
+
+-- Obeys a remove, put or pause that was asked for while the job was working, and says which.
+-- `record` is the job's record if the caller has read it, `next_due` 0 where the run keeps its due and attempt.
+-- With no such intent, or an edit that leaves the run alone: nil, and the record as it should be stored.
+local function obeyed(id, claim, record, next_due, ended)
+  local intent, due = claim.intent, next_due
+  if has(intent, REMOVE) then
+    end_job(id, 0)
+    return 'removed'
+  end
+  if has(intent, PUT) then
+    local old = record or redis.call('HGET', jobs, id)
+    record = old and with_counts_of(claim.put_record, old) or claim.put_record
+    if claim.put_due > 0 then due = claim.put_due end
+    if due == 0 and ended then return nil end
+  end
+  if has(intent, PAUSE) and not (ended and due == 0) then
+    set(claims, id, write_claim(due > 0 and fresh_claim(due) or let_go(claim)))
+    enter(paused, now, id)
+    if record then set(jobs, id, record) end
+    return 'paused'
+  end
+  if has(intent, PUT) and claim.put_due > 0 then
+    drop(claims, id)
+    drop(errors, id)
+    enter(waiting, due, id)
+    set(jobs, id, record)
+    return 'put'
+  end
+  return nil, record
+end
+
+-- A run that has not ended goes back to `waiting`; its entry stays if it says more than the score does.
+local function go_back(id, claim, not_before)
+  let_go(claim)
+  enter(waiting, not_before, id)
+  if is_plain(claim) and not_before == claim.due then
+    drop(claims, id)
+  else
+    set(claims, id, write_claim(claim))
+  end
+end
+
+local function ids_and_claims(flat, width)
+  local ids = {}
+  for at = 1, #flat, width do ids[#ids + 1] = flat[at] end
+  return ids, #ids > 0 and redis.call('HMGET', claims, unpack(ids)) or {}
+end
+
+local function head()
+  local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
+  return first[2] and tonumber(first[2]) or -1
+end

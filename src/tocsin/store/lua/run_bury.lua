@@ -1,0 +1,51 @@
+-- run_bury: one-shot runs are out of retries, or were recovered too often: they are dead, with their error.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, error] * n
+-- RETURN {1, lost, head} as run_finish
+-- USES   call, records, claims, moves, settle
+if answered then return answered end
+local flat = cmsgpack.unpack(items)
+local ids, raws = ids_and_claims(flat, 3)
+local lost, told = {}, {}
+
+local function bury(id, claim, err)
+  leave(working, id)
+  local record = redis.call('HGET', jobs, id)
+  if not record then return end_job(id, 0) end
+  record = counted(record, 0, 1, 1)
+  local verdict, put = obeyed(id, claim, record, 0, true)
+  if verdict then return end
+  if has(claim.intent, CANCEL) then return end_job(id, keep_of(record), CANCELLED, '') end
+  set(jobs, id, put or record)
+  set(errors, id, err)
+  set(claims, id, write_claim(let_go(claim)))
+  enter(dead, now, id)
+end
+
+for i, id in ipairs(ids) do
+  local at = (i - 1) * 3
+  local claim = held_by(raws[i], flat[at + 2], owner)
+  if claim then
+    told[#told + 1] = id
+    told[#told + 1] = claim.due
+    told[#told + 1] = claim.attempt
+    bury(id, claim, flat[at + 3])
+  else
+    lost[#lost + 1] = id
+  end
+end
+apply()
+redis.call('HINCRBY', meta, 'buried', #ids - #lost)
+return commit({1, lost, head()}, 'bury', told)

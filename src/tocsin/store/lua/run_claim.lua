@@ -1,0 +1,46 @@
+-- run_claim: give this worker the runs that are due, at most `limit` and about 4 MiB of them.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, limit
+--        lease: no claim after this server time; handlers: the u32 digests this worker knows, '' for any;
+--        timeout: ms instead of the records' own, 0 for theirs
+-- RETURN {1, now, token, ids, records, claims, next, parked}: next is when the first of those left is due, -1
+--        for none; parked is how many were set aside for workers that know them; {-3, now}: the lease is over
+-- USES   call, records, claims, moves, take
+local function next_due()
+  local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
+  return first[2] and tonumber(first[2]) or -1
+end
+
+if answered then
+  local again = told(unpack(answered))
+  again[7], again[8] = next_due(), 0
+  return again
+end
+if now > tonumber(lease) then return {-3, now} end
+
+limit = math.min(tonumber(limit), 1000)
+local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
+local ids, scores = {}, {}
+for at = 1, #found, 2 do
+  ids[#ids + 1] = found[at]
+  scores[#scores + 1] = tonumber(found[at + 1])
+end
+if #ids > 0 then take(waiting, ids, scores) end
+if #taken < limit and redis.call('ZCARD', parked) > 0 then
+  take_parked(redis.call('ZRANDMEMBER', parked, math.min(50, limit - #taken)))
+end
+local reply = finish_taking()
+reply[7], reply[8] = next_due(), #parkings
+return reply

@@ -1,0 +1,52 @@
+-- run_claim_ids: give this worker those of the named jobs that are due, for workers that may run only some.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, items: msgpack [id] * n, at most 1000
+-- RETURN as run_claim; next is when the first of the named ones that wait is due
+-- USES   call, records, claims, moves, take
+local named = cmsgpack.unpack(items)
+
+local function next_due()
+  local soonest = -1
+  for _, score in ipairs(redis.call('ZMSCORE', waiting, unpack(named))) do
+    local due = score and tonumber(score)
+    if due and (soonest < 0 or due < soonest) then soonest = due end
+  end
+  return soonest
+end
+
+if answered then
+  local again = told(unpack(answered))
+  again[7], again[8] = next_due(), 0
+  return again
+end
+if now > tonumber(lease) then return {-3, now} end
+
+local ids, scores, aside = {}, {}, {}
+local in_line = redis.call('ZMSCORE', waiting, unpack(named))
+local set_aside = redis.call('ZMSCORE', parked, unpack(named))
+for i, id in ipairs(named) do
+  local due = in_line[i] and tonumber(in_line[i])
+  if due and due <= now then
+    ids[#ids + 1] = id
+    scores[#scores + 1] = due
+  elseif set_aside[i] then
+    aside[#aside + 1] = id
+  end
+end
+if #ids > 0 then take(waiting, ids, scores) end
+if #aside > 0 then take_parked(aside) end
+local reply = finish_taking()
+reply[7], reply[8] = next_due(), #parkings
+return reply

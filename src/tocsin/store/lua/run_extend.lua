@@ -1,0 +1,16 @@
+-- run_extend: move the deadline of a claim, if the caller still holds it. Repeating it changes nothing.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, owner, id, claim token, by ms
+-- RETURN {1, deadline}: the new deadline, 0 if the claim was lost (nothing changed)
+-- USES   call, claims
+if answered then return answered end
+local raw = redis.call('HGET', claims, id)
+local claim = raw and read_claim(raw)
+if not claim or claim.token ~= tonumber(claim_token) or claim.owner ~= owner or claim.token == 0 then return {1, 0} end
+local deadline = now + tonumber(by_ms)
+redis.call('ZADD', working, 'XX', deadline, id)
+return commit({1, deadline}, 'extend', {id, deadline})

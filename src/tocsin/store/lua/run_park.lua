@@ -1,0 +1,42 @@
+-- run_park: set aside runs whose record this worker could not read, until a person unparks them.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, error] * n
+-- RETURN {1, lost, head} as run_finish
+-- USES   call, records, claims, moves, settle
+if answered then return answered end
+local flat = cmsgpack.unpack(items)
+local ids, raws = ids_and_claims(flat, 3)
+local lost, told = {}, {}
+for i, id in ipairs(ids) do
+  local at = (i - 1) * 3
+  local claim = held_by(raws[i], flat[at + 2], owner)
+  if claim then
+    leave(working, id)
+    local verdict, put = obeyed(id, claim, nil, 0, false)
+    if not verdict then
+      if put then set(jobs, id, put) end
+      let_go(claim)
+      claim.intent = with(claim.intent, UNREADABLE)
+      set(claims, id, write_claim(claim))
+      set(errors, id, flat[at + 3])
+      enter(parked, now, id)
+    end
+    told[#told + 1] = id
+  else
+    lost[#lost + 1] = id
+  end
+end
+apply()
+return commit({1, lost, head()}, 'park', told)

@@ -1,0 +1,59 @@
+-- run_recover: bring back runs whose worker is dead, or whose deadline has passed, at their due time.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, owner, cursor, overdue, limit
+--        owner: whose claims to walk, from the HSCAN cursor '0' on; '' for what is `overdue` ms past its deadline
+-- RETURN {1, cursor, ids, head}: '0' when the walk is over; head as in run_finish
+-- USES   call, records, claims, moves, settle
+if answered then return answered end
+limit = math.min(tonumber(limit), 1000)
+local ids, found = {}, {}
+
+local function walk()
+  local page = redis.call('HSCAN', claims, cursor, 'COUNT', limit)
+  cursor = page[1]
+  for at = 1, #page[2], 2 do
+    local claim = read_claim(page[2][at + 1])
+    if claim.owner == owner and claim.token > 0 and not found[page[2][at]] then
+      ids[#ids + 1] = page[2][at]
+      found[page[2][at]] = claim
+    end
+  end
+end
+
+local function overdue_ones()
+  cursor = '0'
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', working, '-inf', now - tonumber(overdue), 'LIMIT', 0, limit)) do
+    local raw = redis.call('HGET', claims, id)
+    ids[#ids + 1] = id
+    found[id] = raw and read_claim(raw) or fresh_claim(now)
+  end
+end
+
+if owner == '' then overdue_ones() else walk() end
+if #ids == 0 then return {1, cursor, ids, -1} end
+
+for _, id in ipairs(ids) do
+  local claim = found[id]
+  leave(working, id)
+  claim.recoveries = math.min(claim.recoveries + 1, 65535)
+  local verdict, put = obeyed(id, claim, nil, 0, false)
+  if not verdict then
+    if put then set(jobs, id, put) end
+    go_back(id, claim, claim.due)
+  end
+end
+apply()
+redis.call('HINCRBY', meta, 'recovered', #ids)
+return commit({1, cursor, ids, head()}, 'recover', ids)

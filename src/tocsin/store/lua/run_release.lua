@@ -1,0 +1,37 @@
+-- run_release: hand runs back unexecuted, at their due time. It counts neither as an attempt nor as a recovery.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token] * n
+-- RETURN {1, lost, head} as run_finish
+-- USES   call, records, claims, moves, settle
+if answered then return answered end
+local flat = cmsgpack.unpack(items)
+local ids, raws = ids_and_claims(flat, 2)
+local lost, told = {}, {}
+for i, id in ipairs(ids) do
+  local claim = held_by(raws[i], flat[i * 2], owner)
+  if claim then
+    leave(working, id)
+    local verdict, put = obeyed(id, claim, nil, 0, false)
+    if not verdict then
+      if put then set(jobs, id, put) end
+      go_back(id, claim, claim.due)
+    end
+    told[#told + 1] = id
+  else
+    lost[#lost + 1] = id
+  end
+end
+apply()
+return commit({1, lost, head()}, 'release', told)

@@ -1,0 +1,55 @@
+-- run_retry: an attempt failed and another will follow, not before its backoff.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, delay ms, error] * n
+-- RETURN {1, lost, head} as run_finish
+-- USES   call, records, claims, moves, settle
+if answered then return answered end
+local flat = cmsgpack.unpack(items)
+local ids, raws = ids_and_claims(flat, 4)
+local lost, told = {}, {}
+
+local function retry(id, claim, delay, err)
+  leave(working, id)
+  local record = redis.call('HGET', jobs, id)
+  if not record then return end_job(id, 0) end
+  record = counted(record, 0, 0, 1)
+  claim.attempt = claim.attempt + 1
+  local verdict, put = obeyed(id, claim, record, 0, false)
+  if verdict then return end
+  if has(claim.intent, CANCEL) and not is_recurring(record) then
+    return end_job(id, keep_of(record), CANCELLED, '')
+  end
+  set(jobs, id, put)
+  set(errors, id, err)
+  -- A cancelled run of a recurring job comes back at once: the worker that gets it plans the next one.
+  go_back(id, claim, has(claim.intent, CANCEL) and now or now + delay)
+end
+
+for i, id in ipairs(ids) do
+  local at = (i - 1) * 4
+  local claim = held_by(raws[i], flat[at + 2], owner)
+  if claim then
+    told[#told + 1] = id
+    told[#told + 1] = claim.due
+    told[#told + 1] = claim.attempt
+    retry(id, claim, flat[at + 3], flat[at + 4])
+  else
+    lost[#lost + 1] = id
+  end
+end
+apply()
+forget()
+redis.call('HINCRBY', meta, 'retried', #ids - #lost)
+return commit({1, lost, head()}, 'retry', told)

@@ -1,0 +1,16 @@
+-- worker_bury: declare a worker dead, if its counter is still the one that the observer saw stand still.
+-- KEYS   workers   HASH    worker -> what it says of itself
+--        beats     HASH    worker -> counter
+--        buried    ZSET    worker -> since ms
+-- ARGV   clock, worker, counter
+-- RETURN 1 buried, 0 it has moved meanwhile, or somebody buried it before
+local now = tonumber(clock)
+if clock == '' then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+if redis.call('HGET', beats, worker) ~= counter then return 0 end
+redis.call('HDEL', beats, worker)
+redis.call('HDEL', workers, worker)
+redis.call('ZADD', buried, now, worker)
+return 1

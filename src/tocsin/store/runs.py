@@ -1,0 +1,183 @@
+"""Claims: what a worker may do to runs.
+
+Every call belongs to a session of this worker and is repeated under the same seq until it is answered.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+from tocsin.model import codec
+from tocsin.model.durations import Millis
+from tocsin.model.errors import ClaimLost, StoreError, StoreUnavailable
+from tocsin.model.run import Claim
+from tocsin.store.scripts import script
+from tocsin.store.store import LARGEST_BATCH, Call, OpenQueue, Store
+
+LEASE_OVER = -3
+FAILED, SUCCEEDED, SKIPPED, CANCELLED = range(4)
+
+_ENTRY = struct.Struct(">QQIHB")
+_CANCEL_INTENT = 8
+# The fixed part of an item of run_finish: token, next due, outcome, keep, each with its msgpack type.
+_FINISH = struct.Struct(">BQBQBBI")
+_HELD = struct.Struct(">BQ")
+# How many values an item of each verb has.
+_WIDTHS = {"finish": 7, "retry": 4, "release": 2, "bury": 3, "park": 3}
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """What one claim gave."""
+
+    claims: list[Claim]
+    now: Millis
+    next_due: Millis
+    parked: int
+    lease_over: bool = False
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """A partition to claim from, and how many at most; or which ids."""
+
+    queue: OpenQueue
+    partition: int
+    limit: int
+    members: Sequence[str] = ()
+
+
+class Runs:
+    """The claims of one incarnation of a worker."""
+
+    def __init__(self, store: Store, owner: str, handlers: Sequence[int] | None = None) -> None:
+        self.owner = owner
+        self._store = store
+        self._seq = itertools.count(1)
+        self._unanswered: dict[tuple[str, int], tuple[Wish, Call]] = {}
+        self.learn(handlers)
+
+    def learn(self, handlers: Sequence[int] | None) -> None:
+        """The digests of the handlers that this worker knows; None: it takes whatever there is."""
+        self._handlers = b"" if handlers is None else struct.pack(f">{len(handlers)}I", *handlers)
+
+    def sessions(self) -> list[str]:
+        return [f"{self.owner}:{verb}" for verb in ("claim", "recover", *_WIDTHS)]
+
+    async def claim(self, wishes: Sequence[Wish], lease: float, timeout: Millis = 0) -> list[Claimed | StoreError]:
+        """One answer per wish. What was not answered before is asked again first, under its own seq."""
+        calls = []
+        for wish in wishes:
+            key = (wish.queue.name, wish.partition)
+            if key not in self._unanswered:
+                self._unanswered[key] = (wish, self._claim_call(wish, lease, timeout))
+            calls.append(self._unanswered[key][1])
+        sent = self._store.clock.monotonic()
+        answers = await self._store.call_all(calls)
+        received = self._store.clock.monotonic()
+        return [self._claimed(*pair, sent, received) for pair in zip(calls, answers, strict=True)]
+
+    def _claim_call(self, wish: Wish, lease: float, timeout: Millis) -> Call:
+        args = [self.owner, int(lease), self._handlers, timeout]
+        if wish.members:
+            name, last = "run_claim_ids", codec.encode(list(wish.members[:LARGEST_BATCH]))
+        else:
+            name, last = "run_claim", min(wish.limit, LARGEST_BATCH)
+        session, seq = f"{self.owner}:claim", next(self._seq)
+        return Call(script(name), wish.queue, wish.partition, session, seq, [*args, last])
+
+    def _claimed(self, call: Call, answer: list[object] | StoreError, sent: float, received: float) -> Claimed | StoreError:
+        if isinstance(answer, StoreUnavailable):
+            return answer
+        self._unanswered.pop((call.queue.name, call.partition), None)
+        if isinstance(answer, StoreError):
+            return answer
+        now = int(answer[1])  # type: ignore[call-overload]
+        self._store.clock.observe(now, sent, received)
+        if answer[0] == LEASE_OVER:
+            return Claimed([], now, -1, 0, lease_over=True)
+        _, _, token, ids, records, raws, next_due, parked = answer
+        claims = [
+            _claim(call, token, member, record, raw, now)  # type: ignore[arg-type]
+            for member, record, raw in zip(ids, records, raws, strict=True)  # type: ignore[call-overload]
+        ]
+        return Claimed(claims, now, int(next_due), int(parked))  # type: ignore[call-overload]
+
+    def settle(self, verb: str, queue: OpenQueue, partition: int, items: Sequence[bytes]) -> Call:
+        """The call that ends at most 1000 claims of one partition; items as packed below."""
+        blob = codec.array(items, width=_WIDTHS[verb])
+        session, seq = f"{self.owner}:{verb}", next(self._seq)
+        return Call(script(f"run_{verb}"), queue, partition, session, seq, [self.owner, blob])
+
+    async def extend(self, queue: OpenQueue, claim: Claim, by: Millis) -> Millis:
+        """The new deadline. Raises ClaimLost if another worker has the run."""
+        args = [self.owner, _bytes(claim.member), claim.token, by]
+        answer = await self._store.change("run_extend", queue, claim.partition, *args)
+        if not answer[1]:
+            raise ClaimLost(claim.run_id)
+        return int(answer[1])
+
+    async def recover(self, queue: OpenQueue, partition: int, owner: str, overdue: Millis = 0) -> int:
+        """Bring back the runs of a dead worker, or with owner '' those past their deadline. How many."""
+        cursor, brought = b"0", 0
+        while True:
+            session, seq = f"{self.owner}:recover", next(self._seq)
+            args = [owner, cursor, overdue, LARGEST_BATCH]
+            answer = await self._store.call(Call(script("run_recover"), queue, partition, session, seq, args))
+            cursor, brought = answer[1], brought + len(answer[2])
+            # By deadline there is no cursor: a full page means that there may be more.
+            if cursor == b"0" and (owner or len(answer[2]) < LARGEST_BATCH):
+                return brought
+
+    async def forget_sessions(self, queue: OpenQueue) -> None:
+        await self._store.end_sessions(queue, self.sessions())
+
+    async def reopen(self, queue: OpenQueue) -> None:
+        await self._store.reopen(queue)
+
+
+def _claim(call: Call, token: int, member: bytes, record: bytes, raw: bytes, now: Millis) -> Claim:
+    _, due, attempt, recoveries, intent = _ENTRY.unpack_from(raw)
+    given = call.args[3]
+    return Claim(
+        call.queue.name,
+        call.partition,
+        member.decode("utf-8", "surrogateescape"),
+        token,
+        due,
+        attempt,
+        recoveries,
+        intent & _CANCEL_INTENT != 0,
+        now + (given or int.from_bytes(record[5:9], "big")),
+        record,
+    )
+
+
+def _bytes(member: str) -> bytes:
+    # Ids that are no UTF-8 come from garbage only; they must survive the way back to be parked.
+    return member.encode("utf-8", "surrogateescape")
+
+
+def finish_item(
+    claim: Claim, next_due: Millis, outcome: int, keep: int = 0, result: bytes = b"", error: bytes = b""
+) -> bytes:
+    fixed = _FINISH.pack(0xCF, claim.token, 0xCF, next_due, outcome, 0xCE, keep)
+    return codec.text(_bytes(claim.member)) + fixed + codec.text(result) + codec.text(error)
+
+
+def retry_item(claim: Claim, delay: Millis, error: bytes) -> bytes:
+    fixed = _HELD.pack(0xCF, claim.token) + codec.integer(delay)
+    return codec.text(_bytes(claim.member)) + fixed + codec.text(error)
+
+
+def release_item(claim: Claim) -> bytes:
+    return codec.text(_bytes(claim.member)) + _HELD.pack(0xCF, claim.token)
+
+
+def failed_item(claim: Claim, error: bytes) -> bytes:
+    """For bury and park."""
+    return codec.text(_bytes(claim.member)) + _HELD.pack(0xCF, claim.token) + codec.text(error)
+
+

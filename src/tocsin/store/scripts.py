@@ -1,0 +1,79 @@
+"""The Lua scripts: one transition a file, whose header is the contract.
+
+The KEYS and ARGV of a header are what Python passes and, by name, the locals that the body reads; USES names the
+files of lua/lib that stand before the body. So a header cannot say something else than the code does.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+_SECTION = re.compile(r"--\s(KEYS|ARGV|RETURN|USES)\s+(.*)")
+_KEY = re.compile(r"--\s(?:KEYS)?\s+([a-z]+)\s+(?:HASH|ZSET|LIST|STREAM)\b")
+
+
+class Script:
+    """A script with its contract. Call it with a client or add it to a pipeline."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.keys, self.args, uses = _read_header(name, text)
+        self.source = _assemble(self.keys, self.args, uses, text)
+        self.sha = hashlib.sha1(self.source.encode()).hexdigest()
+
+    async def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        try:
+            return await client.evalsha(self.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            # EVAL also loads it, so this happens once after a restart or a SCRIPT FLUSH.
+            return await client.eval(self.source, len(keys), *keys, *args)
+
+    def blocking(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        try:
+            return client.evalsha(self.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return client.eval(self.source, len(keys), *keys, *args)
+
+
+@functools.cache
+def script(name: str) -> Script:
+    return Script(name, _lua(f"{name}.lua"))
+
+
+def script_names() -> list[str]:
+    return sorted(path.name[:-4] for path in files(__package__).joinpath("lua").iterdir() if path.name.endswith(".lua"))
+
+
+def _lua(path: str) -> str:
+    return files(__package__).joinpath("lua", path).read_text(encoding="utf-8")
+
+
+def _read_header(name: str, text: str) -> tuple[list[str], list[str], list[str]]:
+    lines = text.splitlines()
+    header = lines[: next(i for i, line in enumerate(lines) if not line.startswith("--"))]
+    if not header or not header[0].startswith(f"-- {name}: "):
+        raise ValueError(f"{name}.lua must begin with '-- {name}: ' and what it does")
+    keys = [match[1] for line in header if (match := _KEY.match(line))]
+    sections = {match[1]: match[2] for line in header if (match := _SECTION.match(line))}
+    return keys, _names(sections.get("ARGV", "")), _names(sections.get("USES", ""))
+
+
+def _names(section: str) -> list[str]:
+    """'id, expected version, due (0: any): what for' -> id, expected_version, due"""
+    plain = re.sub(r"\([^)]*\)", "", section).partition(":")[0]
+    return [word.strip().replace(" ", "_") for word in plain.split(",") if word.strip()]
+
+
+def _assemble(keys: list[str], args: list[str], uses: list[str], text: str) -> str:
+    bindings = [f"local {key} = KEYS[{i}]" for i, key in enumerate(keys, 1)]
+    bindings += [f"local {arg} = ARGV[{i}]" for i, arg in enumerate(args, 1)]
+    parts = ["\n".join(bindings), *(_lua(f"lib/{use}.lua") for use in uses), text]
+    code = "\n".join(parts)
+    return "\n".join(line for line in code.splitlines() if line.strip() and not line.lstrip().startswith("--"))

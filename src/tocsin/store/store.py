@@ -1,0 +1,283 @@
+"""The store: a connection, the opened queues, and how a script is called.
+
+The methods that mean something stand in jobs.py (definitions), runs.py (claims) and fleet.py (workers, bells).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+from redis.exceptions import NoScriptError, RedisError
+
+from tocsin.model import codec
+from tocsin.model.clock import Clock, ServerClock
+from tocsin.model.errors import InvalidConfig, StoreChanged, StoreError, StoreFull, StoreUnavailable
+from tocsin.model.ids import partition_of
+from tocsin.model.job import AGENTS_QUEUE, Queue
+from tocsin.store.address import Address, parse
+from tocsin.store.connect import Client, check_server, open_client, translate
+from tocsin.store.embedded import EmbeddedServer
+from tocsin.store.keys import Keys
+from tocsin.store.scripts import Script, script
+from tocsin.store.sessions import Lanes
+
+log = structlog.get_logger("tocsin.store")
+
+# How long a program's call is repeated while the server is away, and how long between two tries.
+PATIENCE_S = 5.0
+PAUSE_S = 0.05
+# A script takes at most this many items, so that it never holds the server for long.
+LARGEST_BATCH = 1000
+# Answers of a script that changed nothing.
+WRONG_EPOCH = -1
+STALE_SEQ = -2
+
+
+class OpenQueue:
+    """A queue as this process found it: its settings, and the keys and epoch of each partition."""
+
+    def __init__(self, queue: Queue, keys: Keys, epochs: list[bytes]) -> None:
+        self.queue = queue
+        self.name = queue.name
+        self.partitions = queue.partitions
+        self.keys = [keys.partition(queue.name, p) for p in range(queue.partitions)]
+        self.epochs = epochs
+        self._key_lists: dict[tuple[str, int], list[str]] = {}
+
+    def keys_of(self, script: Script, partition: int) -> list[str]:
+        known = self._key_lists.get((script.name, partition))
+        if known is None:
+            known = [self.keys[partition][key] for key in script.keys]
+            self._key_lists[script.name, partition] = known
+        return known
+
+    def partition_of(self, member: str) -> int:
+        return 0 if self.partitions == 1 else partition_of(member, self.partitions)
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One script call on one partition; repeating it is safe as long as session and seq stay."""
+
+    script: Script
+    queue: OpenQueue
+    partition: int
+    session: str
+    seq: int
+    args: Sequence[Any]
+
+
+class Store:
+    """One server, one namespace."""
+
+    def __init__(
+        self,
+        url: str | EmbeddedServer,
+        *,
+        prefix: str = "",
+        hash_tag: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        self._embedded = url if isinstance(url, EmbeddedServer) else None
+        self.address: Address = parse(url.url if isinstance(url, EmbeddedServer) else url)
+        self.keys = Keys(prefix, hash_tag)
+        self.clock: Clock = clock or ServerClock()
+        self.lanes = Lanes()
+        self.client: Client = None  # type: ignore[assignment]  # opened by open()
+        self._queues: dict[str, OpenQueue] = {}
+        self._fleet = self.keys.fleet()
+
+    async def open(self) -> None:
+        """Connect and refuse what cannot be used. Raises StoreUnavailable or StoreRefused."""
+        if self._embedded:
+            await asyncio.to_thread(self._embedded.start)
+        self.client = open_client(self.address)
+        try:
+            await check_server(self.client, self.address)
+        except BaseException:
+            await self.client.aclose()
+            raise
+
+    async def close(self) -> None:
+        if self.client is not None:
+            with contextlib.suppress(StoreError, RedisError, OSError):
+                await asyncio.wait_for(self._end_sessions(), 2)
+            await self.client.aclose()
+        if self._embedded:
+            await asyncio.to_thread(self._embedded.close)
+
+    async def revive_server(self) -> None:
+        """Bring an embedded server back that has died; nothing to do for any other."""
+        if self._embedded:
+            await asyncio.to_thread(self._embedded.ensure)
+
+    # Queues
+
+    async def open_queue(self, queue: Queue) -> OpenQueue:
+        """Register the queue, or compare it with what Redis holds. Raises InvalidConfig if they differ."""
+        known = self._queues.get(queue.name)
+        if known is None:
+            self._refuse_tagless_cluster(queue.name)
+            stored = await self._declare(queue)
+            if (stored.order, stored.partitions) != (queue.order, queue.partitions):
+                raise InvalidConfig(
+                    f"queue {queue.name!r} has order {stored.order!r} and {stored.partitions} partitions in Redis; "
+                    f"this program declares {queue.order!r} and {queue.partitions}: declare it the same"
+                )
+            known = await self._open_partitions(queue)
+            self._queues[queue.name] = known
+        return known
+
+    async def find_queue(self, name: str) -> OpenQueue | None:
+        """A queue that somebody registered, as it stands; None if nobody did."""
+        if name not in self._queues:
+            raw = await self.read(lambda c: c.hget(self._fleet["queues"], name))
+            if raw is None:
+                return None
+            self._queues[name] = await self._open_partitions(_stored_queue(name, raw))
+        return self._queues[name]
+
+    async def queue_names(self) -> list[str]:
+        found = await self.read(lambda c: c.hkeys(self._fleet["queues"]))
+        return sorted(name.decode() for name in found)
+
+    async def reopen(self, queue: OpenQueue) -> None:
+        """After StoreChanged: the partitions' epochs as they are now, created anew where they were wiped."""
+        stored = await self._declare(queue.queue)
+        if stored.partitions != queue.partitions or stored.order != queue.queue.order:
+            raise InvalidConfig(f"queue {queue.name!r} was given other partitions or another order: restart this process")
+        queue.epochs[:] = (await self._open_partitions(queue.queue)).epochs
+
+    def _refuse_tagless_cluster(self, name: str) -> None:
+        if name == AGENTS_QUEUE and self.address.kind == "cluster" and not self.keys.hash_tag:
+            raise InvalidConfig("redis.scheduler.keys.hash-tag must be set for agents on a Redis Cluster, e.g. to 'ps'")
+
+    async def _declare(self, queue: Queue) -> Queue:
+        settings = codec.encode({"order": queue.order, "partitions": queue.partitions})
+        raw = await self.fleet(script("queue_declare"), queue.name, settings)
+        return _stored_queue(queue.name, raw)
+
+    async def _open_partitions(self, queue: Queue) -> OpenQueue:
+        opened = OpenQueue(queue, self.keys, [])
+        create = script("partition_open")
+        for keys in opened.keys:
+            args = [secrets.token_hex(8), queue.order, queue.partitions]
+            stored = await self.read(lambda c, k=keys["meta"], a=args: create(c, [k], a))  # type: ignore[misc]
+            if (stored[1].decode(), int(stored[2])) != (queue.order, queue.partitions):
+                raise InvalidConfig(f"a partition of queue {queue.name!r} was created with other settings: {stored!r}")
+            opened.epochs.append(stored[0])
+        return opened
+
+    # Calls
+
+    async def read(self, command: Callable[[Any], Awaitable[Any]]) -> Any:
+        """A command that changes nothing, or may be repeated: tried again for a while if the server is away."""
+        return await self._patiently(lambda: self._guard(command(self.client)))
+
+    async def fleet(self, what: Script, *args: Any) -> Any:
+        keys = [self._fleet[key] for key in what.keys]
+        return await self.read(lambda c: what(c, keys, args))
+
+    async def change(self, name: str, queue: OpenQueue, partition: int, *args: Any) -> list[Any]:
+        """A program's change: repeated under one seq until it is answered, for a while."""
+        with self.lanes.lane() as (session, seq):
+            call = Call(script(name), queue, partition, session, seq, args)
+            try:
+                return await self._patiently(lambda: self.call(call))
+            except StoreChanged:
+                await self.reopen(queue)
+                return await self._patiently(lambda: self.call(call))
+
+    async def call(self, call: Call) -> list[Any]:
+        """Once. Raises StoreUnavailable if the answer did not come: repeat it with the same seq."""
+        keys = call.queue.keys_of(call.script, call.partition)
+        return self._checked(call, await self._guard(call.script(self.client, keys, self._arguments(call))))
+
+    async def call_all(self, calls: Sequence[Call]) -> list[list[Any] | StoreError]:
+        """Several at once, each with its own answer or error; one round trip where the server is not a cluster."""
+        if len(calls) == 1 or self.address.kind == "cluster":
+            answers = await asyncio.gather(*map(self.call, calls), return_exceptions=True)
+            return [_error_or_answer(answer) for answer in answers]
+        try:
+            async with self.client.pipeline(transaction=False) as pipe:
+                for call in calls:
+                    keys = call.queue.keys_of(call.script, call.partition)
+                    pipe.evalsha(call.script.sha, len(keys), *keys, *self._arguments(call))
+                answers = await pipe.execute(raise_on_error=False)
+        except (RedisError, OSError) as error:
+            failed = translate(error, self.address)
+            return [failed for _ in calls]
+        return [await self._settle(call, answer) for call, answer in zip(calls, answers, strict=True)]
+
+    async def _settle(self, call: Call, answer: Any) -> list[Any] | StoreError:
+        try:
+            if isinstance(answer, NoScriptError):
+                return await self.call(call)
+            if isinstance(answer, (RedisError, OSError)):
+                return translate(answer, self.address)
+            return self._checked(call, answer)
+        except StoreError as error:
+            return error
+
+    def _arguments(self, call: Call) -> list[Any]:
+        now = self.clock.override()
+        return [call.queue.epochs[call.partition], "" if now is None else now, call.session, call.seq, *call.args]
+
+    def _checked(self, call: Call, answer: Any) -> list[Any]:
+        if answer[0] == WRONG_EPOCH:
+            raise StoreChanged(
+                f"partition {call.partition} of queue {call.queue.name!r} is not the one that was opened: "
+                "the server was wiped, restored or replaced"
+            )
+        if answer[0] == STALE_SEQ:
+            raise StoreError(f"a later call of session {call.session} was answered before: this one was refused")
+        return answer  # type: ignore[no-any-return]
+
+    async def _guard(self, awaitable: Awaitable[Any]) -> Any:
+        try:
+            return await awaitable
+        except (RedisError, OSError) as error:
+            raise translate(error, self.address) from error
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
+        give_up = self.clock.monotonic() + PATIENCE_S
+        pause = PAUSE_S
+        while True:
+            try:
+                return await attempt()
+            except StoreFull:
+                raise
+            except StoreUnavailable:
+                if self.clock.monotonic() + pause > give_up:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 1.0)
+                with contextlib.suppress(StoreError):
+                    await self.revive_server()
+
+    async def _end_sessions(self) -> None:
+        names = self.lanes.names()
+        if names:
+            for queue in self._queues.values():
+                await self.end_sessions(queue, names)
+
+    async def end_sessions(self, queue: OpenQueue, names: list[str]) -> None:
+        end = script("session_end")
+        for keys in queue.keys:
+            await self._guard(end(self.client, [keys["sessions"]], [codec.encode(names[:LARGEST_BATCH])]))
+
+
+def _stored_queue(name: str, raw: bytes) -> Queue:
+    settings = codec.decode(raw)
+    return Queue(name=name, order=settings["order"], partitions=settings["partitions"])
+
+
+def _error_or_answer(answer: Any) -> list[Any] | StoreError:
+    if isinstance(answer, BaseException) and not isinstance(answer, StoreError):
+        raise answer
+    return answer  # type: ignore[no-any-return]
