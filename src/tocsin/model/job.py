@@ -272,5 +272,3 @@ def check_keep(keep: Duration) -> int:
     if value > 0xFFFF_FFFF:
         raise InvalidArgument(f"keep must be below 136 years, not {keep!r}")
     return math.ceil(value)
-
-

@@ -119,7 +119,7 @@ class Ear:
             raise translate(error, self._store.address) from error
         if heard is None:
             return None
-        key, value = heard
+        key, value = bytes(heard[0]), bytes(heard[1])  # type: ignore[arg-type]
         if key == self._mail:
             return dict(codec.decode(value))
         return self._bells[key], int(value)

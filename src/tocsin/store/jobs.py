@@ -208,7 +208,13 @@ def _packed(put: Put) -> list[bytes]:
 
 
 def _as_job(
-    queue: str, member: bytes, stage: Stage, score: float, record: bytes | None, claim: bytes | None, error: bytes | None
+    queue: str,
+    member: bytes,
+    stage: Stage,
+    score: float,
+    record: bytes | None,
+    claim: bytes | None,
+    error: bytes | None,
 ) -> Job:
     entry = read_entry(claim) if claim else None
     failure = codec.decode_failure(error) if error else None

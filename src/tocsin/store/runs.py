@@ -81,14 +81,16 @@ class Runs:
 
     def _claim_call(self, wish: Wish, lease: float, timeout: Millis) -> Call:
         args = [self.owner, int(lease), self._handlers, timeout]
+        last: bytes | int = min(wish.limit, LARGEST_BATCH)
         if wish.members:
-            name, last = "run_claim_ids", codec.encode(list(wish.members[:LARGEST_BATCH]))
-        else:
-            name, last = "run_claim", min(wish.limit, LARGEST_BATCH)
+            last = codec.encode(list(wish.members[:LARGEST_BATCH]))
+        name = "run_claim_ids" if wish.members else "run_claim"
         session, seq = f"{self.owner}:claim", next(self._seq)
         return Call(script(name), wish.queue, wish.partition, session, seq, [*args, last])
 
-    def _claimed(self, call: Call, answer: list[object] | StoreError, sent: float, received: float) -> Claimed | StoreError:
+    def _claimed(
+        self, call: Call, answer: list[object] | StoreError, sent: float, received: float
+    ) -> Claimed | StoreError:
         if isinstance(answer, StoreUnavailable):
             return answer
         self._unanswered.pop((call.queue.name, call.partition), None)
@@ -179,5 +181,3 @@ def release_item(claim: Claim) -> bytes:
 def failed_item(claim: Claim, error: bytes) -> bytes:
     """For bury and park."""
     return codec.text(_bytes(claim.member)) + _HELD.pack(0xCF, claim.token) + codec.text(error)
-
-

@@ -150,7 +150,9 @@ class Store:
         """After StoreChanged: the partitions' epochs as they are now, created anew where they were wiped."""
         stored = await self._declare(queue.queue)
         if stored.partitions != queue.partitions or stored.order != queue.queue.order:
-            raise InvalidConfig(f"queue {queue.name!r} was given other partitions or another order: restart this process")
+            raise InvalidConfig(
+                f"queue {queue.name!r} was given other partitions or another order: restart this process"
+            )
         queue.epochs[:] = (await self._open_partitions(queue.queue)).epochs
 
     def _refuse_tagless_cluster(self, name: str) -> None:
@@ -188,10 +190,10 @@ class Store:
         with self.lanes.lane() as (session, seq):
             call = Call(script(name), queue, partition, session, seq, args)
             try:
-                return await self._patiently(lambda: self.call(call))
+                return await self._patiently(lambda: self.call(call))  # type: ignore[no-any-return]
             except StoreChanged:
                 await self.reopen(queue)
-                return await self._patiently(lambda: self.call(call))
+                return await self._patiently(lambda: self.call(call))  # type: ignore[no-any-return]
 
     async def call(self, call: Call) -> list[Any]:
         """Once. Raises StoreUnavailable if the answer did not come: repeat it with the same seq."""
@@ -226,7 +228,13 @@ class Store:
 
     def _arguments(self, call: Call) -> list[Any]:
         now = self.clock.override()
-        return [call.queue.epochs[call.partition], "" if now is None else now, call.session, call.seq, *call.args]
+        return [
+            call.queue.epochs[call.partition],
+            "" if now is None else now,
+            call.session,
+            call.seq,
+            *call.args,
+        ]
 
     def _checked(self, call: Call, answer: Any) -> list[Any]:
         if answer[0] == WRONG_EPOCH:

@@ -1,0 +1,48 @@
+"""Tocsin runs jobs on time, on Redis."""
+
+from tocsin.app import Handle, Tocsin
+from tocsin.model.errors import (
+    ClaimLost,
+    ConflictingJobs,
+    InvalidArgument,
+    InvalidConfig,
+    InvalidTrigger,
+    ResultTimeout,
+    RunCancelled,
+    RunFailed,
+    StoreChanged,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+    TocsinError,
+    UnknownJob,
+)
+from tocsin.model.job import Every, Job, Once, Retry, Stage
+from tocsin.model.run import Run
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Tocsin",
+    "Every",
+    "Once",
+    "Retry",
+    "Run",
+    "Job",
+    "Stage",
+    "Handle",
+    "TocsinError",
+    "InvalidArgument",
+    "InvalidTrigger",
+    "InvalidConfig",
+    "UnknownJob",
+    "ConflictingJobs",
+    "ClaimLost",
+    "RunCancelled",
+    "RunFailed",
+    "ResultTimeout",
+    "StoreUnavailable",
+    "StoreFull",
+    "StoreRefused",
+    "StoreChanged",
+]

@@ -1,0 +1,82 @@
+"""Bulk puts, for millions: rows are consumed lazily, sent in batches per partition, a few batches at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from typing import Any
+
+from tocsin.store.jobs import Jobs, Put
+from tocsin.store.store import LARGEST_BATCH, OpenQueue
+
+# Batches on their way at once, and bytes in one: a script never takes more than about 4 MiB.
+IN_FLIGHT = 4
+LARGEST_BYTES = 2 * 1024 * 1024
+
+
+class Bulk:
+    """Collects puts by partition and sends each when it is full."""
+
+    def __init__(self, jobs: Jobs, queue: OpenQueue, ring: Callable[[OpenQueue, int], None]) -> None:
+        self.new = 0
+        self._jobs = jobs
+        self._queue = queue
+        self._ring = ring
+        self._puts: list[list[Put]] = [[] for _ in range(queue.partitions)]
+        self._members: list[set[str]] = [set() for _ in range(queue.partitions)]
+        self._bytes = [0] * queue.partitions
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def add(self, put: Put) -> None:
+        partition = self._queue.partition_of(put.member)
+        if put.member in self._members[partition]:
+            # The same id twice: the second must find the first there.
+            await self._send(partition)
+            await self._wait_for(0)
+        self._puts[partition].append(put)
+        self._members[partition].add(put.member)
+        self._bytes[partition] += len(put.record)
+        if len(self._puts[partition]) >= LARGEST_BATCH or self._bytes[partition] >= LARGEST_BYTES:
+            await self._send(partition)
+
+    async def flush(self) -> int:
+        """Send the rest, wait for all, and say how many were new."""
+        for partition, puts in enumerate(self._puts):
+            if puts:
+                await self._send(partition)
+        await self._wait_for(0)
+        return self.new
+
+    async def abandon(self) -> None:
+        for task in self._sending:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+
+    async def _send(self, partition: int) -> None:
+        puts, self._puts[partition] = self._puts[partition], []
+        self._members[partition] = set()
+        self._bytes[partition] = 0
+        await self._wait_for(IN_FLIGHT - 1)
+        self._sending.add(asyncio.create_task(self._put(partition, puts)))
+
+    async def _put(self, partition: int, puts: list[Put]) -> None:
+        codes, head = await self._jobs.put_many(self._queue, partition, puts)
+        self.new += codes.count(b"1")
+        if head >= 0:
+            self._ring(self._queue, partition)
+
+    async def _wait_for(self, most: int) -> None:
+        while len(self._sending) > most:
+            done, self._sending = await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+
+
+async def each(rows: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+    """Rows of either kind; a plain iterable gives the event loop a turn now and then."""
+    if isinstance(rows, AsyncIterable):
+        async for row in rows:
+            yield row
+        return
+    for row in rows:
+        yield row

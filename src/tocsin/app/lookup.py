@@ -1,0 +1,118 @@
+"""Finding jobs: by id over all queues, and in lists in the order in which they run."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator
+from typing import Any
+
+from msgspec import Struct
+
+from tocsin.model.durations import Millis
+from tocsin.model.errors import ConflictingJobs, UnknownJob
+from tocsin.model.ids import check_job_id
+from tocsin.model.job import Job, Stage
+from tocsin.store.jobs import Jobs
+from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.store import OpenQueue, Store
+
+PAGE = 200
+
+
+class Wanted(Struct, frozen=True):
+    """Which jobs a list shows; None: any."""
+
+    tenant: str | None = None
+    name: str | None = None
+    due_before: Millis | None = None
+    due_after: Millis | None = None
+
+    def fits(self, job: Job) -> bool:
+        return (
+            (self.tenant is None or job.tenant == self.tenant)
+            and (self.name is None or job.name == self.name)
+            and (self.due_before is None or job.due_ms < self.due_before)
+            and (self.due_after is None or job.due_ms >= self.due_after)
+        )
+
+
+class Lookup:
+    """Reads only."""
+
+    def __init__(self, store: Store, jobs: Jobs) -> None:
+        self._store = store
+        self._jobs = jobs
+
+    async def queues(self, name: str | None = None) -> list[OpenQueue]:
+        """The registered queues, or the one that is named."""
+        names = [name] if name is not None else await self._store.queue_names()
+        found = await asyncio.gather(*map(self._store.find_queue, names))
+        return [queue for queue in found if queue is not None]
+
+    async def find(self, job_id: str, queue: str | None) -> tuple[OpenQueue, Job] | None:
+        """All queues are asked at once. Raises ConflictingJobs if several have it."""
+        check_job_id(job_id)
+        queues = await self.queues(queue)
+        jobs = await asyncio.gather(*(self._jobs.get(where, job_id) for where in queues))
+        hits = [(where, job) for where, job in zip(queues, jobs, strict=True) if job is not None]
+        if len(hits) > 1:
+            raise ConflictingJobs(job_id, [where.name for where, _ in hits])
+        return hits[0] if hits else None
+
+    async def must_find(self, job_id: str, queue: str | None) -> tuple[OpenQueue, Job]:
+        found = await self.find(job_id, queue)
+        if found is None:
+            raise UnknownJob(job_id)
+        return found
+
+    async def walk(self, queue: str | None, stage: Stage | None, wanted: Wanted) -> AsyncIterator[Job]:
+        """Stage by stage, each in order of its score over all queues and partitions, page by page."""
+        stages = [stage] if stage is not None else [Stage(name) for name in STAGE_KEYS]
+        queues = await self.queues(queue)
+        for each in stages:
+            async for job in self._in_order(queues, each, wanted):
+                yield job
+
+    async def _in_order(self, queues: list[OpenQueue], stage: Stage, wanted: Wanted) -> AsyncIterator[Job]:
+        sources = [
+            self._partition(queue, partition, stage, wanted)
+            for queue in queues
+            for partition in range(queue.partitions)
+        ]
+        heads: list[tuple[float, str, int, Job]] = []
+
+        async def push(source: int) -> None:
+            found = await anext(sources[source], None)
+            if found is not None:
+                heapq.heappush(heads, (found[0], found[1].id, source, found[1]))
+
+        await asyncio.gather(*map(push, range(len(sources))))
+        while heads:
+            _, _, source, job = heapq.heappop(heads)
+            yield job
+            await push(source)
+
+    async def _partition(
+        self, queue: OpenQueue, partition: int, stage: Stage, wanted: Wanted
+    ) -> AsyncIterator[tuple[float, Job]]:
+        after: tuple[float, bytes] | None = None
+        while True:
+            page = await self._jobs.page(queue, partition, stage, after, PAGE)
+            if not page:
+                return
+            scores: dict[str, Any] = {member.decode(errors="replace"): score for member, score in page}
+            for job in await self._jobs.get_all(queue, partition, [member for member, _ in page]):
+                if job.stage is stage and wanted.fits(job):
+                    yield scores[job.id], job
+            last = page[-1]
+            after = (last[1], last[0])
+            if stage is Stage.WAITING and wanted.due_before is not None and last[1] > wanted.due_before:
+                # Not before is never earlier than due: nothing further on can fit, except what waits for a retry.
+                if not await self._retries_wait(queue, partition):
+                    return
+
+    async def _retries_wait(self, queue: OpenQueue, partition: int) -> bool:
+        claims, working = queue.keys[partition]["claims"], queue.keys[partition]["working"]
+        entries = await self._store.read(lambda c: c.hlen(claims))
+        return bool(entries > await self._store.read(lambda c: c.zcard(working)))

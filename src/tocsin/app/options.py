@@ -1,0 +1,323 @@
+"""What a call says about a job, checked and turned into records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tocsin.engine.catalog import Bound, Handler
+from tocsin.model import codec
+from tocsin.model.durations import Duration, Millis, ceil_ms, epoch_ms, millis, seconds
+from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
+from tocsin.model.ids import check_job_id
+from tocsin.model.job import (
+    DEFAULT_KEEP,
+    PLAIN,
+    Header,
+    Once,
+    Policy,
+    Retry,
+    Spec,
+    Stage,
+    Trigger,
+    check_keep,
+    check_timeout,
+)
+from tocsin.store import jobs
+from tocsin.store.jobs import Put
+from tocsin.triggers.recurrence import first_due, phase
+
+# Names that handlers may not use for their parameters: the calls would take them for themselves.
+RESERVED = frozenset(
+    [
+        "id",
+        "at",
+        "delay",
+        "priority",
+        "tenant",
+        "queue",
+        "retry",
+        "timeout",
+        "criticality",
+        "if_exists",
+        "keep",
+        "cost",
+        "after",
+        "on_upstream_failure",
+        "durable",
+        "overlap",
+        "misfire",
+        "grace",
+        "catch_up",
+        "jitter",
+        "starts",
+        "ends",
+    ]
+)
+_IF_EXISTS = {"ignore": jobs.IGNORE, "replace": jobs.REPLACE, "postpone": jobs.POSTPONE, "update": jobs.UPDATE}
+
+
+class Plan(Struct, frozen=True):
+    """A handler with its arguments, and everything a record needs but the job's id."""
+
+    handler: Handler
+    spec: Spec
+    timeout: Millis
+    tenant: str
+    cost: int = 1
+
+    def record(self, *, keep: int, recurring: bool) -> bytes:
+        header = Header(
+            recurring=recurring,
+            timeout=self.timeout,
+            handler=self.handler.digest,
+            trigger=codec.trigger_digest(self.spec) if recurring else 0,
+            cost=self.cost,
+            keep=keep,
+            tenant=self.tenant,
+        )
+        return codec.encode_header(header) + codec.encode_spec(self.spec)
+
+
+def plan(
+    what: Handler | Bound,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    trigger: Trigger | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    tenant: str | None = None,
+    cost: int = 1,
+    policy: Policy = PLAIN,
+) -> Plan:
+    handler, args, kwargs = bound(what, args, kwargs)
+    return Plan(
+        handler=handler,
+        spec=Spec(
+            name=handler.name,
+            args=args,
+            kwargs=kwargs,
+            trigger=trigger,
+            retry=check_retry(retry) if retry is not None else handler.retry,
+            policy=None if policy == PLAIN else policy,
+        ),
+        timeout=handler.timeout if timeout is None else check_timeout(timeout),
+        tenant=check_tenant(tenant),
+        cost=check_cost(cost),
+    )
+
+
+def bound(
+    what: Handler | Bound, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Handler, tuple[Any, ...], dict[str, Any]]:
+    if isinstance(what, Bound):
+        if args or kwargs:
+            raise InvalidArgument("pass the arguments to bind() or to the call, not to both")
+        return what.handler, what.args, what.kwargs
+    if not isinstance(what, Handler):
+        raise InvalidArgument(f"{what!r} is not a job: decorate the function with @app.job()")
+    return what, args, what.check(args, kwargs)
+
+
+def one_shot(
+    planned: Plan,
+    job_id: str | None,
+    new_id: str,
+    at: datetime | None,
+    delay: Duration | None,
+    if_exists: str,
+    keep: Duration | None,
+) -> Put:
+    """A put for `enqueue`. Ids that the caller chose are remembered after the job has ended."""
+    member = new_id if job_id is None else check_job_id(job_id)
+    remembered = check_keep(keep) if keep is not None else (0 if job_id is None else check_keep(DEFAULT_KEEP))
+    due, relative = when(at, delay)
+    record = planned.record(keep=remembered, recurring=False)
+    return Put(member, record, due, relative, mode_of(if_exists, ("ignore", "replace", "postpone")))
+
+
+def recurring(planned: Plan, member: str, now: Millis, mode: int) -> Put:
+    """A put for `schedule`."""
+    due, relative = first(planned.spec, member, now)
+    again = not isinstance(planned.spec.trigger, Once)
+    return Put(member, planned.record(keep=0, recurring=again), due, relative, mode)
+
+
+def first(spec: Spec, member: str, now: Millis) -> tuple[Millis, bool]:
+    """When a schedule is due first, counted by the server from its now unless a moment is given: (due, relative)."""
+    trigger, rules = spec.trigger, spec.rules
+    assert trigger is not None
+    due = first_due(trigger, rules, member, now)
+    if isinstance(trigger, Once) or rules.starts is not None:
+        return max(due, 0), False
+    wait = 0 if rules.agent else ceil_ms(trigger.interval)
+    return wait + phase(member, rules.jitter), True
+
+
+class Rows:
+    """Rows of bulk calls: what they share is checked and encoded once."""
+
+    def __init__(self, what: Handler | Bound, **shared: Any) -> None:
+        self.handler = what.handler if isinstance(what, Bound) else what
+        empty = Bound(handler=self.handler, args=(), kwargs={}) if isinstance(self.handler, Handler) else what
+        self._plan = plan(empty, (), {}, **shared)
+        self._fits: set[Any] = set()
+
+    def one_shots(
+        self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, remembered: bool
+    ) -> Callable[[str, Any], Put]:
+        sample = one_shot(self._plan, "x" if remembered else None, "x", at, delay, if_exists, keep)
+        header = sample.record[: codec.FIXED_SIZE + sample.record[codec.FIXED_SIZE - 1]]
+
+        def make(member: str, row: Any) -> Put:
+            body = codec.encode_spec(self.spec(row))
+            return Put(member, header + body, sample.due, sample.relative, sample.mode)
+
+        return make
+
+    def spec(self, row: Any, trigger: Trigger | None = None) -> Spec:
+        args, kwargs = self._arguments(row)
+        like = self._plan.spec
+        return Spec(like.name, args, kwargs, trigger, like.retry, like.policy)
+
+    def schedule(self, row: Any, mode: int, now: Millis) -> Put:
+        try:
+            member, trigger, args = row
+        except (TypeError, ValueError):
+            raise InvalidArgument(f"a row of schedule_many is (id, trigger, args), not {row!r:.100}") from None
+        planned = replace(self._plan, spec=self.spec(args, check_trigger(trigger)))
+        return recurring(planned, check_job_id(member), now, mode)
+
+    def _arguments(self, row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if isinstance(row, Mapping):
+            args, kwargs, shape = (), dict(row), frozenset(row)
+        elif isinstance(row, (tuple, list)):
+            args, kwargs, shape = tuple(row), {}, len(row)  # type: ignore[assignment]
+        else:
+            raise InvalidArgument(f"a row is a tuple of arguments or a mapping, not {row!r:.100}")
+        # Rows of one shape fit or do not fit together: bind() is slow.
+        if shape not in self._fits:
+            self.handler.check(args, kwargs)
+            self._fits.add(shape)
+        return args, kwargs
+
+
+def schedules(
+    what: Handler | Bound, given: dict[str, Any]
+) -> tuple[Callable[[Any, Millis], Put], Handler, str | None, str | None]:
+    """For `schedule_many`: how to make a put of a row; then the handler, and the queue and priority asked for."""
+    rules = ("overlap", "misfire", "grace", "catch_up", "criticality", "jitter", "starts", "ends")
+    shared = ("retry", "timeout", "tenant")
+    for name in given:
+        if name not in (known := (*rules, *shared, "queue", "priority", "if_exists")):
+            raise InvalidArgument(f"schedule_many has no option {name!r}; {nearest(name, known)}")
+    mode = mode_of(given.get("if_exists", "update"), ("update", "ignore", "replace"))
+    wanted = policy(**{name: given[name] for name in rules if name in given})
+    rows = Rows(what, policy=wanted, **{name: given[name] for name in shared if name in given})
+    return (lambda row, now: rows.schedule(row, mode, now)), rows.handler, given.get("queue"), given.get("priority")
+
+
+def policy(
+    *,
+    overlap: str = "skip",
+    misfire: str = "coalesce",
+    grace: Duration | None = None,
+    catch_up: Duration | None = None,
+    criticality: int = 0,
+    jitter: Duration | None = None,
+    starts: datetime | None = None,
+    ends: datetime | None = None,
+    error_interval: Duration | None = None,
+    agent: bool = False,
+) -> Policy:
+    if overlap != "skip":
+        raise InvalidArgument(f"overlap must be 'skip', not {overlap!r}")
+    if misfire not in ("coalesce", "skip", "all"):
+        raise InvalidArgument(f"there is no misfire {misfire!r}; {nearest(misfire, ('coalesce', 'skip', 'all'))}")
+    start = None if starts is None else epoch_ms(starts, "starts")
+    end = None if ends is None else epoch_ms(ends, "ends")
+    if start is not None and end is not None and end < start:
+        raise InvalidTrigger("`ends` is before `starts`: the job would never run")
+    return Policy(
+        misfire=misfire,  # type: ignore[arg-type]
+        grace=None if grace is None else seconds(grace, "grace"),
+        catch_up=None if catch_up is None else seconds(catch_up, "catch_up"),
+        starts=start,
+        ends=end,
+        jitter=0.0 if jitter is None else seconds(jitter, "jitter"),
+        error_interval=None if error_interval is None else seconds(error_interval, "error_interval"),
+        agent=agent,
+        criticality=check_criticality(criticality),
+    )
+
+
+def when(at: datetime | None, delay: Duration | None) -> tuple[Millis, bool]:
+    """A due time, and whether it is relative to the server's now."""
+    if at is not None and delay is not None:
+        raise InvalidArgument("give `at` or `delay`, not both")
+    if at is not None:
+        return max(epoch_ms(at, "at"), 0), False
+    return (0 if delay is None else millis(delay, "delay")), True
+
+
+def mode_of(if_exists: str, allowed: tuple[str, ...]) -> int:
+    if if_exists not in allowed:
+        raise InvalidArgument(f"there is no if_exists={if_exists!r} here; {nearest(str(if_exists), allowed)}")
+    return _IF_EXISTS[if_exists]
+
+
+def check_trigger(trigger: Any) -> Trigger:
+    if not isinstance(trigger, Trigger):
+        raise InvalidTrigger(f"a trigger is Every(...) or Once(...), not {trigger!r}")
+    return trigger
+
+
+def check_retry(retry: Any) -> Retry:
+    if not isinstance(retry, Retry):
+        raise InvalidArgument(f"retry must be a Retry(retries, interval, ...), not {retry!r}")
+    return retry
+
+
+def check_tenant(tenant: str | None) -> str:
+    if tenant is None:
+        return ""
+    if not isinstance(tenant, str) or not tenant or "\0" in tenant or len(tenant.encode()) > 255:
+        raise InvalidArgument(f"a tenant is text of 1 to 255 bytes without NUL, not {tenant!r}")
+    return tenant
+
+
+def check_cost(cost: int) -> int:
+    if not isinstance(cost, int) or isinstance(cost, bool) or not 1 <= cost <= 65535:
+        raise InvalidArgument(f"cost must be a whole number from 1 to 65535, not {cost!r}")
+    return cost
+
+
+def check_criticality(criticality: int) -> int:
+    if not isinstance(criticality, int) or isinstance(criticality, bool) or not -(2**31) <= criticality < 2**31:
+        raise InvalidArgument(f"criticality must be a whole number, not {criticality!r}")
+    return criticality
+
+
+def check_no_priority(priority: str | None, queue: str) -> None:
+    if priority is not None:
+        raise InvalidArgument(f"queue {queue!r} has order 'due', which knows no priorities: leave priority out")
+
+
+def check_parameters(name: str, parameters: Any) -> None:
+    for parameter in parameters:
+        if parameter in RESERVED:
+            raise InvalidArgument(
+                f"{name} has a parameter {parameter!r}, which is an option of enqueue and schedule: rename it"
+            )
+
+
+def check_stage(stage: str) -> Stage:
+    try:
+        return Stage(stage)
+    except ValueError:
+        raise InvalidArgument(f"there is no stage {stage!r}; {nearest(str(stage), list(Stage))}") from None

@@ -1,0 +1,65 @@
+"""A worker in this process, from start to a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from tocsin.model.durations import Duration, seconds
+from tocsin.model.errors import InvalidArgument
+from tocsin.worker import Settings
+
+if TYPE_CHECKING:
+    from tocsin.app.tocsin import Tocsin
+
+log = structlog.get_logger("tocsin.worker")
+
+
+async def serve(app: Tocsin, queues: Iterable[str] | None, concurrency: int, until: str, grace: Duration) -> None:
+    """Work until a signal, a cancellation or, with until="idle", until there is nothing left to do."""
+    if until not in ("stopped", "idle"):
+        raise InvalidArgument(f"until must be 'stopped' or 'idle', not {until!r}")
+    wait = seconds(grace, "grace")
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    with signals(stop, hurry):
+        worker = await app.worker(queues=queues, settings=Settings(concurrency=concurrency))
+        await worker.start()
+        try:
+            waiting: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
+            if until == "idle":
+                waiting.append(asyncio.create_task(worker.wait_until_idle()))
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+        finally:
+            # Also when this task is cancelled: the stop must not be.
+            await asyncio.shield(asyncio.ensure_future(worker.stop(wait, hurry)))
+
+
+@contextlib.contextmanager
+def signals(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT stop; the second hurries. Only where they can be caught: in the main thread."""
+
+    def caught(name: str) -> None:
+        if stop.is_set():
+            log.warning("hurrying", signal=name)
+            hurry.set()
+        else:
+            log.info("stopping: running jobs may end within the grace period, a second signal hurries", signal=name)
+            stop.set()
+
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+    for number in numbers:
+        loop.add_signal_handler(number, caught, number.name)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

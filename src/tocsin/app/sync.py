@@ -1,0 +1,103 @@
+"""The same calls, blocking, for Django, Flask and scripts: an event loop of its own on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from tocsin.app.handle import Handle
+
+if TYPE_CHECKING:
+    from tocsin.app.tocsin import Tocsin
+
+
+class Sync:
+    """`app.sync.enqueue(...)` is `await app.enqueue(...)` without the await; handles block likewise."""
+
+    def __init__(self, make: Callable[[], Tocsin]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._app: Tocsin | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._blocking(getattr(self._opened(), name))
+
+    def close(self) -> None:
+        """End the thread and the connections. The next call opens them again."""
+        with self._lock:
+            if self._loop is not None and self._app is not None:
+                self._wait(self._app.close())
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._loop = self._app = None
+
+    def _opened(self) -> Tocsin:
+        with self._lock:
+            if self._app is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="tocsin sync", daemon=True).start()
+                app = self._make()
+                self._wait(app.open())
+                self._app = app
+                atexit.register(self.close)
+            return self._app
+
+    def _blocking(self, thing: Any) -> Any:
+        if not callable(thing):
+            return thing
+
+        @functools.wraps(thing)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._plain(thing(*args, **kwargs))
+
+        return call
+
+    def _plain(self, value: Any) -> Any:
+        if inspect.isawaitable(value):
+            return self._plain(self._wait(value))
+        if inspect.isasyncgen(value):
+            return self._iterate(value)
+        return BlockingHandle(value, self._plain) if isinstance(value, Handle) else value
+
+    def _wait(self, awaitable: Any) -> Any:
+        async def ask() -> Any:
+            return await awaitable
+
+        assert self._loop is not None
+        if threading.current_thread().name == "tocsin sync":
+            raise RuntimeError("app.sync was called from inside its own event loop: use the async call there")
+        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result()
+
+    def _iterate(self, values: AsyncIterator[Any]) -> Iterator[Any]:
+        while True:
+            try:
+                yield self._wait(anext(values))
+            except StopAsyncIteration:
+                return
+
+
+class BlockingHandle:
+    """A handle whose calls block."""
+
+    def __init__(self, handle: Handle, plain: Callable[[Any], Any]) -> None:
+        self.id = handle.id
+        self.new = handle.new
+        self.queue = handle.queue
+        self._handle = handle
+        self._plain = plain
+
+    def status(self) -> str:
+        return str(self._plain(self._handle.status()))
+
+    def result(self, timeout: Any = None) -> Any:
+        return self._plain(self._handle.result(timeout))
+
+    def cancel(self) -> bool:
+        return bool(self._plain(self._handle.cancel()))

@@ -1,0 +1,447 @@
+"""`Tocsin`: the object that a program holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from tocsin.app import options
+from tocsin.app.bulk import Bulk, each
+from tocsin.app.handle import Handle
+from tocsin.app.lookup import Lookup, Wanted
+from tocsin.app.registry import Agent, Registry
+from tocsin.app.service import serve
+from tocsin.app.sync import Sync
+from tocsin.app.update import changed
+from tocsin.engine.catalog import Bound, Handler
+from tocsin.model.clock import Clock
+from tocsin.model.durations import Duration, Millis, epoch_ms, moment
+from tocsin.model.errors import InvalidArgument, TocsinError
+from tocsin.model.ids import check_job_id, extra_member, new_id, parse_run_id
+from tocsin.model.job import AGENTS_QUEUE, Every, Job, Queue, Retry, Stage, Trigger
+from tocsin.model.run import Claim, Run
+from tocsin.store.embedded import EmbeddedServer, default_folder
+from tocsin.store.fleet import Fleet, Ringer
+from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, UPDATE, Jobs, Put, record_of
+from tocsin.store.store import OpenQueue, Store
+from tocsin.triggers.recurrence import next_due, occurrences, upcoming
+from tocsin.worker import GRACE_S, Settings, Worker
+
+
+def find_server(url: str | None) -> str | EmbeddedServer:
+    """The address as given, else $TOCSIN_URL, else an embedded server."""
+    found = url or os.environ.get("TOCSIN_URL")
+    return found or EmbeddedServer(default_folder())
+
+
+class Tocsin:
+    """Declare queues, jobs and agents on it; then, inside `async with app:`, enqueue, schedule, look and work."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        data: str | Path | None = None,
+        prefix: str = "",
+        hash_tag: str = "",
+        clock: Clock | None = None,
+        registry: Registry | None = None,
+    ) -> None:
+        self._arguments = {"url": url, "data": data, "prefix": prefix, "hash_tag": hash_tag, "clock": clock}
+        self._registry = registry or Registry()
+        self._store: Store | None = None
+        self.sync = Sync(lambda: Tocsin(**self._arguments, registry=self._registry))  # type: ignore[arg-type]
+
+    # Declaring
+
+    def queue(self, name: str, *, order: str = "due", partitions: int | None = None) -> Queue:
+        """Declare a queue. Its order and partitions live in Redis and must be declared the same everywhere."""
+        return self._registry.queue(name, order=order, partitions=partitions)
+
+    def job(
+        self,
+        fn: Callable[..., Any] | None = None,
+        *,
+        queue: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        name: str | None = None,
+        executor: Literal["thread", "process"] | None = None,
+        batch: int | None = None,
+    ) -> Any:
+        """Make a function a handler that jobs can name."""
+
+        def declare(function: Callable[..., Any]) -> Handler:
+            return self._registry.handler(
+                function, name=name, queue=queue, timeout=timeout, retry=retry, executor=executor, batch=batch
+            )
+
+        return declare if fn is None else declare(fn)
+
+    def agent(
+        self,
+        *,
+        every: Duration,
+        error_interval: Duration | None = None,
+        timeout: Duration | None = None,
+        name: str | None = None,
+        executor: Literal["thread", "process"] | None = None,
+    ) -> Callable[[Callable[..., Any]], Handler]:
+        """Make a function an agent: workers register it, and it runs for ever, one at a time."""
+        interval = Every(every)
+
+        def declare(function: Callable[..., Any]) -> Handler:
+            handler = self._registry.handler(
+                function, name=name, queue=AGENTS_QUEUE, timeout=timeout, retry=None, executor=executor, batch=None
+            )
+            self._registry.agents[handler.name] = Agent(handler, interval, error_interval)
+            return handler
+
+        return declare
+
+    # Opening
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect. Raises StoreUnavailable or StoreRefused with what to do."""
+        if self._store is not None:
+            raise TocsinError("this app is open already")
+        url, data, clock = self._arguments["url"], self._arguments["data"], self._arguments["clock"]
+        server = EmbeddedServer(Path(data)) if data is not None else find_server(url)  # type: ignore[arg-type]
+        prefix, hash_tag = self._arguments["prefix"], self._arguments["hash_tag"]
+        store = Store(server, prefix=prefix, hash_tag=hash_tag, clock=clock)  # type: ignore[arg-type]
+        await store.open()
+        self._store = store
+        self._jobs = Jobs(store)
+        self._fleet = Fleet(store)
+        self._ringer = Ringer(self._fleet)
+        self._lookup = Lookup(store, self._jobs)
+
+    async def close(self) -> None:
+        if self._store is not None:
+            await self._ringer.quiet()
+            await self._store.close()
+            self._store = None
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            raise TocsinError("the app is not open: use `async with app:` around this call, or app.sync")
+        return self._store
+
+    # Putting
+
+    async def enqueue(
+        self,
+        what: Handler | Bound,
+        *args: Any,
+        id: str | None = None,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        priority: str | None = None,
+        tenant: str | None = None,
+        queue: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        criticality: int = 0,
+        if_exists: str = "ignore",
+        keep: Duration | None = None,
+        cost: int = 1,
+        **kwargs: Any,
+    ) -> Handle:
+        """A one-shot job, now, after a delay or at a time."""
+        rules = options.policy(criticality=criticality)
+        planned = options.plan(what, args, kwargs, retry=retry, timeout=timeout, tenant=tenant, cost=cost, policy=rules)
+        where = await self._queue_for(planned.handler, queue, priority)
+        put = options.one_shot(planned, id, new_id(), at, delay, if_exists, keep)
+        return await self._put(where, put)
+
+    async def enqueue_many(
+        self,
+        what: Handler | Bound,
+        rows: Iterable[Any] | AsyncIterable[Any],
+        *,
+        ids: Iterable[str] | None = None,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        priority: str | None = None,
+        tenant: str | None = None,
+        queue: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        criticality: int = 0,
+        if_exists: str = "ignore",
+        keep: Duration | None = None,
+        cost: int = 1,
+    ) -> int:
+        """One-shot jobs in bulk: rows are argument tuples or mappings. How many were new."""
+        rules = options.policy(criticality=criticality)
+        first = options.Rows(what, retry=retry, timeout=timeout, tenant=tenant, cost=cost, policy=rules)
+        where = await self._queue_for(first.handler, queue, priority)
+        names = None if ids is None else iter(ids)
+        make = first.one_shots(at, delay, if_exists, keep, remembered=ids is not None)
+        bulk = Bulk(self._jobs, where, self._ringer.ring)
+        try:
+            async for row in each(rows):
+                await bulk.add(make(new_id() if names is None else _next_id(names), row))
+            return await bulk.flush()
+        finally:
+            await bulk.abandon()
+
+    async def schedule(
+        self,
+        what: Handler | Bound,
+        trigger: Trigger,
+        *args: Any,
+        id: str | None = None,
+        overlap: str = "skip",
+        misfire: str = "coalesce",
+        grace: Duration | None = None,
+        catch_up: Duration | None = None,
+        criticality: int = 0,
+        jitter: Duration | None = None,
+        starts: datetime | None = None,
+        ends: datetime | None = None,
+        tenant: str | None = None,
+        priority: str | None = None,
+        queue: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        if_exists: str = "update",
+        **kwargs: Any,
+    ) -> Handle:
+        """A recurring job. The same definition again changes nothing; a changed one keeps its due time if it can."""
+        rules = options.policy(
+            overlap=overlap, misfire=misfire, grace=grace, catch_up=catch_up, criticality=criticality,
+            jitter=jitter, starts=starts, ends=ends,
+        )  # fmt: skip
+        planned = options.plan(
+            what, args, kwargs, trigger=options.check_trigger(trigger), retry=retry, timeout=timeout,
+            tenant=tenant, policy=rules,
+        )  # fmt: skip
+        where = await self._queue_for(planned.handler, queue, priority)
+        member = planned.handler.name if id is None else check_job_id(id)
+        mode = options.mode_of(if_exists, ("update", "ignore", "replace"))
+        return await self._put(where, options.recurring(planned, member, self._now(), mode))
+
+    async def schedule_many(self, what: Handler | Bound, rows: Iterable[Any] | AsyncIterable[Any], **given: Any) -> int:
+        """Recurring jobs in bulk: rows are (id, trigger, args), options as for `schedule`. How many were new."""
+        make, handler, queue, priority = options.schedules(what, given)
+        where = await self._queue_for(handler, queue, priority)
+        bulk = Bulk(self._jobs, where, self._ringer.ring)
+        try:
+            async for row in each(rows):
+                await bulk.add(make(row, self._now()))
+            return await bulk.flush()
+        finally:
+            await bulk.abandon()
+
+    async def register_agents(self) -> None:
+        """Put the agents of this program; those that are there keep their due time."""
+        where = await self.store.open_queue(self._registry.queues[AGENTS_QUEUE])
+        for agent in self._registry.agents.values():
+            rules = options.policy(error_interval=agent.error_interval, agent=True)
+            planned = options.plan(agent.handler, (), {}, trigger=agent.every, policy=rules)
+            await self._put(where, options.recurring(planned, agent.handler.name, self._now(), UPDATE))
+
+    async def _put(self, where: OpenQueue, put: Put) -> Handle:
+        code, head = await self._jobs.put(where, put)
+        if head >= 0:
+            self._ringer.ring(where, where.partition_of(put.member))
+        return Handle(put.member, code == NEW, where, self._jobs, self._cancel)
+
+    async def _queue_for(self, handler: Handler, name: str | None, priority: str | None) -> OpenQueue:
+        declared = self._registry.known_queue(name or handler.queue)
+        options.check_no_priority(priority, declared.name)
+        return await self.store.open_queue(declared)
+
+    def _now(self) -> Millis:
+        return int(self.store.clock.server_ms())
+
+    # Changing
+
+    async def update(self, id: str, *, queue: str | None = None, **changes: Any) -> bool:
+        """Change some of a job's definition. A changed trigger counts from now. False if there is none."""
+        while True:
+            found = await self._lookup.find(id, queue)
+            if found is None:
+                return False
+            where, job = found
+            header, spec, due, relative = changed(job, changes, self._registry, self._now())
+            put = Put(id, record_of(header, spec), due, relative, EDIT, job.version)
+            code, head = await self._jobs.put(where, put)
+            if head >= 0:
+                self._ringer.ring(where, where.partition_of(id))
+            if code != CONFLICT:
+                return code != MISSING
+
+    async def remove(self, id: str, *, queue: str | None = None) -> bool:
+        """False if there is none. One that is running is removed when its run ends."""
+        found = await self._lookup.find(id, queue)
+        return found is not None and await self._jobs.delete(found[0], id)
+
+    async def pause(self, id: str, *, queue: str | None = None) -> bool:
+        found = await self._lookup.find(id, queue)
+        return found is not None and await self._jobs.pause(found[0], id)
+
+    async def resume(self, id: str, replay: bool = False, *, queue: str | None = None) -> bool:
+        """Back in line: one-shots at their time, recurring jobs at their next, or with `replay` at the missed one."""
+        while True:
+            found = await self._lookup.find(id, queue)
+            if found is None:
+                return False
+            where, job = found
+            due = 0
+            if job.recurring and not replay and job.due_ms < self._now():
+                due = next_due(job.spec, job.due_ms, self._now()) or 0
+            code, head = await self._jobs.resume(where, id, job.version, due)
+            if head >= 0:
+                self._ringer.ring(where, where.partition_of(id))
+            if code != CONFLICT:
+                return code != 0
+
+    async def fire(self, id: str, *, queue: str | None = None) -> Run:
+        """Run it now as well, without touching its cadence. Raises UnknownJob."""
+        where, job = await self._lookup.must_find(id, queue)
+        [due] = await self._fire(where, id, [0])
+        member, partition = extra_member(id, due), where.partition_of(id)
+        claim = Claim(where.name, partition, member, 0, due, 1, 0, False, due + job.header.timeout, b"")
+        return Run(claim, job.header, job.spec, self.store.keys.prefix, _not_running)
+
+    async def backfill(
+        self,
+        id: str,
+        start: datetime,
+        end: datetime,
+        overlap: str = "allow",
+        limit: int | None = None,
+        *,
+        queue: str | None = None,
+    ) -> int:
+        """Run the occurrences from `start` up to, not including, `end`, each a run of its own. How many."""
+        if overlap != "allow":
+            raise InvalidArgument(f"overlap must be 'allow' here, not {overlap!r}")
+        where, job = await self._lookup.must_find(id, queue)
+        first, last = epoch_ms(start, "start"), epoch_ms(end, "end")
+        most = 100_000 if limit is None else limit
+        dues = occurrences(job.spec, job.due_ms, first, last, most)
+        return sum([len(await self._fire(where, id, dues[i : i + 1000])) for i in range(0, len(dues), 1000)])
+
+    async def _fire(self, where: OpenQueue, job_id: str, dues: list[Millis]) -> list[Millis]:
+        added = await self._jobs.fire(where, job_id, dues)
+        self._ringer.ring(where, where.partition_of(job_id))
+        return added
+
+    async def cancel(self, run_id: str, *, queue: str | None = None) -> bool:
+        """Cancel a waiting one-shot, or ask the worker of a running run to stop. False if there is nothing to cancel."""
+        job_id, due = parse_run_id(run_id)
+        for where in await self._lookup.queues(queue):
+            for member in (job_id, extra_member(job_id, due)):
+                if await self._cancel_in(where, member, due):
+                    return True
+        return False
+
+    async def _cancel(self, job_id: str, queue: str) -> bool:
+        return any([await self._cancel_in(where, job_id, 0) for where in await self._lookup.queues(queue)])
+
+    async def _cancel_in(self, where: OpenQueue, member: str, due: Millis) -> bool:
+        code, owner, token = await self._jobs.cancel(where, member, due)
+        if code == 2:
+            await self._fleet.post(owner, {"cancel": member, "token": token})
+        return code > 0
+
+    # Looking
+
+    async def get(self, id: str, *, queue: str | None = None) -> Job | None:
+        found = await self._lookup.find(id, queue)
+        return None if found is None else found[1]
+
+    def jobs(
+        self,
+        *,
+        queue: str | None = None,
+        tenant: str | None = None,
+        stage: str | Stage | None = None,
+        name: str | None = None,
+        due_before: datetime | None = None,
+        due_after: datetime | None = None,
+    ) -> AsyncIterator[Job]:
+        """Jobs stage by stage, in the order in which they run, read page by page."""
+        wanted = Wanted(
+            tenant=tenant,
+            name=name,
+            due_before=None if due_before is None else epoch_ms(due_before, "due_before"),
+            due_after=None if due_after is None else epoch_ms(due_after, "due_after"),
+        )
+        return self._lookup.walk(queue, None if stage is None else options.check_stage(stage), wanted)
+
+    async def next_runs(self, id: str, n: int = 5, *, queue: str | None = None) -> list[datetime]:
+        _, job = await self._lookup.must_find(id, queue)
+        return [moment(due) for due in upcoming(job.spec, job.due_ms, n)]
+
+    # Dead and parked
+
+    def dead(self, *, queue: str | None = None) -> AsyncIterator[Job]:
+        return self.jobs(queue=queue, stage=Stage.DEAD)
+
+    async def retry_dead(self, id: str, *, queue: str | None = None) -> bool:
+        """Give a dead job another life, with all its retries. False if it is not dead."""
+        return await self._wake_up(id, queue, self._jobs.revive)
+
+    async def drop_dead(self, id: str, *, queue: str | None = None) -> bool:
+        found = await self._lookup.find(id, queue)
+        return found is not None and await self._jobs.delete(found[0], id, only="dead")
+
+    async def unpark(self, id: str, *, queue: str | None = None) -> bool:
+        """Try a parked job again. False if it is not parked."""
+        return await self._wake_up(id, queue, self._jobs.unpark)
+
+    async def _wake_up(self, job_id: str, queue: str | None, how: Callable[[OpenQueue, str], Any]) -> bool:
+        found = await self._lookup.find(job_id, queue)
+        if found is None or not await how(found[0], job_id):
+            return False
+        self._ringer.ring(found[0], found[0].partition_of(job_id))
+        return True
+
+    # Working
+
+    async def worker(self, *, queues: Iterable[str] | None = None, settings: Settings | None = None) -> Worker:
+        """A worker that is not started yet, for those who run its passes themselves."""
+        names = list(self._registry.queues) if queues is None else list(queues)
+        if not self._registry.agents and queues is None:
+            names.remove(AGENTS_QUEUE)
+        opened = [await self.store.open_queue(self._registry.known_queue(name)) for name in names]
+        if AGENTS_QUEUE in names:
+            await self.register_agents()
+        return Worker(self.store, opened, self._registry.catalog, settings, on_change=self.register_agents)
+
+    async def work(
+        self,
+        *,
+        queues: Iterable[str] | None = None,
+        concurrency: int = 100,
+        until: Literal["stopped", "idle"] = "stopped",
+        grace: Duration = GRACE_S,
+    ) -> None:
+        """Be a worker until stopped (SIGTERM, SIGINT, cancellation), or until nothing is due and nothing is working."""
+        await serve(self, queues, concurrency, until, grace)
+
+
+def _next_id(names: Any) -> str:
+    try:
+        return check_job_id(next(names))
+    except StopIteration:
+        raise InvalidArgument("there are fewer ids than rows") from None
+
+
+def _not_running(claim: Claim, seconds: float) -> Any:
+    raise TocsinError(f"run {claim.run_id!r} is not running here: only its handler can extend it")

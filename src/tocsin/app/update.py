@@ -1,0 +1,82 @@
+"""Changing some of a job's definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from tocsin.app import options
+from tocsin.app.registry import Registry
+from tocsin.model.codec import trigger_digest
+from tocsin.model.durations import Millis, moment
+from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
+from tocsin.model.job import PLAIN, Every, Header, Job, Policy, Spec, check_keep, check_timeout
+
+_SPEC = ("trigger", "args", "kwargs", "retry")
+_HEADER = ("timeout", "tenant", "keep", "cost")
+_RULES = ("misfire", "grace", "catch_up", "starts", "ends", "jitter", "criticality", "error_interval")
+CHANGEABLE = (*_SPEC, *_HEADER, *_RULES)
+
+
+def changed(job: Job, changes: dict[str, Any], registry: Registry, now: Millis) -> tuple[Header, Spec, Millis, bool]:
+    """The new header and body; then its due time, 0 for the one it has, and whether that is relative to now."""
+    for name in changes:
+        if name not in CHANGEABLE:
+            raise InvalidArgument(f"a job has no {name!r} that can be changed; {nearest(name, CHANGEABLE)}")
+    spec, header = _spec(job, changes, registry), _header(job.header, changes)
+    if not job.recurring:
+        if "trigger" in changes:
+            raise InvalidArgument(f"job {job.id!r} is a one-shot and has no trigger: remove it and schedule another")
+        return header, spec, 0, False
+    header = replace(header, trigger=trigger_digest(spec))
+    if header.trigger == job.header.trigger:
+        return header, spec, 0, False
+    due, relative = options.first(spec, job.id, now)
+    return header, spec, due, relative
+
+
+def _spec(job: Job, changes: dict[str, Any], registry: Registry) -> Spec:
+    spec = job.spec
+    args, kwargs = tuple(changes.get("args", spec.args)), dict(changes.get("kwargs", spec.kwargs))
+    handler = registry.catalog.get(spec.name)
+    if handler is not None and ("args" in changes or "kwargs" in changes):
+        handler.check(args, kwargs)
+    trigger = options.check_trigger(changes["trigger"]) if "trigger" in changes else spec.trigger
+    if job.recurring and not isinstance(trigger, Every):
+        raise InvalidTrigger(f"job {job.id!r} is recurring: its trigger can be Every(...)")
+    retry = changes.get("retry", spec.retry)
+    rules = _rules(spec.rules, changes)
+    return Spec(
+        name=spec.name,
+        args=args,
+        kwargs=kwargs,
+        trigger=trigger,
+        retry=None if retry is None else options.check_retry(retry),
+        policy=None if rules == PLAIN else rules,
+    )
+
+
+def _header(header: Header, changes: dict[str, Any]) -> Header:
+    return replace(
+        header,
+        timeout=check_timeout(changes["timeout"]) if "timeout" in changes else header.timeout,
+        tenant=options.check_tenant(changes["tenant"]) if "tenant" in changes else header.tenant,
+        keep=check_keep(changes["keep"]) if "keep" in changes else header.keep,
+        cost=options.check_cost(changes["cost"]) if "cost" in changes else header.cost,
+    )
+
+
+def _rules(rules: Policy, changes: dict[str, Any]) -> Policy:
+    now: dict[str, Any] = {
+        "misfire": rules.misfire,
+        "grace": rules.grace,
+        "catch_up": rules.catch_up,
+        "starts": None if rules.starts is None else moment(rules.starts),
+        "ends": None if rules.ends is None else moment(rules.ends),
+        "jitter": rules.jitter,
+        "criticality": rules.criticality,
+        "error_interval": rules.error_interval,
+    }
+    wanted = {name: changes.get(name, value) for name, value in now.items()}
+    return replace(options.policy(**wanted), agent=rules.agent)

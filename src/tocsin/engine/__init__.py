@@ -1,0 +1,1 @@
+"""Motion: how due runs are fetched, executed, decided and finished."""

@@ -1,0 +1,135 @@
+"""What this process can run: handlers by name, and how long each takes."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from tocsin.model.codec import handler_digest
+from tocsin.model.durations import Millis
+from tocsin.model.errors import InvalidArgument
+from tocsin.model.job import Retry
+
+Executor = Literal["loop", "thread", "process"]
+# How much a new measurement counts against those before.
+_WEIGHT = 0.1
+
+
+class Deliver(Protocol):
+    """How runs reach what they are for; the targets satisfy it."""
+
+    # Whether cancelling the runner really ends the run.
+    stoppable: bool
+
+    def deliver(self, unit: Any) -> Awaitable[Any]:
+        """Execute the unit; what it returns is the result. A batch returns None or one outcome per run."""
+
+
+class Handler:
+    """A function that jobs name, and its defaults. Calling it calls the function."""
+
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *,
+        executor: Executor,
+        queue: str,
+        timeout: Millis,
+        retry: Retry | None = None,
+        batch: int | None = None,
+    ) -> None:
+        self.name = name
+        self.fn = fn
+        self.executor = executor
+        self.queue = queue
+        self.timeout = timeout
+        self.retry = retry
+        self.batch = batch
+        self.digest = handler_digest(name)
+        self.signature = inspect.signature(fn)
+        self.wants_run = "run" in self.signature.parameters
+        self.target: Deliver | None = None
+        # Mean seconds of a run; None until one was measured.
+        self.mean: float | None = None
+        self.__wrapped__ = fn
+        self.__doc__ = fn.__doc__
+        self.__name__ = getattr(fn, "__name__", name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    def bind(self, *args: Any, **kwargs: Any) -> Bound:
+        """The handler with its arguments, checked now: for those whose names clash with options."""
+        return Bound(handler=self, args=args, kwargs=self.check(args, kwargs))
+
+    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Raise InvalidArgument unless the function can be called like this."""
+        if self.batch is not None:
+            return kwargs
+        given = {**kwargs, "run": None} if self.wants_run else kwargs
+        try:
+            self.signature.bind(*args, **given)
+        except TypeError as error:
+            raise InvalidArgument(f"{self.name} cannot be called with these arguments: {error}") from None
+        return kwargs
+
+    def measured(self, seconds: float) -> None:
+        self.mean = seconds if self.mean is None else self.mean + (seconds - self.mean) * _WEIGHT
+
+    def __repr__(self) -> str:
+        return f"<handler {self.name}>"
+
+
+class Bound(Struct, frozen=True):
+    """A handler with its arguments."""
+
+    handler: Handler
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Catalog:
+    """Handlers by name."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+
+    def add(self, handler: Handler) -> None:
+        known = self._handlers.get(handler.name)
+        if known is not None and known.fn is not handler.fn:
+            raise InvalidArgument(f"there is a handler named {handler.name!r} already: give one of them name=")
+        self._handlers[handler.name] = handler
+
+    def get(self, name: str) -> Handler | None:
+        return self._handlers.get(name)
+
+    def __iter__(self) -> Iterator[Handler]:
+        return iter(self._handlers.values())
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+    def names(self) -> list[str]:
+        return sorted(self._handlers)
+
+    def digests(self) -> list[int]:
+        return [handler.digest for handler in self._handlers.values()]
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """module.qualname; `__main__` becomes the name of its file, so that a worker that imports it agrees."""
+    module = fn.__module__
+    if module in ("__main__", "__mp_main__"):
+        main = sys.modules[module]
+        spec = getattr(main, "__spec__", None)
+        if spec is not None and spec.name not in ("__main__", "__mp_main__"):
+            module = spec.name.removesuffix(".__main__")
+        elif file := getattr(main, "__file__", None):
+            module = os.path.splitext(os.path.basename(file))[0]
+    return f"{module}.{fn.__qualname__}"

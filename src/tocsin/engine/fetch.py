@@ -1,0 +1,222 @@
+"""The fetcher: claims what is due, no more than there are permits for, and sleeps until there is more.
+
+Ahead of the permits it fetches only what is known to be quick: what a measured handler gets through in a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+import structlog
+
+from tocsin.engine import decide
+from tocsin.engine.catalog import Catalog
+from tocsin.engine.finish import Ended, Finisher
+from tocsin.engine.pool import Pool
+from tocsin.engine.unit import Lane, Unit
+from tocsin.model import codec
+from tocsin.model.clock import Clock
+from tocsin.model.errors import RecordUnreadable, StoreChanged, StoreError, StoreUnavailable
+from tocsin.model.job import Failure
+from tocsin.model.run import Claim
+from tocsin.store.runs import Claimed, Runs, Wish
+from tocsin.store.store import LARGEST_BATCH, Store
+
+log = structlog.get_logger("tocsin.fetch")
+
+# Fetched ahead: what the permits get through in this time, if each run takes less than the second, at most the third.
+AHEAD_S = 0.1
+QUICK_S = 0.05
+MOST_AHEAD = 4000
+
+
+class Fetcher:
+    """One pass: which partitions are due, how many permits each lane may have, claim, hand to the pool."""
+
+    name = "fetch"
+
+    def __init__(
+        self,
+        store: Store,
+        runs: Callable[[], Runs],
+        lanes: list[Lane],
+        catalog: Catalog,
+        pool: Pool,
+        finisher: Finisher,
+        clock: Clock,
+        lease: Callable[[], float],
+        ring: Callable[[Lane, int], None],
+        poll_s: float,
+        on_change: Callable[[Lane], None],
+    ) -> None:
+        self.wake = asyncio.Event()
+        self.lanes = lanes
+        self.claimed = 0
+        self._store = store
+        self._runs = runs
+        self._catalog = catalog
+        self._pool = pool
+        self._finisher = finisher
+        self._clock = clock
+        self._lease = lease
+        self._ring = ring
+        self._poll_s = poll_s
+        self._on_change = on_change
+        self._next_poll = 0.0
+        self._rung: dict[tuple[str, int], float] = {}
+
+    async def step(self) -> float:
+        self._poll_one_each()
+        now = self._clock.server_ms()
+        due = [lane for lane in self.lanes if min(lane.next_due) <= now]
+        if not due:
+            return self._rest(now)
+        wishes = self._plan(due, now)
+        if not wishes:
+            self._hand_on(due, now)
+            return self._rest(math.inf)
+        answers = await self._runs().claim([wish for _, wish in wishes], self._lease())
+        return await self._take(wishes, answers)
+
+    def _poll_one_each(self) -> None:
+        """The fallback for a bell that was lost: one partition per lane each interval, in turn."""
+        at = self._clock.monotonic()
+        if at < self._next_poll:
+            return
+        self._next_poll = at + self._poll_s
+        for lane in self.lanes:
+            lane.turn = (lane.turn + 1) % lane.queue.partitions
+            lane.next_due[lane.turn] = 0.0
+
+    def _rest(self, now: float) -> float:
+        """Seconds until something is due or a poll is."""
+        poll = self._next_poll - self._clock.monotonic()
+        if now == math.inf:
+            return max(poll, 0.001)
+        soonest = min(min(lane.next_due) for lane in self.lanes)
+        return max(min((soonest - now) / 1000, poll), 0.0005)
+
+    # How much
+
+    def _plan(self, due: list[Lane], now: float) -> list[tuple[Lane, Wish]]:
+        """Equal shares of the permits for the lanes that have work, so that unused shares pass on."""
+        pool = self._pool
+        free, fetched_ahead = pool.free(), max(0.0, pool.busy - pool.permits)
+        wishes: list[tuple[Lane, Wish]] = []
+        for lane in sorted(due, key=lambda lane: lane.busy):
+            permits = min(free, max(0.0, pool.permits / len(due) - lane.busy + 0.999) // 1)
+            ahead = self._ahead(lane) / len(due)
+            more = ahead - fetched_ahead
+            # Ahead of the permits it waits until half of it is used up: a few at a time would cost a call each.
+            if permits >= 1 or more >= max(1.0, ahead / 2):
+                free -= permits
+                wishes += self._wishes(lane, now, (permits + max(more, 0.0)) * lane.batch())
+        if not wishes:
+            ahead = max(map(self._ahead, due)) / len(due)
+            pool.starved_at = int(pool.permits + ahead / 2) if ahead >= 2 else int(pool.permits) - 1
+        return wishes
+
+    def _ahead(self, lane: Lane) -> float:
+        """How many units to fetch beyond the permits: none of what is slow or not known yet."""
+        slowest = lane.slowest()
+        if slowest is None or slowest > QUICK_S or self._pool.permits == math.inf:
+            return 0.0
+        return min(self._pool.permits * AHEAD_S / max(slowest, 1e-6), MOST_AHEAD)
+
+    def _wishes(self, lane: Lane, now: float, units: float) -> list[tuple[Lane, Wish]]:
+        count = lane.queue.partitions
+        room = int(min(units, LARGEST_BATCH * count))
+        order = [(lane.turn + i) % count for i in range(count)]
+        due = [partition for partition in order if lane.next_due[partition] <= now]
+        each = max(1, room // len(due))
+        return [(lane, Wish(lane.queue, partition, min(each, LARGEST_BATCH))) for partition in due[:room]]
+
+    def _hand_on(self, due: list[Lane], now: float) -> None:
+        """No permit for what is due: tell an idle worker, once per due time."""
+        for lane in due:
+            for partition, at in enumerate(lane.next_due):
+                if 0 < at <= now and self._rung.get((lane.name, partition)) != at:
+                    self._rung[lane.name, partition] = at
+                    self._ring(lane, partition)
+
+    # What came
+
+    async def _take(self, wishes: list[tuple[Lane, Wish]], answers: list[Claimed | StoreError]) -> float:
+        units: list[Unit] = []
+        batches: dict[str, Unit] = {}
+        away: StoreUnavailable | None = None
+        rest = 0.0
+        for (lane, wish), answer in zip(wishes, answers, strict=True):
+            if isinstance(answer, StoreUnavailable):
+                away = answer
+            elif isinstance(answer, StoreChanged):
+                log.warning("queue changed under us, opening it again", queue=lane.name, error=str(answer))
+                await self._store.reopen(lane.queue)
+                self._on_change(lane)
+            elif isinstance(answer, StoreError):
+                raise answer
+            elif answer.lease_over:
+                rest = 0.1
+            else:
+                self._learn(lane, wish.partition, answer)
+                self._collect(lane, answer, units, batches)
+        if units:
+            self.claimed += len(units)
+            self._pool.submit(units)
+        if away is not None:
+            await self._store.revive_server()
+            raise away
+        return rest
+
+    def _learn(self, lane: Lane, partition: int, answer: Claimed) -> None:
+        lane.next_due[partition] = answer.next_due if answer.next_due >= 0 else math.inf
+        if answer.parked:
+            self._ring(lane, partition)
+
+    def _collect(self, lane: Lane, answer: Claimed, units: list[Unit], batches: dict[str, Unit]) -> None:
+        """What was claimed is always run, released, parked or settled: nothing falls through."""
+        taken, spare = self._clock.monotonic(), self._pool.free()
+        for claim in answer.claims:
+            unit = self._unit(lane, claim, taken, answer.now)
+            if unit is None:
+                continue
+            if claim.recoveries and len(units) >= spare:
+                # It may be what kills workers: it never waits in a backlog together with others.
+                self._finisher.release(unit)
+            elif unit.handler.batch is None:
+                units.append(unit)
+            else:
+                self._add_to_batch(unit, units, batches)
+
+    def _add_to_batch(self, unit: Unit, units: list[Unit], batches: dict[str, Unit]) -> None:
+        whole, size = batches.get(unit.spec.name), unit.handler.batch or 1
+        if whole is not None and whole.lane is unit.lane and len(whole.others) + 1 < size:
+            whole.others.append((unit.claim, unit.spec))
+            whole.deadline = min(whole.deadline, unit.deadline)
+        else:
+            batches[unit.spec.name] = unit
+            units.append(unit)
+
+    def _unit(self, lane: Lane, claim: Claim, taken: float, now: int) -> Unit | None:
+        try:
+            spec = codec.decode_spec(claim.record)
+        except RecordUnreadable as error:
+            failure = codec.encode_failure(Failure(str(error), at=now))
+            self._finisher.add(Ended(lane, claim, None, "parked", error=failure))
+            return None
+        if claim.recoveries or claim.cancelled or spec.policy is not None:
+            early = decide.before(claim, spec, claim.record[1] & codec.RECURRING != 0, now)
+            if early is not None:
+                failure = codec.encode_failure(Failure(early[1], at=now))
+                self._finisher.add(Ended(lane, claim, spec, "settled", error=failure, decision=early[0]))
+                return None
+        handler = self._catalog.get(spec.name)
+        if handler is None:
+            # The header names a handler we have, the body another: two names with one digest, or garbage.
+            failure = codec.encode_failure(Failure(f"no handler is named {spec.name!r}", at=now))
+            self._finisher.add(Ended(lane, claim, spec, "parked", error=failure))
+            return None
+        lane.handlers.add(handler)
+        return Unit(claim, spec, handler, lane, taken, taken + (claim.deadline - now) / 1000)

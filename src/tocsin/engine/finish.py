@@ -1,0 +1,251 @@
+"""The finisher: decides what became of runs and writes it down, in batches, until the server has answered.
+
+What could not be written because the server was away is kept and repeated under the same seq when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from msgspec import Struct
+
+from tocsin.engine import decide
+from tocsin.engine.unit import Lane, Unit
+from tocsin.model import codec
+from tocsin.model.clock import Clock
+from tocsin.model.durations import Millis
+from tocsin.model.errors import StoreChanged, StoreError, StoreUnavailable
+from tocsin.model.job import Failure, Spec
+from tocsin.model.run import Claim
+from tocsin.store.runs import FAILED, SUCCEEDED, Runs, failed_item, finish_item, release_item, retry_item
+from tocsin.store.store import LARGEST_BATCH, Call, Store
+
+log = structlog.get_logger("tocsin.finish")
+
+LONGEST_ERROR = 1000
+LONGEST_TRACEBACK = 4000
+LARGEST_RESULT = 64 * 1024
+
+
+class Ended(Struct, gc=False):
+    """A run that has ended and is not written down yet."""
+
+    lane: Lane
+    claim: Claim
+    spec: Spec | None
+    # succeeded, failed, cancelled, released, parked or settled (already decided).
+    how: str
+    result: Any = None
+    error: bytes = b""
+    decision: decide.Decision | None = None
+
+
+class Finisher:
+    """Collects outcomes from the runners and settles their claims."""
+
+    name = "finish"
+
+    def __init__(self, store: Store, runs: Callable[[], Runs], clock: Clock, on_lost: Callable[[str], None]) -> None:
+        self.wake = asyncio.Event()
+        self.waiting: deque[Ended] = deque()
+        self.lost = 0
+        self._store = store
+        self._runs = runs
+        self._clock = clock
+        self._on_lost = on_lost
+        # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
+        self._unanswered: dict[tuple[str, int, str], tuple[Lane, Call]] = {}
+        self._next: dict[tuple[str, int, str], tuple[Lane, list[bytes]]] = {}
+
+    # Reports of the runners
+
+    def succeeded(self, unit: Unit, result: Any) -> None:
+        if unit.handler.batch is not None:
+            self._batch_ended(unit, result)
+            return
+        self.waiting.append(Ended(unit.lane, unit.claim, unit.spec, "succeeded", result))
+        self.wake.set()
+
+    def failed(self, unit: Unit, error: BaseException) -> None:
+        self._add(unit, "failed", describe(error, self._clock.server_ms()))
+
+    def stopped(self, unit: Unit, reason: str) -> None:
+        """Its handler was cancelled by us: why decides what becomes of it."""
+        if reason == "timeout":
+            seconds = (unit.claim.deadline - self._clock.server_ms()) / 1000
+            text = f"timed out {-seconds:.1f} s past its deadline" if seconds < 0 else "timed out"
+            self._add(unit, "failed", codec.encode_failure(Failure(text, at=int(self._clock.server_ms()))))
+        elif reason == "cancelled":
+            self._add(unit, "cancelled", b"")
+        elif reason == "handover":
+            self.release(unit)
+        # "lost": another incarnation or worker has it; there is nothing to write.
+
+    def release(self, unit: Unit) -> None:
+        self._add(unit, "released", b"")
+
+    def add(self, ended: Ended) -> None:
+        self.waiting.append(ended)
+        self.wake.set()
+
+    def _add(self, unit: Unit, how: str, error: bytes) -> None:
+        for claim, spec in unit.all():
+            self.waiting.append(Ended(unit.lane, claim, spec, how, error=error))
+        self.wake.set()
+
+    def _batch_ended(self, unit: Unit, outcomes: Any) -> None:
+        """None: all done. Otherwise one outcome per run; an exception among them fails its run."""
+        pairs = unit.all()
+        if outcomes is None:
+            outcomes = [None] * len(pairs)
+        if not isinstance(outcomes, (list, tuple)) or len(outcomes) != len(pairs):
+            error = TypeError(
+                f"{unit.handler.name} must return None or a list of {len(pairs)} outcomes, not {outcomes!r:.100}"
+            )
+            self._add(unit, "failed", describe(error, self._clock.server_ms()))
+            return
+        for (claim, spec), outcome in zip(pairs, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                error_bytes = describe(outcome, self._clock.server_ms())
+                self.waiting.append(Ended(unit.lane, claim, spec, "failed", error=error_bytes))
+            else:
+                self.waiting.append(Ended(unit.lane, claim, spec, "succeeded", outcome))
+        self.wake.set()
+
+    # The pass
+
+    def idle(self) -> bool:
+        return not self.waiting and not self._unanswered and not self._next
+
+    def forget(self) -> None:
+        """A new incarnation: what the old one held is no longer ours to settle."""
+        self.waiting.clear()
+        self._unanswered.clear()
+        self._next.clear()
+
+    async def step(self) -> float:
+        self._decide_all()
+        if not self._prepare():
+            return 60.0
+        sent = list(self._unanswered.items())
+        answers = await self._store.call_all([call for _, (_, call) in sent])
+        away: StoreError | None = None
+        for (key, (lane, _)), answer in zip(sent, answers, strict=True):
+            if isinstance(answer, StoreUnavailable):
+                away = answer
+            elif isinstance(answer, StoreChanged):
+                # The claims are gone with the store they were made in: the token check will say so.
+                await self._store.reopen(lane.queue)
+            else:
+                self._answered(key, lane, answer)
+        if away is not None:
+            await self._store.revive_server()
+            raise away
+        return 0.0 if self.waiting or self._next or self._unanswered else 60.0
+
+    def _answered(self, key: tuple[str, int, str], lane: Lane, answer: list[Any] | StoreError) -> None:
+        del self._unanswered[key]
+        if isinstance(answer, StoreError):
+            log.error("outcomes refused by the server", partition=key, error=str(answer))
+            return
+        for member in answer[1]:
+            self.lost += 1
+            self._on_lost(member.decode(errors="replace"))
+        if answer[2] >= 0:
+            lane.expect(key[1], answer[2])
+
+    def _prepare(self) -> bool:
+        """Turn what is next into calls where none is in flight. False when there is nothing to send."""
+        for key, (lane, items) in list(self._next.items()):
+            if key in self._unanswered:
+                continue
+            batch, rest = items[:LARGEST_BATCH], items[LARGEST_BATCH:]
+            if rest:
+                self._next[key] = (lane, rest)
+            else:
+                del self._next[key]
+            self._unanswered[key] = (lane, self._runs().settle(key[2], lane.queue, key[1], batch))
+        return bool(self._unanswered)
+
+    def _decide_all(self) -> None:
+        now = int(self._clock.server_ms())
+        waiting = self.waiting
+        for _ in range(len(waiting)):
+            ended = waiting.popleft()
+            verb, item = self._settled(ended, now)
+            key = (ended.lane.name, ended.claim.partition, verb)
+            known = self._next.get(key)
+            if known is None:
+                self._next[key] = (ended.lane, [item])
+            else:
+                known[1].append(item)
+
+    def _settled(self, ended: Ended, now: Millis) -> tuple[str, bytes]:
+        claim, how = ended.claim, ended.how
+        recurring = claim.record[1] & codec.RECURRING != 0
+        spec = ended.spec
+        if how == "succeeded" and spec is not None:
+            if not recurring:
+                keep = int.from_bytes(claim.record[9:13], "big")
+                result = _result(ended.result, spec) if keep and ended.result is not None else b""
+                return "finish", finish_item(claim, 0, SUCCEEDED, keep, result)
+            decision = decide.after_success(claim, spec, recurring, now)
+        elif how == "released":
+            return "release", release_item(claim)
+        elif how == "parked" or spec is None:
+            return "park", failed_item(claim, ended.error)
+        elif how == "settled" and ended.decision is not None:
+            decision = ended.decision
+        elif how == "cancelled":
+            decision = decide.after_cancel(claim, spec, recurring, now)
+        else:
+            decision = decide.after_failure(claim, spec, recurring, now, random.random())
+        return _item(claim, decision, ended.error)
+
+
+def _item(claim: Claim, decision: decide.Decision, error: bytes) -> tuple[str, bytes]:
+    if isinstance(decision, decide.Finish):
+        keep = 0 if decision.next_due else int.from_bytes(claim.record[9:13], "big")
+        failure = error if decision.outcome == FAILED else b""
+        return "finish", finish_item(claim, decision.next_due, decision.outcome, keep, b"", failure)
+    if isinstance(decision, decide.RetryIn):
+        return "retry", retry_item(claim, decision.delay, error)
+    if isinstance(decision, decide.Bury):
+        return "bury", failed_item(claim, error)
+    return "release", release_item(claim)
+
+
+def describe(error: BaseException, at: float) -> bytes:
+    """An error for the record: bounded, and never itself a reason to fail."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:
+        text = type(error).__name__
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except Exception:
+        trace = ""
+    failure = Failure(_clean(text)[:LONGEST_ERROR], _clean(trace)[-LONGEST_TRACEBACK:], int(at))
+    return codec.encode_failure(failure)
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _result(value: Any, spec: Spec) -> bytes:
+    try:
+        data = codec.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        log.warning("result cannot be stored", handler=spec.name, error=str(error))
+        return b""
+    if len(data) > LARGEST_RESULT:
+        log.warning("result too large to be stored", handler=spec.name, bytes=len(data), limit=LARGEST_RESULT)
+        return b""
+    return data

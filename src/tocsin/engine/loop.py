@@ -1,0 +1,63 @@
+"""The only loop. A running part is a passive object with one bounded pass; tests call the pass."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Protocol
+
+import structlog
+
+from tocsin.model.errors import StoreUnavailable
+
+log = structlog.get_logger("tocsin.loop")
+
+# After a pass that failed: the first rest, and the longest.
+SHORTEST_REST_S = 0.1
+LONGEST_REST_S = 1.0
+
+
+class Part(Protocol):
+    """Something that is done again and again."""
+
+    name: str
+    wake: asyncio.Event
+
+    async def step(self) -> float:
+        """One bounded pass. Seconds to rest before the next, unless `wake` is set first; 0: there is more."""
+
+
+async def repeat(part: Part, stop: asyncio.Event) -> None:
+    """Pass after pass until `stop`. A failed pass is told once, rested for, and tried again: no part ever dies."""
+    failures = 0
+    while not stop.is_set():
+        part.wake.clear()
+        try:
+            rest = await part.step()
+            if failures:
+                log.info("recovered", part=part.name, failed_passes=failures)
+            failures = 0
+        except Exception as error:
+            rest = min(SHORTEST_REST_S * 2**failures, LONGEST_REST_S)
+            _tell(part, error, failures)
+            failures += 1
+        await wait(part.wake, rest)
+
+
+def _tell(part: Part, error: Exception, failures: int) -> None:
+    if failures:
+        return
+    if isinstance(error, StoreUnavailable):
+        log.warning("server away, trying again", part=part.name, error=str(error))
+    else:
+        log.error("pass failed, trying again", part=part.name, exc_info=error)
+
+
+async def wait(event: asyncio.Event, seconds: float) -> None:
+    """Until the event or the time, whichever is first; at least one turn for the other tasks."""
+    if seconds <= 0 or event.is_set():
+        await asyncio.sleep(0)
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -1,0 +1,170 @@
+"""The pool: a fixed number of runner coroutines on one deque. No task, no timeout and no round trip per run.
+
+A runner that finds the deque empty waits; whoever adds units wakes as many runners as there are units. A run is
+stopped by cancelling the runner that is inside its handler; the runner catches that if it was asked to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from typing import Any, Protocol
+
+from tocsin.engine.unit import Unit
+from tocsin.model.clock import monotonic
+
+# A runner that never waits lets the others have a turn after this long.
+SLICE_S = 0.005
+
+
+class Report(Protocol):
+    """Where outcomes go: the finisher."""
+
+    def succeeded(self, unit: Unit, result: Any) -> None: ...
+    def failed(self, unit: Unit, error: BaseException) -> None: ...
+    def stopped(self, unit: Unit, reason: str) -> None: ...
+
+
+class Runner:
+    """One permit: executes unit after unit."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.unit: Unit | None = None
+        # Why the unit inside the handler was asked to end; empty while it was not.
+        self.reason = ""
+        self._pool = pool
+        self._waiter: asyncio.Future[None] | None = None
+        self.task = asyncio.create_task(self._run(), name="tocsin runner", context=copy_context())
+
+    def stop(self, reason: str) -> None:
+        """Ask the current unit to end. Only what can be cancelled is; the rest is told and goes on."""
+        unit = self.unit
+        if unit is None or self.reason:
+            return
+        self.reason = reason
+        unit.set_cancelled()
+        target = unit.handler.target
+        if target is not None and target.stoppable:
+            self.task.cancel()
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _run(self) -> None:
+        pool, backlog = self._pool, self._pool.backlog
+        while True:
+            slice_end = monotonic() + SLICE_S
+            while backlog:
+                unit = backlog.popleft()
+                if await self._execute(unit) > slice_end:
+                    await asyncio.sleep(0)
+                    slice_end = monotonic() + SLICE_S
+            self._waiter = asyncio.get_running_loop().create_future()
+            pool.idle.append(self)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    async def _execute(self, unit: Unit) -> float:
+        """Run the handler and report. Returns when it ended."""
+        pool, target = self._pool, unit.handler.target
+        assert target is not None
+        self.unit = unit
+        started = monotonic()
+        try:
+            result = await target.deliver(unit)
+        except asyncio.CancelledError:
+            if not self.reason:
+                raise
+            self._uncancel()
+            pool.report.stopped(unit, self.reason)
+        except BaseException as error:
+            if isinstance(error, (KeyboardInterrupt, SystemExit)) and not self.reason:
+                # A handler that calls sys.exit() must not end the worker.
+                error = RuntimeError(f"the handler raised {type(error).__name__}")
+            if self.reason:
+                self._uncancel()
+            pool.report.failed(unit, error)
+        else:
+            if self.reason:
+                self._uncancel()
+            pool.report.succeeded(unit, result)
+        ended = monotonic()
+        self.unit = None
+        self.reason = ""
+        unit.handler.measured(ended - started)
+        pool.ended(unit)
+        return ended
+
+    def _uncancel(self) -> None:
+        # Without this `cancelling()` stays above zero and the next asyncio.timeout() of this task misbehaves.
+        while self.task.uncancel():
+            pass
+
+
+class Pool:
+    """Runners, and the units that wait for one."""
+
+    def __init__(self, permits: float, report: Report, on_room: Callable[[], None]) -> None:
+        self.permits = permits if permits > 0 else math.inf
+        self.report = report
+        self.backlog: deque[Unit] = deque()
+        self.idle: deque[Runner] = deque()
+        self.runners: list[Runner] = []
+        self._on_room = on_room
+        # Set by the fetcher when it could not claim for lack of room: the backlog at which it wants to be woken.
+        self.starved_at: int | None = None
+        self.busy = 0
+        self.ran = 0
+
+    def submit(self, units: list[Unit]) -> None:
+        self.backlog.extend(units)
+        for unit in units:
+            unit.lane.busy += 1
+        self.busy += len(units)
+        for _ in range(min(len(units), len(self.idle))):
+            self.idle.popleft().wake()
+        while len(self.runners) < min(self.permits, self.busy):
+            self.runners.append(Runner(self))
+
+    def free(self) -> float:
+        """Permits that nobody holds and no unit waits for."""
+        return max(0.0, self.permits - self.busy)
+
+    def withdraw(self, taken_before: float) -> list[Unit]:
+        """Units that were claimed before then and have not started: take them out."""
+        old = []
+        while self.backlog and self.backlog[0].taken < taken_before:
+            unit = self.backlog.popleft()
+            self._forget(unit)
+            old.append(unit)
+        return old
+
+    def running(self) -> Iterator[tuple[Runner, Unit]]:
+        for runner in self.runners:
+            if runner.unit is not None:
+                yield runner, runner.unit
+
+    def ended(self, unit: Unit) -> None:
+        self.ran += 1 + len(unit.others)
+        self._forget(unit)
+
+    def _forget(self, unit: Unit) -> None:
+        self.busy -= 1
+        unit.lane.busy -= 1
+        if self.starved_at is not None and self.busy <= self.starved_at:
+            self.starved_at = None
+            self._on_room()
+
+    async def close(self) -> None:
+        """End the runners, and with them whatever still runs."""
+        for runner in self.runners:
+            runner.task.cancel()
+        await asyncio.gather(*(runner.task for runner in self.runners), return_exceptions=True)
+        self.runners.clear()
+        self.idle.clear()

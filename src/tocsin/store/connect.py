@@ -1,0 +1,387 @@
+"""Clients of the server, whether it will do, and what its errors mean to us.
+
+redis-py resends a command whose reply was lost, up to ten times. A script that changes state must not
+run twice unseen, so every client here is told not to: the caller repeats, with its sequence number. What a
+cluster redirects (MOVED, ASK, TRYAGAIN) was not executed and is still sent on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import redis
+from redis import exceptions
+from redis.asyncio import (
+    BlockingConnectionPool,
+    Connection,
+    Redis,
+    RedisCluster,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
+from redis.backoff import NoBackoff
+
+from tocsin.model.errors import (
+    InvalidConfig,
+    StoreError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+    nearest,
+)
+from tocsin.store.address import Address
+
+Client: TypeAlias = Redis | RedisCluster
+BlockingClient: TypeAlias = redis.Redis | redis.RedisCluster
+
+# What a client of ours may raise.
+FAILURES = (exceptions.RedisError, OSError)
+
+CONNECT_TIMEOUT = 2.0
+READ_TIMEOUT = 3.0
+POOL_TIMEOUT = 5.0
+# A blocking read may ask the server to wait this long; the connection is given up a little later, because
+# a server that vanished without a word would hold it for ever.
+LONGEST_BLOCK = 30.0
+
+OLDEST = (6, 2)
+
+# READONLY makes the pool drop the connection, so that the next call finds the new primary behind a host
+# name that moved; with no retries left nothing is resent.
+_DROP_ON = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError)
+
+
+class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    product: str
+    version: str
+    primaries: int
+    aof: bool
+
+
+def open_client(address: Address, *, max_connections: int = 50) -> Client:
+    """For everything that does not block. Nothing is sent before the first command."""
+    return _open(address, READ_TIMEOUT, max_connections)
+
+
+def open_waiting_client(address: Address) -> Client:
+    """For one blocking read at a time, of at most LONGEST_BLOCK seconds."""
+    return _open(address, LONGEST_BLOCK + READ_TIMEOUT, 1)
+
+
+def open_blocking_client(address: Address) -> BlockingClient:
+    """For the heartbeat's thread. The one for a cluster connects at once, so this may raise StoreError."""
+    options = _common(address) | {"socket_timeout": READ_TIMEOUT, "retry": _no_retry(redis.retry.Retry)}
+    if address.kind == "unix":
+        return redis.Redis(unix_socket_path=address.path, db=address.db, **options)
+    options |= _tls(address)
+    if address.tls is not None:
+        # redis-py takes the tickets that end a TLS handshake for stray data and gives the connection up,
+        # unless there was a round trip before: let it introduce itself.
+        del options["driver_info"]
+    if address.kind == "cluster":
+        return _blocking_cluster(address, options)
+    if address.kind == "sentinel":
+        asking = options | _sentinel_login(address)
+        watchers = redis.sentinel.Sentinel(address.nodes, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
+        options["db"] = address.db
+        client: redis.Redis = watchers.master_for(address.service, **options)  # type: ignore[no-untyped-call]
+        return client
+    ((host, port),) = address.nodes
+    return redis.Redis(host=host, port=port, db=address.db, **options)
+
+
+def _blocking_cluster(address: Address, options: dict[str, Any]) -> _BlockingCluster:
+    try:
+        with _as_redis_error():
+            nodes = [redis.cluster.ClusterNode(*node) for node in address.nodes]  # type: ignore[no-untyped-call]
+            return _BlockingCluster(startup_nodes=nodes, **options)
+    except FAILURES as error:
+        raise translate(error, address) from error
+
+
+def _open(address: Address, read_timeout: float, max_connections: int) -> Client:
+    options = _common(address) | {"socket_timeout": read_timeout, "retry": _no_retry(Retry)}
+    if address.kind == "cluster":
+        nodes = [ClusterNode(host, port) for host, port in address.nodes]
+        return _Cluster(max_connections, startup_nodes=nodes, **options, **_tls(address))
+    options |= {"db": address.db, "max_connections": max_connections, "timeout": POOL_TIMEOUT}
+    if address.kind == "sentinel":
+        return Redis.from_pool(_sentinel_pool(address, options))
+    if address.kind == "unix":
+        options |= {"connection_class": UnixDomainSocketConnection, "path": address.path}
+        return Redis.from_pool(BlockingConnectionPool(**options))
+    ((host, port),) = address.nodes
+    tls = _tls(address)
+    kind = SSLConnection if tls.pop("ssl", False) else Connection
+    return Redis.from_pool(BlockingConnectionPool(connection_class=kind, host=host, port=port, **options, **tls))
+
+
+def _sentinel_pool(address: Address, options: Mapping[str, Any]) -> _SentinelPool:
+    tls = _tls(address)
+    asking = _common(address) | {"socket_timeout": READ_TIMEOUT, "retry": options["retry"]}
+    asking |= tls | _sentinel_login(address)
+    watchers = Sentinel(address.nodes, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
+    return _SentinelPool(address.service, watchers, **options, **tls)  # type: ignore[no-untyped-call]
+
+
+def _common(address: Address) -> dict[str, Any]:
+    return {
+        "username": address.username,
+        "password": address.password,
+        "socket_connect_timeout": CONNECT_TIMEOUT,
+        # With RESP2 and without driver info a new connection sends AUTH and SELECT, if anything at all;
+        # scripts answer alike in both protocols.
+        "protocol": 2,
+        "driver_info": None,
+    }
+
+
+def _no_retry(kind: type[Any]) -> Any:
+    return kind(NoBackoff(), 0, supported_errors=_DROP_ON)
+
+
+def _sentinel_login(address: Address) -> dict[str, Any]:
+    return {"username": address.sentinel_username, "password": address.sentinel_password}
+
+
+def _tls(address: Address) -> dict[str, Any]:
+    if address.tls is None:
+        return {}
+    for name in ("ca_certs", "certfile", "keyfile"):
+        path = getattr(address.tls, name)
+        # redis-py takes a missing file for a server that is down.
+        if path is not None and not Path(path).is_file():
+            raise InvalidConfig(f"ssl_{name} in the store address: there is no file {path}")
+    fields = msgspec.structs.asdict(address.tls)
+    return {"ssl": True} | {f"ssl_{name}": value for name, value in fields.items()}
+
+
+class _SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self.sentinel_manager.aclose()
+
+
+class _KnownNodes:
+    def get_node(self, host: str | None = None, port: int | None = None, node_name: str | None = None) -> Any:
+        """Redirections ask by name; for a node that owns no slot yet redis-py would trip over None."""
+        node = super().get_node(host, port, node_name)  # type: ignore[misc]
+        if node is None and node_name is not None:
+            raise exceptions.ClusterError(f"a slot is on its way to {node_name}, which is not known yet")
+        return node
+
+
+@contextlib.contextmanager
+def _as_redis_error() -> Iterator[None]:
+    """RedisClusterException (no node reachable, slots not covered) is no RedisError: a caller would miss it."""
+    try:
+        yield
+    except exceptions.RedisClusterException as error:
+        raise exceptions.ClusterError(str(error)) from error
+
+
+class _BlockingCluster(_KnownNodes, redis.RedisCluster):
+    def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        with _as_redis_error():
+            return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+class _Cluster(_KnownNodes, RedisCluster):  # type: ignore[misc]
+    """Waits for a free connection, as BlockingConnectionPool does; redis-py's own raises at once."""
+
+    def __init__(self, max_connections: int, **options: Any) -> None:
+        # Every fifth MOVED redis-py would close all connections, also those of calls under way.
+        # The topology has connections of its own, hence one more.
+        super().__init__(reinitialize_steps=0, max_connections=max_connections + 1, **options)
+        self._turns = asyncio.Semaphore(max_connections)
+
+    async def initialize(self, *args: Any, **kwargs: Any) -> RedisCluster:
+        with _as_redis_error():
+            return await super().initialize(*args, **kwargs)
+
+    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        await self._turn()
+        try:
+            # Without a known topology redis-py sends the command to any node first.
+            await self.initialize()
+            with _as_redis_error():
+                return await super().execute_command(*args, **kwargs)
+        finally:
+            self._turns.release()
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        # After a lost connection redis-py takes itself for closed and leaves the others open.
+        await self.nodes_manager.aclose()
+        await self.nodes_manager.aclose("startup_nodes")
+
+    async def _turn(self) -> None:
+        try:
+            async with asyncio.timeout(POOL_TIMEOUT):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise exceptions.MaxConnectionsError("No connection available.") from None
+
+
+async def check_server(client: Client, address: Address) -> ServerInfo:
+    """Raise StoreRefused, with what to do, for a server that will never do; StoreUnavailable for now."""
+    try:
+        infos = await _infos(client, address)
+    except FAILURES as error:
+        await _check_service(client, address)
+        raise translate(error, address) from error
+    for where, info in infos.items():
+        _check(info, where, address)
+    info = next(iter(infos.values()))
+    product, version = _version(info)
+    aof = all(info.get("aof_enabled") for info in infos.values())
+    return ServerInfo(product=product, version=version, primaries=len(infos), aof=aof)
+
+
+async def _infos(client: Client, address: Address) -> dict[str, dict[str, Any]]:
+    if not isinstance(client, RedisCluster):
+        return {address.shown: await client.info()}
+    await client.initialize()
+    return {
+        f"{address.shown} (node {node.name})": await client.execute_command("INFO", target_nodes=node)
+        for node in client.get_primaries()
+    }
+
+
+async def _check_service(client: Client, address: Address) -> None:
+    """A name that no sentinel knows looks like a primary that is down."""
+    pool = client.connection_pool if isinstance(client, Redis) else None
+    if not isinstance(pool, _SentinelPool):
+        return
+    for sentinel in pool.sentinel_manager.sentinels:
+        try:
+            services = await sentinel.sentinel_masters()
+        except FAILURES:
+            continue
+        if services and address.service not in services:
+            known = nearest(address.service, services)
+            raise StoreRefused(f"{address.shown}: the sentinels know no {address.service!r}; {known}")
+
+
+def _check(info: Mapping[str, Any], where: str, address: Address) -> None:
+    if "sentinel" in (info.get("redis_mode"), info.get("server_mode")):
+        raise StoreRefused(f"{where} is a sentinel: write redis+sentinel://HOST:PORT/SERVICE")
+    product, version = _version(info)
+    if product == "redis" and _numbers(version) < OLDEST:
+        raise StoreRefused(f"{where} runs Redis {version}: Tocsin needs Redis 6.2 or later, or Valkey")
+    if info.get("loading"):
+        raise StoreUnavailable(f"{where} is still loading its data")
+    if info.get("cluster_enabled") and address.kind != "cluster":
+        raise StoreRefused(f"{where} is a node of a cluster: write redis+cluster://HOST:PORT")
+    if info.get("role") == "slave":
+        _refuse_replica(info, where, address)
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        raise StoreRefused(
+            f"{where} has maxmemory-policy {policy}, which throws jobs away when memory is short: "
+            "set maxmemory-policy to noeviction"
+        )
+
+
+def _refuse_replica(info: Mapping[str, Any], where: str, address: Address) -> None:
+    if address.kind == "sentinel":
+        raise StoreUnavailable(f"{where}: a failover is under way")
+    primary = f"{info.get('master_host')}:{info.get('master_port')}"
+    raise StoreRefused(f"{where} is a read-only replica: use its primary, {primary}, or redis+sentinel://")
+
+
+def _version(info: Mapping[str, Any]) -> tuple[str, str]:
+    if "valkey_version" in info:
+        return "valkey", str(info["valkey_version"])
+    return "redis", str(info.get("redis_version", "of an unknown version"))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+_REFUSALS = {
+    "NOAUTH": "wants a password: write it into the address as :PASSWORD@ before the host",
+    "WRONGPASS": "refused the user or the password in the address",
+    "NOPERM": "does not let this user do it: widen its ACL",
+    "DENIED": "is in protected mode: give it a password, or bind it to loopback",
+}
+# The server will serve again without anybody changing the address or the configuration.
+_PASSING = {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"}
+_PASSING |= {"MISCONF", "NOREPLICAS", "BUSY", "UNBLOCKED"}
+# Redis 6.2 wraps what a script ran into: "ERR Error running script (...): -OOM command not allowed".
+_CODE = re.compile(rf"(?:^|-)({'|'.join(['OOM', *_REFUSALS, *_PASSING])})\b")
+
+
+def translate(error: Exception, address: Address) -> StoreError:
+    """What redis-py raised (one of FAILURES), as ours; to be raised from it."""
+    cause = _innermost(error)
+    code = _code(cause)
+    where, said = address.shown, _said(cause, address)
+    if code == "OOM":
+        return StoreFull(f"{where} is out of memory and nothing was written: raise maxmemory, or remove jobs")
+    if code in _REFUSALS:
+        return StoreRefused(f"{where} {_REFUSALS[code]} ({said})")
+    return _refusal(cause, where, said) or _other(cause, code, where, said)
+
+
+def _refusal(cause: BaseException, where: str, said: str) -> StoreRefused | None:
+    if isinstance(cause, exceptions.AuthenticationError):
+        return StoreRefused(f"{where} does not accept the login in the address ({said})")
+    if isinstance(cause, _NO_MASTER) and "AuthenticationError" in said:
+        return StoreRefused(f"the sentinels of {where} want another sentinel_password= ({said})")
+    if "DB index is out of range" in said:
+        return StoreRefused(f"{where} has no such database ({said})")
+    if "Cluster mode is not enabled" in said:
+        return StoreRefused(f"{where} is not a cluster: write redis://HOST:PORT")
+    for link in _chain(cause):
+        if isinstance(link, ssl.SSLCertVerificationError):
+            return StoreRefused(f"{where} has a certificate that cannot be trusted ({link.verify_message})")
+    return None
+
+
+def _other(cause: BaseException, code: str | None, where: str, said: str) -> StoreError:
+    passing = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ClusterError, OSError)
+    if code or isinstance(cause, passing) or "not covered" in said:
+        return StoreUnavailable(f"{where} is not available: {said}")
+    return StoreError(f"{where} answered: {said}")
+
+
+_NO_MASTER = (MasterNotFoundError, redis.sentinel.MasterNotFoundError)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """On a unix socket and in a cluster redis-py hides the server's answer in an error of its own."""
+    cause = error.__cause__
+    if isinstance(cause, exceptions.RedisError | exceptions.RedisClusterException):
+        return _innermost(cause)
+    return error
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _code(error: BaseException) -> str | None:
+    status: str | None = getattr(error, "status_code", None)
+    found = _CODE.search(str(error))
+    return status if status in (*_REFUSALS, *_PASSING, "OOM") else found and found[1]
+
+
+def _said(error: BaseException, address: Address) -> str:
+    text = str(error) or type(error).__name__
+    for secret in (address.password, address.sentinel_password):
+        text = text.replace(secret, "***") if secret else text
+    return text

@@ -1,0 +1,269 @@
+"""The keeper: runs the embedded server of one data folder for as long as the folder has users.
+
+Four files in the data folder carry the protocol. The kernel drops a lock when its holder dies, however it
+dies, so nothing here has to guess who is alive:
+
+start.lock    exclusive, by whoever is joining or leaving
+users.lock    shared, by every user. The keeper waits for the exclusive lock and holds it until the server
+              has ended: a newcomer waits for that, so it never joins a dying server
+keeper.lock   exclusive, by the keeper, all its life
+server.lock   exclusive, by the server itself, which inherits it: two servers can never write the same
+              data, and to wait for this lock is to wait for the server's end
+
+This file runs as a program and uses the standard library alone, so that it starts in milliseconds and
+whatever sys.path the user's program has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import os
+import queue
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+SHARED, EXCLUSIVE = fcntl.LOCK_SH, fcntl.LOCK_EX
+
+# After this long a stopping server is killed. It loses nothing by it: what it wrote is with the kernel.
+_PATIENCE_S = 10.0
+# Users look at locks for an instant; a lock that is taken for longer has a real holder.
+_GLANCE_S = 0.2
+# A server that needs its third start within this time is broken, not unlucky.
+_THIRD_START_S = 5.0
+_LONGEST_LOG = 1 << 20
+
+
+class Lock:
+    """An flock on a file that is never deleted."""
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def take(self, how: int, timeout: float | None = 0.0) -> bool:
+        """Whether we got it in time; None waits for ever."""
+        if timeout is None:
+            fcntl.flock(self.fd, how)
+            return True
+        deadline = time.monotonic() + timeout
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self.fd, how | fcntl.LOCK_NB)
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.005)
+
+    def release(self) -> None:
+        fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Not a release: whoever inherited the descriptor keeps the lock."""
+        os.close(self.fd)
+
+    def is_held(self) -> bool:
+        """By somebody else, exclusively."""
+        if self.take(SHARED):
+            self.release()
+            return False
+        return True
+
+
+def runtime_folder(parent: str = "/tmp") -> str:
+    """The folder of this user's sockets: short, because a socket's path ends at 107 bytes.
+
+    Not $XDG_RUNTIME_DIR or $TMPDIR: a login shell and a cron job of the same user must find the same
+    socket.
+    """
+    return os.path.join(parent, f"tocsin-{os.getuid()}")
+
+
+def make_runtime_folder(parent: str = "/tmp") -> None:
+    """Anybody may write to /tmp, so what is there is only used if nobody else can have made it."""
+    folder = runtime_folder(parent)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not a private folder of this user: remove it, or have it removed")
+
+
+def stop_server(folder: str) -> None:
+    """End a server that nobody restarts, whoever started it; return when it is gone."""
+    lock = Lock(os.path.join(folder, "server.lock"))
+    try:
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            sent, deadline = False, time.monotonic() + _PATIENCE_S
+            while time.monotonic() < deadline:
+                if lock.take(SHARED, 0.01):
+                    return
+                sent = sent or signal_server(folder, how)
+    finally:
+        lock.close()
+
+
+def signal_server(folder: str, how: signal.Signals) -> bool:
+    """Whether it was sent: a server that has just been started has not written its pid yet.
+
+    To be called while server.lock is held: then the pid is the holder's, as the file is removed before
+    each start.
+    """
+    try:
+        with open(os.path.join(folder, "server.pid")) as file:
+            pid = int(file.read())
+    except (FileNotFoundError, ValueError):
+        return False
+    try:
+        os.kill(pid, how)
+    except ProcessLookupError:
+        _end_group(pid)
+    else:
+        if how == signal.SIGKILL:
+            _end_group(pid)
+    return True
+
+
+def _end_group(server: int) -> None:
+    """Kill what a dead server left: its child that rewrites the AOF lives on, and holds server.lock."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server, signal.SIGKILL)
+
+
+class Keeper:
+    """Works in the data folder as its current one, so that it stays with it if that is moved."""
+
+    def __init__(self, socket: str, binary: str) -> None:
+        self._socket = socket
+        self._binary = binary
+        self._users = Lock("users.lock")
+        self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
+        # None while the server is one that a killed keeper left to us.
+        self._server: subprocess.Popen[bytes] | None = None
+        self._starts: list[float] = []
+
+    def keep(self) -> None:
+        """Return when the last user is gone and the server has ended, or when it cannot be kept up."""
+        threading.Thread(target=self._await_last_user, daemon=True).start()
+        self._run_server()
+        while self._news.get() == "server ended":
+            if self._gave_up() or self._fails_often():
+                return
+            self._run_server()
+        self._stop()
+
+    def _await_last_user(self) -> None:
+        self._users.take(EXCLUSIVE, None)
+        self._news.put("last user left")
+
+    def _run_server(self) -> None:
+        """Start a server, or adopt the one that holds the lock."""
+        lock = Lock("server.lock")
+        if lock.take(EXCLUSIVE, _GLANCE_S):
+            self._server = self._spawn(lock)
+            lock.close()
+            watch = threading.Thread(target=self._await_end, args=[self._server], daemon=True)
+        else:
+            self._server = None
+            watch = threading.Thread(target=self._await_adopted_end, args=[lock], daemon=True)
+        watch.start()
+
+    def _await_end(self, server: subprocess.Popen[bytes]) -> None:
+        server.wait()
+        _end_group(server.pid)
+        self._news.put("server ended")
+
+    def _await_adopted_end(self, lock: Lock) -> None:
+        lock.take(SHARED, None)
+        lock.close()
+        self._news.put("server ended")
+
+    def _stop(self) -> None:
+        if self._server is None:
+            stop_server(".")
+            return
+        self._server.terminate()
+        try:
+            self._server.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait()
+        _end_group(self._server.pid)
+
+    def _spawn(self, lock: Lock) -> subprocess.Popen[bytes]:
+        make_runtime_folder()
+        for left_over in ["server.pid", *glob.glob("temp-rewriteaof-*")]:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(left_over)
+        self._starts.append(time.monotonic())
+        return subprocess.Popen(
+            [self._binary, *self._settings()],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[lock.fd],
+            process_group=0,
+        )
+
+    def _settings(self) -> list[str]:
+        """All paths are relative: that of the data folder may be of any length and hold any character."""
+        settings = {
+            "port": "0",
+            "unixsocket": self._socket,
+            "unixsocketperm": "700",
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+            "daemonize": "no",
+            "supervised": "no",
+            "pidfile": "server.pid",
+            "logfile": "server.log",
+        }
+        return [word for name, value in settings.items() for word in (f"--{name}", value)]
+
+    def _gave_up(self) -> bool:
+        """A server that cannot read its data exits by itself; one that was killed has a code below 0."""
+        return self._server is not None and self._server.wait() > 0
+
+    def _fails_often(self) -> bool:
+        recent = self._starts[-2:]
+        return len(recent) == 2 and time.monotonic() - recent[0] < _THIRD_START_S
+
+
+def _detach() -> None:
+    """Nothing of the user's terminal stays with us; what goes wrong is told in the server's log."""
+    # Whoever stops a whole group of processes gives its users time to finish: we end after them.
+    for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.getsize("server.log") > _LONGEST_LOG:
+            os.replace("server.log", "server.log.old")
+    log = os.open("server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    os.close(log)
+
+
+def main(folder: str, socket: str, binary: str) -> None:
+    os.chdir(folder)
+    lock = Lock("keeper.lock")
+    if not lock.take(EXCLUSIVE, _PATIENCE_S):
+        sys.exit("another keeper is there")
+    # The parent's end tells the user that the keeper has its lock, and makes the keeper an orphan: no
+    # program finds a child that it does not know.
+    if child := os.fork():
+        os.ftruncate(lock.fd, 0)
+        os.write(lock.fd, b"%d\n" % child)
+        os._exit(0)
+    _detach()
+    Keeper(socket, binary).keep()
+    # Before users.lock, which our end releases: who gets that one must find no keeper.
+    lock.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Where runs are delivered. Each satisfies the engine's `Deliver`."""

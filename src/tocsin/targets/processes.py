@@ -1,0 +1,111 @@
+"""Processes for handlers that must be killable.
+
+Parent and child exchange msgpack, never pickled objects: the child imports the handler by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import multiprocessing
+import os
+import sys
+import traceback
+from typing import Any
+
+import pebble
+
+from tocsin.engine.catalog import Handler
+from tocsin.engine.unit import Unit
+from tocsin.model import codec
+from tocsin.model.errors import TocsinError
+from tocsin.model.run import Claim, Run
+
+
+class ProcessFailure(TocsinError):
+    """A handler failed in its process; the message is its error and traceback."""
+
+
+class Processes:
+    """A pool of spawned processes, started when first needed. More runs than processes wait their turn."""
+
+    def __init__(self) -> None:
+        self._pool: pebble.ProcessPool | None = None
+
+    async def run(self, handler: Handler, namespace: str, unit: Unit) -> Any:
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pool = pebble.ProcessPool(max_workers=max(2, os.cpu_count() or 2), context=context)
+        fields = [_fields(claim) for claim, _ in unit.all()]
+        message = codec.encode(
+            (
+                handler.fn.__module__,
+                handler.fn.__qualname__,
+                handler.wants_run,
+                handler.batch is not None,
+                namespace,
+                fields,
+            )
+        )
+        future = self._pool.schedule(_execute, args=(message,))
+        try:
+            answer = await asyncio.wrap_future(future)
+        except pebble.ProcessExpired as error:
+            raise ProcessFailure(f"the process of {handler.name} died (exit code {error.exitcode})") from None
+        return _unwrap(answer)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.stop()  # type: ignore[no-untyped-call]
+            self._pool.join()
+
+
+def _fields(claim: Claim) -> list[Any]:
+    return [getattr(claim, name) for name in claim.__struct_fields__]
+
+
+def _unwrap(answer: bytes) -> Any:
+    kind, value, trace = codec.decode(answer)
+    if kind == "result":
+        return value
+    if kind == "outcomes":
+        return [ProcessFailure(text) if failed else outcome for failed, outcome, text in value]
+    raise type(kind, (ProcessFailure,), {"__module__": "tocsin"})(f"{value}\n\nin its process:\n{trace}")
+
+
+def _execute(message: bytes) -> bytes:
+    """In the child."""
+    module, qualname, wants_run, batch, namespace, fields = codec.decode(message)
+    try:
+        fn = _resolve(module, qualname)
+        runs = [_run(Claim(*values), namespace) for values in fields]
+        if batch:
+            outcomes = fn(runs)
+            if isinstance(outcomes, (list, tuple)):
+                return codec.encode(("outcomes", [_outcome(outcome) for outcome in outcomes], ""))
+            return codec.encode(("result", outcomes, ""))
+        run = runs[0]
+        kwargs = {**run.kwargs, "run": run} if wants_run else run.kwargs
+        return codec.encode(("result", fn(*run.args, **kwargs), ""))
+    except Exception as error:
+        return codec.encode((type(error).__name__, str(error), traceback.format_exc()))
+
+
+def _outcome(outcome: Any) -> tuple[bool, Any, str]:
+    if isinstance(outcome, BaseException):
+        return True, None, f"{type(outcome).__name__}: {outcome}"
+    return False, outcome, ""
+
+
+def _resolve(module: str, qualname: str) -> Any:
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for name in qualname.split("."):
+        found = getattr(found, name)
+    return found.fn if isinstance(found, Handler) else found
+
+
+def _run(claim: Claim, namespace: str) -> Run:
+    def extend(claim: Claim, seconds: float) -> Any:
+        raise ProcessFailure("a run in a process cannot be extended from inside: give it a longer timeout")
+
+    return Run(claim, codec.decode_header(claim.record), codec.decode_spec(claim.record), namespace, extend)

@@ -1,0 +1,48 @@
+"""Threads for plain functions: as many as there are permits in use, reused, and never in the way of an exit.
+
+The standard executor joins its threads when the interpreter ends, so one stuck handler would keep a worker from
+exiting; and asyncio's default has six threads on two cores.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+_Job = tuple["Future[Any]", contextvars.Context, Callable[[], Any]]
+
+
+class Threads:
+    """Grows by a thread whenever none is idle."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._numbers = itertools.count(1)
+
+    def submit(self, fn: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._jobs.put((future, contextvars.copy_context(), fn))
+        if not self._idle.acquire(blocking=False):
+            name = f"tocsin thread {next(self._numbers)}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            future, context, fn = self._jobs.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = context.run(fn)
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+            # Do not keep the run's objects alive while idle.
+            del future, context, fn
+            self._idle.release()

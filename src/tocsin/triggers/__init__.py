@@ -1,0 +1,1 @@
+"""Pure functions of (data, now) that say when a job is due."""

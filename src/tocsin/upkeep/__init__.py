@@ -1,0 +1,1 @@
+"""What keeps a fleet healthy: the dead are buried, their runs brought back."""

@@ -1,0 +1,156 @@
+"""The reaper: brings back the runs of workers that died, and those that are past their deadline.
+
+A worker is dead when an observer saw its counter unchanged for `ttl` on the observer's own monotonic clock, with
+every look on time. A late or failed look starts over: after an outage, or after this process itself was stopped,
+nobody is declared dead for what nobody saw. The same unbroken watch is needed before deadlines are believed; and a
+server clock that jumped ahead adds its jump to what a deadline must be past.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from tocsin.model.clock import Clock
+from tocsin.model.errors import StoreChanged
+from tocsin.store.fleet import Beat, Fleet
+from tocsin.store.runs import Runs
+from tocsin.store.store import OpenQueue, Store
+
+log = structlog.get_logger("tocsin.reaper")
+
+# Past its deadline by this much a claim is recovered although its worker lives.
+OVERDUE_S = 30.0
+# How often the deadlines of one partition per queue are looked at.
+EVERY_S = 1.0
+# Server and monotonic clock may drift apart by this much between two looks; more is a step.
+STEP_MS = 1000.0
+
+
+class Watch:
+    """What one observer has seen of the others. Pure: looks go in, the dead come out."""
+
+    def __init__(self, ttl_s: float, late_s: float) -> None:
+        self._ttl_s = ttl_s
+        self._late_s = late_s
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._last: float | None = None
+        self._last_server: float | None = None
+        self.since: float | None = None
+        self.jump_ms = 0.0
+
+    def look(self, beat: Beat | None, at: float) -> list[tuple[str, int]]:
+        """A look at `at` on our monotonic clock; None: it failed. Who is dead, with the counter that stood still."""
+        on_time = self._last is not None and at - self._last <= self._late_s
+        if beat is None or not beat.accepted:
+            self._start_over(None)
+            return []
+        if not on_time:
+            self._start_over(at)
+        self._notice_steps(beat, at)
+        self._last, self._last_server = at, beat.now
+        for worker, counter in beat.counters.items():
+            if self._seen.get(worker, (None, 0.0))[0] != counter:
+                self._seen[worker] = (counter, at)
+        self._seen = {worker: seen for worker, seen in self._seen.items() if worker in beat.counters}
+        return [(worker, counter) for worker, (counter, since) in self._seen.items() if at - since >= self._ttl_s]
+
+    def settled(self, at: float) -> bool:
+        """Looked without a gap for long enough to believe deadlines."""
+        return self.since is not None and at - self.since >= self._ttl_s
+
+    def _start_over(self, at: float | None) -> None:
+        self._seen.clear()
+        self._last = self.since = at
+        self._last_server = None
+
+    def _notice_steps(self, beat: Beat, at: float) -> None:
+        if self._last is None or self._last_server is None:
+            return
+        step = (beat.now - self._last_server) - (at - self._last) * 1000
+        if abs(step) > STEP_MS:
+            self.jump_ms = max(self.jump_ms, self.jump_ms + step)
+            self.since = at
+
+
+class Reaper:
+    """One pass: bury who is dead, walk the claims of the buried, look at some deadlines."""
+
+    name = "reaper"
+
+    def __init__(
+        self,
+        store: Store,
+        fleet: Fleet,
+        runs: Callable[[], Runs],
+        queues: list[OpenQueue],
+        clock: Clock,
+        ring: Callable[[OpenQueue, int], None],
+        ttl_s: float,
+        beat_s: float,
+    ) -> None:
+        self.wake = asyncio.Event()
+        self.recovered = 0
+        self._store = store
+        self._fleet = fleet
+        self._runs = runs
+        self._queues = queues
+        self._clock = clock
+        self._ring = ring
+        self._watch = Watch(ttl_s, late_s=2 * beat_s)
+        self._dead: dict[str, int] = {}
+        self._buried: set[str] = set()
+        self._turn = 0
+
+    def saw(self, beat: Beat | None, at: float) -> None:
+        """Each beat of our heart is also a look at the others."""
+        dead = self._watch.look(beat, at)
+        self._dead = dict(dead)
+        if beat is not None:
+            self._buried |= set(beat.buried)
+        if self._dead or self._buried:
+            self.wake.set()
+
+    async def step(self) -> float:
+        for worker, counter in list(self._dead.items()):
+            self._dead.pop(worker, None)
+            if await self._fleet.bury(worker, counter):
+                log.warning("worker is dead, bringing back its runs", worker=worker)
+                self._buried.add(worker)
+        for worker in list(self._buried):
+            await self._bring_back(worker)
+            self._buried.discard(worker)
+        if self._watch.settled(self._clock.monotonic()):
+            await self._look_at_deadlines()
+        return EVERY_S
+
+    async def _bring_back(self, worker: str) -> None:
+        """Walk all claims of all queues for those of `worker`. Repeating it does no harm, so any worker may."""
+        brought = 0
+        for name in await self._store.queue_names():
+            queue = await self._store.find_queue(name)
+            if queue is not None:
+                for partition in range(queue.partitions):
+                    brought += await self._recover(queue, partition, worker)
+        await self._fleet.leave(worker)
+        if brought:
+            log.warning("runs brought back", worker=worker, runs=brought)
+
+    async def _look_at_deadlines(self) -> None:
+        self._turn += 1
+        for queue in self._queues:
+            await self._recover(queue, self._turn % queue.partitions, "")
+
+    async def _recover(self, queue: OpenQueue, partition: int, worker: str) -> int:
+        overdue = int(OVERDUE_S * 1000 + self._watch.jump_ms)
+        try:
+            brought = await self._runs().recover(queue, partition, worker, overdue)
+        except StoreChanged:
+            await self._store.reopen(queue)
+            return 0
+        if brought:
+            self.recovered += brought
+            self._ring(queue, partition)
+        return brought

@@ -1,0 +1,334 @@
+"""The composition root: takes a store, a catalog and a few settings, builds the parts, runs the loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from msgspec import Struct
+
+from tocsin.engine.catalog import Catalog
+from tocsin.engine.fetch import Fetcher
+from tocsin.engine.finish import Finisher
+from tocsin.engine.heart import BEAT_S, TTL_S, Heart
+from tocsin.engine.listen import Listener
+from tocsin.engine.loop import Part, repeat
+from tocsin.engine.pool import Pool
+from tocsin.engine.sweep import Sweep
+from tocsin.engine.unit import Lane, Unit
+from tocsin.model.clock import wall_ms
+from tocsin.model.codec import decode_header
+from tocsin.model.errors import StoreError
+from tocsin.model.job import Spec
+from tocsin.model.run import Claim, Run
+from tocsin.store.fleet import About, Beat, Ear, Fleet, Pulse, Ringer
+from tocsin.store.runs import Runs
+from tocsin.store.store import OpenQueue, Store
+from tocsin.targets.processes import Processes
+from tocsin.targets.python import target_for
+from tocsin.targets.threads import Threads
+from tocsin.upkeep.reaper import Reaper
+
+log = structlog.get_logger("tocsin.worker")
+
+GRACE_S = 30.0
+# After the grace period: how long a handler may take to react to its cancellation.
+CANCEL_S = 2.0
+
+
+class Settings(Struct, frozen=True):
+    """What a worker can be told."""
+
+    concurrency: int = 100
+    poll_s: float = 1.0
+    beat_s: float = BEAT_S
+    ttl_s: float = TTL_S
+
+
+class Stats(Struct, frozen=True):
+    """What a worker has done so far, and what it is doing."""
+
+    worker: str
+    claimed: int
+    ran: int
+    running: int
+    backlog: int
+    unwritten: int
+    lost: int
+    recovered: int
+    stuck: int
+
+
+class Worker:
+    """Runs the jobs of some queues. `start`, then `quiet` (no more claims), then `stop`."""
+
+    def __init__(
+        self,
+        store: Store,
+        queues: list[OpenQueue],
+        catalog: Catalog,
+        settings: Settings | None = None,
+        on_change: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self._store = store
+        self._clock = store.clock
+        self._catalog = catalog
+        self._queues = queues
+        self._on_change = on_change
+        self._host = socket.gethostname()
+        self._started = wall_ms()
+        self._incarnation = 0
+        self._state = "running"
+        self._quiet, self._stopped = asyncio.Event(), asyncio.Event()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._build()
+
+    def _build(self) -> None:
+        store, clock = self._store, self._clock
+        self._fleet = Fleet(store)
+        self._ringer = Ringer(self._fleet)
+        self._threads, self._processes = Threads(), Processes()
+        for handler in self._catalog:
+            handler.target = target_for(handler, self._make_run, store.keys.prefix, self._threads, self._processes)
+        self.lanes = {queue.name: Lane(queue) for queue in self._queues}
+        self._new_incarnation()
+        self.finisher = Finisher(store, lambda: self.runs, clock, self._lost_claim)
+        self.pool = Pool(self.settings.concurrency, self.finisher, lambda: self.fetcher.wake.set())
+        self.fetcher = Fetcher(
+            store, lambda: self.runs, list(self.lanes.values()), self._catalog, self.pool, self.finisher, clock,
+            lambda: self.heart.lease, lambda lane, p: self._ringer.ring(lane.queue, p), self.settings.poll_s,
+            self._queue_changed,
+        )  # fmt: skip
+        self.sweep = Sweep(self.pool, self.finisher, lambda: self.runs, clock)
+        self.reaper = Reaper(
+            store, self._fleet, lambda: self.runs, self._queues, clock, self._ringer.ring,
+            self.settings.ttl_s, self.settings.beat_s,
+        )  # fmt: skip
+
+    def _new_incarnation(self) -> None:
+        """A name under which nothing was ever claimed: after a burial the old one's runs belong to others."""
+        self._incarnation += 1
+        self.name = f"{self._host}:{os.getpid()}:{os.urandom(3).hex()}.{self._incarnation}"
+        self.runs = Runs(self._store, self.name, self._catalog.digests())
+        pulse = Pulse(self._store, self.name)
+        self.heart = Heart(pulse, self.about, self._beat_seen, self._clock, self.settings.beat_s, self.settings.ttl_s)
+        self.ear = Ear(self._store, self.name, list(self.lanes))
+
+    def about(self) -> About:
+        return About(
+            host=self._host,
+            pid=os.getpid(),
+            started=self._started,
+            queues=sorted(self.lanes),
+            handlers=self._catalog.names(),
+            concurrency=self.settings.concurrency,
+            running=self.pool.busy - len(self.pool.backlog),
+            finished=self.pool.ran,
+            stuck=self.sweep.stuck,
+            state=self._state,
+        )
+
+    def stats(self) -> Stats:
+        return Stats(
+            worker=self.name,
+            claimed=self.fetcher.claimed,
+            ran=self.pool.ran,
+            running=self.pool.busy - len(self.pool.backlog),
+            backlog=len(self.pool.backlog),
+            unwritten=len(self.finisher.waiting),
+            lost=self.finisher.lost,
+            recovered=self.reaper.recovered,
+            stuck=self.sweep.stuck,
+        )
+
+    # Life
+
+    async def start(self) -> None:
+        """Join the fleet and begin to work."""
+        beat = await asyncio.to_thread(self.heart.beat)
+        if beat is None:
+            log.warning("no heartbeat yet: claims begin when the server answers")
+        self.heart.start()
+        self._run(self.fetcher, self._quiet)
+        self._listen()
+        for part in (self.finisher, self.sweep, self.reaper):
+            self._run(part, self._stopped)
+        log.info(
+            "worker started",
+            worker=self.name,
+            queues=sorted(self.lanes),
+            concurrency=self.settings.concurrency,
+        )
+
+    def _run(self, part: Part, stop: asyncio.Event) -> None:
+        self._tasks[part.name] = asyncio.create_task(repeat(part, stop), name=f"tocsin {part.name}")
+
+    def _listen(self) -> None:
+        listener = Listener(self.ear, self.lanes, self.pool, self.fetcher.wake.set)
+        self._run(listener, self._stopped)
+
+    async def quiet(self) -> None:
+        """Claim nothing more; hand back what has not started."""
+        if self._quiet.is_set():
+            return
+        self._state = "stopping"
+        self._quiet.set()
+        self.fetcher.wake.set()
+        fetching = self._tasks.pop("fetch", None)
+        if fetching is not None:
+            # A claim in flight is awaited: what it brings is ours to hand back.
+            await asyncio.wait([fetching], timeout=5)
+        for unit in self.pool.withdraw(float("inf")):
+            self.finisher.release(unit)
+
+    async def stop(self, grace: float = GRACE_S, hurry: asyncio.Event | None = None) -> None:
+        """Let runs end within the grace period, then cancel and hand over what is left at its due time."""
+        await self.quiet()
+        await self._until_ended(grace, hurry)
+        left = list(self.pool.running())
+        for runner, _ in left:
+            runner.stop("handover")
+        await self._until_ended(CANCEL_S, None)
+        for runner, unit in list(self.pool.running()):
+            # It ignores its cancellation, or is a thread: its claim goes to another worker all the same.
+            log.warning("handing over a run that does not end", run=unit.claim.run_id, handler=unit.handler.name)
+            runner.reason = "lost"
+            self.finisher.release(unit)
+        await self._flush()
+        await self._leave(handed_over=len(left))
+
+    async def kill(self) -> None:
+        """End at once, as a crash would, but without leaving anything in this process."""
+        self._quiet.set()
+        self._stopped.set()
+        await self._end_parts()
+
+    async def _until_ended(self, seconds: float, hurry: asyncio.Event | None) -> None:
+        deadline = self._clock.monotonic() + seconds
+        while any(True for _ in self.pool.running()) and self._clock.monotonic() < deadline:
+            if hurry is not None and hurry.is_set():
+                return
+            await asyncio.sleep(0.01)
+
+    async def _flush(self) -> None:
+        """Everything that ended is written down before we leave; the server gets a while to come back."""
+        deadline = self._clock.monotonic() + 10
+        self.finisher.wake.set()
+        while not self.finisher.idle() and self._clock.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+        if not self.finisher.idle():
+            log.error("outcomes could not be written: the runs will be recovered by others and run again")
+
+    async def _leave(self, handed_over: int) -> None:
+        self._stopped.set()
+        for queue, lane in ((lane.queue, lane) for lane in self.lanes.values()):
+            for partition in range(lane.queue.partitions):
+                if handed_over:
+                    self._ringer.ring(queue, partition)
+        with contextlib.suppress(StoreError):
+            await self._ringer.quiet()
+            await self._fleet.leave(self.name)
+            for queue in self._queues:
+                await self.runs.forget_sessions(queue)
+        await self._end_parts()
+        log.info("worker stopped", worker=self.name, ran=self.pool.ran, handed_over=handed_over)
+
+    async def _end_parts(self) -> None:
+        await asyncio.to_thread(self.heart.stop)
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self.pool.close()
+        await self.ear.close()
+        await asyncio.to_thread(self._processes.close)
+
+    async def wait_until_idle(self) -> None:
+        """Until nothing is due and nothing is working, here or elsewhere."""
+        while True:
+            if not self.pool.busy and self.finisher.idle() and await self._nothing_due():
+                return
+            await asyncio.sleep(0.01)
+
+    async def _nothing_due(self) -> bool:
+        now = self._clock.override()
+        if now is None:
+            seconds, micros = await self._store.read(lambda c: c.time())
+            now = seconds * 1000 + micros // 1000
+        for queue in self._queues:
+            for keys in queue.keys:
+                due = await self._store.read(lambda c, k=keys: c.zcount(k["waiting"], "-inf", now))  # type: ignore[misc]
+                working = await self._store.read(lambda c, k=keys: c.zcard(k["working"]))  # type: ignore[misc]
+                if due or working:
+                    return False
+        return True
+
+    # What the parts tell
+
+    def _beat_seen(self, beat: Beat | None, at: float) -> None:
+        """On the heart's thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending
+            self._loop.call_soon_threadsafe(self._react_to_beat, beat, at)
+
+    def _react_to_beat(self, beat: Beat | None, at: float) -> None:
+        self.reaper.saw(beat, at)
+        if beat is not None and not beat.accepted and not self._stopped.is_set():
+            task = asyncio.ensure_future(self._reincarnate())
+            self._tasks["reincarnate"] = task
+        elif beat is not None:
+            self.fetcher.wake.set()
+
+    async def _reincarnate(self) -> None:
+        """The fleet buried us: what we held is running elsewhere. Stop it here and begin anew."""
+        log.warning("this worker was declared dead, or the server forgot it: beginning anew", worker=self.name)
+        for runner, _ in self.pool.running():
+            runner.stop("lost")
+        self.pool.withdraw(float("inf"))
+        self.finisher.forget()
+        await asyncio.to_thread(self.heart.stop)
+        old_ear, old_listener = self.ear, self._tasks.pop("listen", None)
+        if old_listener is not None:
+            old_listener.cancel()
+        await old_ear.close()
+        self._new_incarnation()
+        await asyncio.to_thread(self.heart.beat)
+        self.heart.start()
+        self._listen()
+
+    def _queue_changed(self, lane: Lane) -> None:
+        lane.next_due = [0.0] * lane.queue.partitions
+        if self._on_change is not None:
+            self._tasks["changed"] = asyncio.ensure_future(self._on_change())
+
+    def _lost_claim(self, member: str) -> None:
+        log.warning(
+            "claim lost: its outcome was not written, another worker has the run",
+            job=member,
+            worker=self.name,
+        )
+
+    # What runs may ask
+
+    def _make_run(self, unit: Unit, claim: Claim, spec: Spec) -> Run:
+        def extend(claim: Claim, seconds: float) -> Any:
+            return self._extend(unit, claim, seconds)
+
+        return Run(claim, decode_header(claim.record), spec, self._store.keys.prefix, extend)
+
+    def _extend(self, unit: Unit, claim: Claim, seconds: float) -> Any:
+        work = self._extended(unit, claim, seconds)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return work
+
+    async def _extended(self, unit: Unit, claim: Claim, seconds: float) -> None:
+        claim.deadline = await self.runs.extend(unit.lane.queue, claim, int(seconds * 1000))
+        unit.deadline = self._clock.monotonic() + seconds
