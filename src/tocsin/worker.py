@@ -21,7 +21,7 @@ from tocsin.engine.loop import Part, repeat
 from tocsin.engine.pool import Pool
 from tocsin.engine.sweep import Sweep
 from tocsin.engine.unit import Lane, Unit
-from tocsin.model.clock import wall_ms
+from tocsin.model.clock import monotonic, wall_ms
 from tocsin.model.codec import decode_header
 from tocsin.model.errors import StoreError
 from tocsin.model.job import Spec
@@ -211,17 +211,17 @@ class Worker:
         await self._end_parts()
 
     async def _until_ended(self, seconds: float, hurry: asyncio.Event | None) -> None:
-        deadline = self._clock.monotonic() + seconds
-        while any(True for _ in self.pool.running()) and self._clock.monotonic() < deadline:
+        deadline = monotonic() + seconds
+        while any(True for _ in self.pool.running()) and monotonic() < deadline:
             if hurry is not None and hurry.is_set():
                 return
             await asyncio.sleep(0.01)
 
     async def _flush(self) -> None:
         """Everything that ended is written down before we leave; the server gets a while to come back."""
-        deadline = self._clock.monotonic() + 10
+        deadline = monotonic() + 10
         self.finisher.wake.set()
-        while not self.finisher.idle() and self._clock.monotonic() < deadline:
+        while not self.finisher.idle() and monotonic() < deadline:
             await asyncio.sleep(0.005)
         if not self.finisher.idle():
             log.error("outcomes could not be written: the runs will be recovered by others and run again")

@@ -297,9 +297,7 @@ def test_users_that_come_and_go_at_once_lose_nothing(place: Place) -> None:
     assert counted == 18
 
 
-@pytest.mark.parametrize(
-    "child", ["os.fork() or signal.pause()", "subprocess.Popen('cat', close_fds=False).pid"]
-)
+@pytest.mark.parametrize("child", ["os.fork() or signal.pause()", "subprocess.Popen('cat', close_fds=False).pid"])
 def test_a_child_does_not_keep_its_parents_share(place: Place, child: str) -> None:
     user, process = place.user(f"answer = {child}")
     try:

@@ -107,10 +107,10 @@ class Lookup:
                     yield scores[job.id], job
             last = page[-1]
             after = (last[1], last[0])
-            if stage is Stage.WAITING and wanted.due_before is not None and last[1] > wanted.due_before:
-                # Not before is never earlier than due: nothing further on can fit, except what waits for a retry.
-                if not await self._retries_wait(queue, partition):
-                    return
+            beyond = stage is Stage.WAITING and wanted.due_before is not None and last[1] > wanted.due_before
+            # Not before is never earlier than due: nothing further on can fit, except what waits for a retry.
+            if beyond and not await self._retries_wait(queue, partition):
+                return
 
     async def _retries_wait(self, queue: OpenQueue, partition: int) -> bool:
         claims, working = queue.keys[partition]["claims"], queue.keys[partition]["working"]

@@ -342,7 +342,7 @@ class Tocsin:
         return added
 
     async def cancel(self, run_id: str, *, queue: str | None = None) -> bool:
-        """Cancel a waiting one-shot, or ask the worker of a running run to stop. False if there is nothing to cancel."""
+        """Cancel a waiting one-shot, or ask the worker of a run to stop it. False if there is nothing to cancel."""
         job_id, due = parse_run_id(run_id)
         for where in await self._lookup.queues(queue):
             for member in (job_id, extra_member(job_id, due)):

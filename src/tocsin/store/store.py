@@ -16,7 +16,7 @@ import structlog
 from redis.exceptions import NoScriptError, RedisError
 
 from tocsin.model import codec
-from tocsin.model.clock import Clock, ServerClock
+from tocsin.model.clock import Clock, ServerClock, monotonic
 from tocsin.model.errors import InvalidConfig, StoreChanged, StoreError, StoreFull, StoreUnavailable
 from tocsin.model.ids import partition_of
 from tocsin.model.job import AGENTS_QUEUE, Queue
@@ -253,7 +253,7 @@ class Store:
             raise translate(error, self.address) from error
 
     async def _patiently(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
-        give_up = self.clock.monotonic() + PATIENCE_S
+        give_up = monotonic() + PATIENCE_S
         pause = PAUSE_S
         while True:
             try:
@@ -261,7 +261,7 @@ class Store:
             except StoreFull:
                 raise
             except StoreUnavailable:
-                if self.clock.monotonic() + pause > give_up:
+                if monotonic() + pause > give_up:
                     raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)

@@ -1,0 +1,41 @@
+"""The pytest plugin: a real embedded server for the whole run, a namespace of its own for each test."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tocsin.app import Tocsin
+    from tocsin.store.embedded import EmbeddedServer
+    from tocsin.testing.clock import ManualClock
+
+
+@pytest.fixture(scope="session")
+def tocsin_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """A server that is gone when the tests are."""
+    from tocsin.store.embedded import EmbeddedServer
+
+    server = EmbeddedServer(tmp_path_factory.mktemp("tocsin"))
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def tocsin_clock() -> ManualClock:
+    from tocsin.testing.clock import ManualClock
+
+    return ManualClock()
+
+
+@pytest.fixture
+async def tocsin_app(tocsin_server: EmbeddedServer, tocsin_clock: ManualClock) -> AsyncIterator[Tocsin]:
+    """An open app with an empty namespace and `tocsin_clock` for its time."""
+    from tocsin.app import Tocsin
+
+    async with Tocsin(tocsin_server.url, prefix=f"test-{secrets.token_hex(4)}:", clock=tocsin_clock) as app:
+        yield app

@@ -1,0 +1,101 @@
+"""Fixtures: real servers, a namespace per test, a clock that the test moves."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from servers import Server, available
+from tocsin.model import codec
+from tocsin.model.job import Every, Header, Queue, Retry, Spec
+from tocsin.store.jobs import Jobs, Put, record_of
+from tocsin.store.runs import Runs
+from tocsin.store.store import OpenQueue, Store
+from tocsin.testing import ManualClock
+
+HANDLER = "tests.handler"
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[Server]:
+    with Server.valkey() as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=available())
+def any_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """Each server flavour that is installed, in turn."""
+    with getattr(Server, request.param)() as server:
+        yield server
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(any_server: Server, clock: ManualClock) -> AsyncIterator[Store]:
+    """A store in a namespace of its own, on each server flavour."""
+    opened = Store(any_server.url, prefix=f"t{secrets.token_hex(4)}:", clock=clock)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def queue(store: Store) -> OpenQueue:
+    return await store.open_queue(Queue("line", partitions=1))
+
+
+@pytest.fixture
+def jobs(store: Store) -> Jobs:
+    return Jobs(store)
+
+
+@pytest.fixture
+def runs(store: Store) -> Runs:
+    return Runs(store, "worker-1.1", [codec.handler_digest(HANDLER)])
+
+
+@pytest.fixture
+def other_runs(store: Store) -> Runs:
+    """Another worker."""
+    return Runs(store, "worker-2.1", [codec.handler_digest(HANDLER)])
+
+
+PutMaker = Callable[..., Put]
+
+
+@pytest.fixture
+def make_put() -> PutMaker:
+    """A put of a job of HANDLER: due is a delay in ms unless relative=False."""
+
+    def make(
+        member: str,
+        due: int = 0,
+        *,
+        every: float | None = None,
+        relative: bool = True,
+        mode: int = 0,
+        expected: int = 0,
+        keep: int = 0,
+        timeout: int = 60_000,
+        args: tuple[object, ...] = (),
+        retry: Retry | None = None,
+        handler: str = HANDLER,
+    ) -> Put:
+        trigger = None if every is None else Every(every)
+        spec = Spec(handler, args, {}, trigger, retry)
+        header = Header(
+            recurring=every is not None,
+            timeout=timeout,
+            handler=codec.handler_digest(handler),
+            trigger=codec.trigger_digest(spec),
+            keep=keep,
+        )
+        return Put(member, record_of(header, spec), due, relative, mode, expected)
+
+    return make
