@@ -96,7 +96,8 @@ class Worker:
         self._ringer = Ringer(self._fleet)
         self._threads, self._processes = Threads(), Processes()
         for handler in self._catalog:
-            handler.target = target_for(handler, self._make_run, store.keys.prefix, self._threads, self._processes)
+            prefix = store.keys.prefix
+            handler.deliver_by(target_for(handler, self._make_run, prefix, self._threads, self._processes))
         self.lanes = {queue.name: Lane(queue) for queue in self._queues}
         self._new_incarnation()
         self.finisher = Finisher(store, lambda: self.runs, clock, self._lost_claim)

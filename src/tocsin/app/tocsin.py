@@ -314,7 +314,7 @@ class Tocsin:
         where, job = await self._lookup.must_find(id, queue)
         [due] = await self._fire(where, id, [0])
         member, partition = extra_member(id, due), where.partition_of(id)
-        claim = Claim(where.name, partition, member, 0, due, 1, 0, False, due + job.header.timeout, b"")
+        claim = Claim(where.name, partition, member.encode(), 0, due, 1, 0, False, due + job.header.timeout, b"")
         return Run(claim, job.header, job.spec, self.store.keys.prefix, _not_running)
 
     async def backfill(

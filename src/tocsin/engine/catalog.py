@@ -16,8 +16,7 @@ from tocsin.model.errors import InvalidArgument
 from tocsin.model.job import Retry
 
 Executor = Literal["loop", "thread", "process"]
-# How much a new measurement counts against those before.
-_WEIGHT = 0.1
+UNKNOWN_S = 1.0
 
 
 class Deliver(Protocol):
@@ -54,9 +53,10 @@ class Handler:
         self.digest = handler_digest(name)
         self.signature = inspect.signature(fn)
         self.wants_run = "run" in self.signature.parameters
-        self.target: Deliver | None = None
-        # Mean seconds of a run; None until one was measured.
-        self.mean: float | None = None
+        # Mean seconds of a run. Unknown is slow: nothing is fetched ahead for it until some were measured.
+        self.mean = UNKNOWN_S
+        self.deliver: Callable[[Any], Awaitable[Any]] = _not_placed
+        self.stoppable = True
         self.__wrapped__ = fn
         self.__doc__ = fn.__doc__
         self.__name__ = getattr(fn, "__name__", name)
@@ -79,11 +79,17 @@ class Handler:
             raise InvalidArgument(f"{self.name} cannot be called with these arguments: {error}") from None
         return kwargs
 
-    def measured(self, seconds: float) -> None:
-        self.mean = seconds if self.mean is None else self.mean + (seconds - self.mean) * _WEIGHT
+    def deliver_by(self, target: Deliver) -> None:
+        """Where runs go; set by the worker. The method is kept itself: this is the hot path."""
+        self.deliver = target.deliver
+        self.stoppable = target.stoppable
 
     def __repr__(self) -> str:
         return f"<handler {self.name}>"
+
+
+def _not_placed(unit: Any) -> Awaitable[Any]:
+    raise RuntimeError("no worker has taken this handler yet")
 
 
 class Bound(Struct, frozen=True):

@@ -121,7 +121,7 @@ class Fetcher:
     def _ahead(self, lane: Lane) -> float:
         """How many units to fetch beyond the permits: none of what is slow or not known yet."""
         slowest = lane.slowest()
-        if slowest is None or slowest > QUICK_S or self._pool.permits == math.inf:
+        if slowest > QUICK_S or self._pool.permits == math.inf:
             return 0.0
         return min(self._pool.permits * AHEAD_S / max(slowest, 1e-6), MOST_AHEAD)
 
@@ -192,7 +192,8 @@ class Fetcher:
 
     def _add_to_batch(self, unit: Unit, units: list[Unit], batches: dict[str, Unit]) -> None:
         whole, size = batches.get(unit.spec.name), unit.handler.batch or 1
-        if whole is not None and whole.lane is unit.lane and len(whole.others) + 1 < size:
+        if whole is not None and whole.lane is unit.lane and whole.size() < size:
+            whole.others = whole.others or []
             whole.others.append((unit.claim, unit.spec))
             whole.deadline = min(whole.deadline, unit.deadline)
         else:

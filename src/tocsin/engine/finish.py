@@ -23,7 +23,7 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.job import Failure, Spec
 from tocsin.model.run import Claim
-from tocsin.store.runs import FAILED, SUCCEEDED, Runs, failed_item, finish_item, release_item, retry_item
+from tocsin.store.runs import FAILED, SUCCEEDED, Item, Runs, failed_item, finish_item, release_item, retry_item
 from tocsin.store.store import LARGEST_BATCH, Call, Store
 
 log = structlog.get_logger("tocsin.finish")
@@ -31,6 +31,7 @@ log = structlog.get_logger("tocsin.finish")
 LONGEST_ERROR = 1000
 LONGEST_TRACEBACK = 4000
 LARGEST_RESULT = 64 * 1024
+_NOT_KEPT = bytes(4)
 
 
 class Ended(Struct, gc=False):
@@ -61,7 +62,8 @@ class Finisher:
         self._on_lost = on_lost
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
         self._unanswered: dict[tuple[str, int, str], tuple[Lane, Call]] = {}
-        self._next: dict[tuple[str, int, str], tuple[Lane, list[bytes]]] = {}
+        # Lanes that have outcomes which no call has taken yet.
+        self._unsent: set[Lane] = set()
 
     # Reports of the runners
 
@@ -121,13 +123,17 @@ class Finisher:
     # The pass
 
     def idle(self) -> bool:
-        return not self.waiting and not self._unanswered and not self._next
+        return not self.waiting and not self._unanswered and not self._unsent
 
     def forget(self) -> None:
         """A new incarnation: what the old one held is no longer ours to settle."""
         self.waiting.clear()
         self._unanswered.clear()
-        self._next.clear()
+        for lane in self._unsent:
+            for partitions in lane.unsent.values():
+                for items in partitions:
+                    items.clear()
+        self._unsent.clear()
 
     async def step(self) -> float:
         self._decide_all()
@@ -147,7 +153,7 @@ class Finisher:
         if away is not None:
             await self._store.revive_server()
             raise away
-        return 0.0 if self.waiting or self._next or self._unanswered else 60.0
+        return 60.0 if self.idle() else 0.0
 
     def _answered(self, key: tuple[str, int, str], lane: Lane, answer: list[Any] | StoreError) -> None:
         del self._unanswered[key]
@@ -161,40 +167,43 @@ class Finisher:
             lane.expect(key[1], answer[2])
 
     def _prepare(self) -> bool:
-        """Turn what is next into calls where none is in flight. False when there is nothing to send."""
-        for key, (lane, items) in list(self._next.items()):
-            if key in self._unanswered:
-                continue
-            batch, rest = items[:LARGEST_BATCH], items[LARGEST_BATCH:]
-            if rest:
-                self._next[key] = (lane, rest)
-            else:
-                del self._next[key]
-            self._unanswered[key] = (lane, self._runs().settle(key[2], lane.queue, key[1], batch))
+        """Turn what is unsent into calls where none is in flight. False when there is nothing to send."""
+        for lane in list(self._unsent):
+            left = False
+            for verb, partitions in lane.unsent.items():
+                for partition, items in enumerate(partitions):
+                    if items:
+                        left |= self._send((lane.name, partition, verb), lane, items)
+            if not left:
+                self._unsent.discard(lane)
         return bool(self._unanswered)
+
+    def _send(self, key: tuple[str, int, str], lane: Lane, items: list[Item]) -> bool:
+        """Whether some are left for a later call."""
+        if key not in self._unanswered:
+            self._unanswered[key] = (lane, self._runs().settle(key[2], lane.queue, key[1], items[:LARGEST_BATCH]))
+            del items[:LARGEST_BATCH]
+        return bool(items)
 
     def _decide_all(self) -> None:
         now = int(self._clock.server_ms())
-        waiting = self.waiting
+        waiting, unsent = self.waiting, self._unsent
         for _ in range(len(waiting)):
             ended = waiting.popleft()
             verb, item = self._settled(ended, now)
-            key = (ended.lane.name, ended.claim.partition, verb)
-            known = self._next.get(key)
-            if known is None:
-                self._next[key] = (ended.lane, [item])
-            else:
-                known[1].append(item)
+            ended.lane.unsent[verb][ended.claim.partition].append(item)
+            unsent.add(ended.lane)
 
-    def _settled(self, ended: Ended, now: Millis) -> tuple[str, bytes]:
+    def _settled(self, ended: Ended, now: Millis) -> tuple[str, Item]:
         claim, how = ended.claim, ended.how
         recurring = claim.record[1] & codec.RECURRING != 0
         spec = ended.spec
         if how == "succeeded" and spec is not None:
             if not recurring:
-                keep = int.from_bytes(claim.record[9:13], "big")
-                result = _result(ended.result, spec) if keep and ended.result is not None else b""
-                return "finish", finish_item(claim, 0, SUCCEEDED, keep, result)
+                if claim.record[9:13] == _NOT_KEPT:
+                    return "finish", finish_item(claim, 0, SUCCEEDED)
+                result = b"" if ended.result is None else _result(ended.result, spec)
+                return "finish", finish_item(claim, 0, SUCCEEDED, keep_of(claim.record), result)
             decision = decide.after_success(claim, spec, recurring, now)
         elif how == "released":
             return "release", release_item(claim)
@@ -209,9 +218,9 @@ class Finisher:
         return _item(claim, decision, ended.error)
 
 
-def _item(claim: Claim, decision: decide.Decision, error: bytes) -> tuple[str, bytes]:
+def _item(claim: Claim, decision: decide.Decision, error: bytes) -> tuple[str, Item]:
     if isinstance(decision, decide.Finish):
-        keep = 0 if decision.next_due else int.from_bytes(claim.record[9:13], "big")
+        keep = 0 if decision.next_due else keep_of(claim.record)
         failure = error if decision.outcome == FAILED else b""
         return "finish", finish_item(claim, decision.next_due, decision.outcome, keep, b"", failure)
     if isinstance(decision, decide.RetryIn):
@@ -219,6 +228,10 @@ def _item(claim: Claim, decision: decide.Decision, error: bytes) -> tuple[str, b
     if isinstance(decision, decide.Bury):
         return "bury", failed_item(claim, error)
     return "release", release_item(claim)
+
+
+def keep_of(record: bytes) -> int:
+    return int.from_bytes(record[9:13], "big")
 
 
 def describe(error: BaseException, at: float) -> bytes:

@@ -18,6 +18,8 @@ from tocsin.model.clock import monotonic
 
 # A runner that never waits lets the others have a turn after this long.
 SLICE_S = 0.005
+# How much a new measurement of a handler counts against those before.
+WEIGHT = 0.1
 
 
 class Report(Protocol):
@@ -46,8 +48,7 @@ class Runner:
             return
         self.reason = reason
         unit.set_cancelled()
-        target = unit.handler.target
-        if target is not None and target.stoppable:
+        if unit.handler.stoppable:
             self.task.cancel()
 
     def wake(self) -> None:
@@ -72,12 +73,11 @@ class Runner:
 
     async def _execute(self, unit: Unit) -> float:
         """Run the handler and report. Returns when it ended."""
-        pool, target = self._pool, unit.handler.target
-        assert target is not None
+        pool, handler = self._pool, unit.handler
         self.unit = unit
         started = monotonic()
         try:
-            result = await target.deliver(unit)
+            result = await handler.deliver(unit)
         except asyncio.CancelledError:
             if not self.reason:
                 raise
@@ -97,8 +97,9 @@ class Runner:
         ended = monotonic()
         self.unit = None
         self.reason = ""
-        unit.handler.measured(ended - started)
-        pool.ended(unit)
+        handler.mean += (ended - started - handler.mean) * WEIGHT
+        pool.ran += unit.size()
+        pool.forget(unit)
         return ended
 
     def _uncancel(self) -> None:
@@ -141,7 +142,7 @@ class Pool:
         old = []
         while self.backlog and self.backlog[0].taken < taken_before:
             unit = self.backlog.popleft()
-            self._forget(unit)
+            self.forget(unit)
             old.append(unit)
         return old
 
@@ -150,11 +151,7 @@ class Pool:
             if runner.unit is not None:
                 yield runner, runner.unit
 
-    def ended(self, unit: Unit) -> None:
-        self.ran += 1 + len(unit.others)
-        self._forget(unit)
-
-    def _forget(self, unit: Unit) -> None:
+    def forget(self, unit: Unit) -> None:
         self.busy -= 1
         unit.lane.busy -= 1
         if self.starved_at is not None and self.busy <= self.starved_at:

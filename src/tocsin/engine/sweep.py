@@ -54,8 +54,7 @@ class Sweep:
 
     async def _past_deadline(self, runner: Runner, unit: Unit, now: float) -> None:
         runner.stop("timeout")
-        target = unit.handler.target
-        if target is not None and target.stoppable:
+        if unit.handler.stoppable:
             return
         if unit not in self._stuck:
             log.warning(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from tocsin.engine.catalog import Handler
+from msgspec import Struct
+
+from tocsin.engine.catalog import UNKNOWN_S, Handler
 from tocsin.model.job import Spec
 from tocsin.model.run import Claim, Run
+from tocsin.store.runs import VERBS, Item
 from tocsin.store.store import OpenQueue
 
 
@@ -19,6 +22,8 @@ class Lane:
         self.turn = 0
         # Units claimed and not ended.
         self.busy = 0
+        # Outcomes not sent yet, by verb and partition.
+        self.unsent: dict[str, list[list[Item]]] = {verb: [[] for _ in self.next_due] for verb in VERBS}
         # What ran here lately; its slowest decides how much is fetched ahead.
         self.handlers: set[Handler] = set()
 
@@ -26,43 +31,38 @@ class Lane:
         if due < self.next_due[partition]:
             self.next_due[partition] = due
 
-    def slowest(self) -> float | None:
-        """Mean seconds of the slowest handler seen here; None while one of them is unknown."""
-        slowest = 0.0
-        for handler in self.handlers:
-            if handler.mean is None:
-                return None
-            slowest = max(slowest, handler.mean)
-        return slowest if self.handlers else None
+    def slowest(self) -> float:
+        """Mean seconds of the slowest handler seen here."""
+        return max((handler.mean for handler in self.handlers), default=UNKNOWN_S)
 
     def batch(self) -> int:
         """How many runs one permit takes here."""
         return min((handler.batch or 1 for handler in self.handlers), default=1)
 
 
-class Unit:
+class Unit(Struct, eq=False, weakref=False):
     """One permit's worth of work."""
 
-    __slots__ = ("claim", "deadline", "handler", "lane", "others", "run", "runs", "spec", "taken")
-
-    def __init__(self, claim: Claim, spec: Spec, handler: Handler, lane: Lane, taken: float, deadline: float) -> None:
-        self.claim = claim
-        self.spec = spec
-        self.handler = handler
-        self.lane = lane
-        # Monotonic seconds: when it was claimed, and when it must end.
-        self.taken = taken
-        self.deadline = deadline
-        # The rest of a batch.
-        self.others: list[tuple[Claim, Spec]] = []
-        self.run: Run | None = None
-        self.runs: list[Run] = []
+    claim: Claim
+    spec: Spec
+    handler: Handler
+    lane: Lane
+    # Monotonic seconds: when it was claimed, and when it must end.
+    taken: float
+    deadline: float
+    # The rest of a batch; None for a single run.
+    others: list[tuple[Claim, Spec]] | None = None
+    run: Run | None = None
+    runs: list[Run] | None = None
 
     def all(self) -> list[tuple[Claim, Spec]]:
-        return [(self.claim, self.spec), *self.others]
+        return [(self.claim, self.spec), *(self.others or ())]
+
+    def size(self) -> int:
+        return 1 if self.others is None else 1 + len(self.others)
 
     def set_cancelled(self) -> None:
         if self.run is not None:
             self.run.cancelled = True
-        for run in self.runs:
+        for run in self.runs or ():
             run.cancelled = True

@@ -8,7 +8,7 @@ lua/lib/records.lua reads and writes the same layout; a test holds the two toget
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -136,6 +136,6 @@ def integer(value: int) -> bytes:
     return b"\xcf" + value.to_bytes(8, "big")
 
 
-def array(parts: Sequence[bytes], width: int = 1) -> bytes:
-    """A msgpack array of parts that are encoded already, each of `width` values."""
-    return b"\xdd" + (len(parts) * width).to_bytes(4, "big") + b"".join(parts)
+def array(size: int, parts: Iterable[bytes]) -> bytes:
+    """A msgpack array of `size` values that are encoded already."""
+    return b"\xdd" + size.to_bytes(4, "big") + b"".join(parts)

@@ -20,7 +20,8 @@ class Claim(Struct, gc=False):
 
     queue: str
     partition: int
-    member: str
+    # The member's name as it stands in Redis. Garbage need not be UTF-8, and must survive the way back.
+    key: bytes
     token: int
     due: Millis
     attempt: int
@@ -28,6 +29,10 @@ class Claim(Struct, gc=False):
     cancelled: bool
     deadline: Millis
     record: bytes
+
+    @property
+    def member(self) -> str:
+        return self.key.decode("utf-8", "surrogateescape")
 
     @property
     def run_id(self) -> str:

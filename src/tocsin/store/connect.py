@@ -212,8 +212,6 @@ class _Cluster(_KnownNodes, RedisCluster):  # type: ignore[misc]
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         await self._turn()
         try:
-            # Without a known topology redis-py sends the command to any node first.
-            await self.initialize()
             with _as_redis_error():
                 return await super().execute_command(*args, **kwargs)
         finally:

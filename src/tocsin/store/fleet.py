@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreError
-from tocsin.store.connect import open_blocking_client, open_waiting_client, translate
+from tocsin.store.connect import BlockingClient, open_blocking_client, open_waiting_client, translate
 from tocsin.store.scripts import script
 from tocsin.store.store import OpenQueue, Store
 
@@ -134,7 +134,7 @@ class Pulse:
     def __init__(self, store: Store, worker: str) -> None:
         self._store = store
         self._worker = worker
-        self._client = open_blocking_client(store.address)
+        self._client: BlockingClient | None = None
         self._script = script("worker_beat")
         keys = store.keys.fleet()
         self._keys = [keys[key] for key in self._script.keys]
@@ -143,6 +143,8 @@ class Pulse:
         """Raises StoreUnavailable, or another StoreError."""
         now = self._store.clock.override()
         args = ["" if now is None else now, self._worker, counter, codec.encode(about), "1" if joins else ""]
+        if self._client is None:
+            self._client = open_blocking_client(self._store.address)
         try:
             answer = self._script.blocking(self._client, self._keys, args)
         except (RedisError, OSError) as error:
@@ -154,7 +156,8 @@ class Pulse:
         return Beat(True, int(answer[1]), counters, [name.decode() for name in answer[3]])
 
     def close(self) -> None:
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
 
 
 class Ringer:

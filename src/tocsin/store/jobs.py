@@ -76,13 +76,13 @@ class Jobs:
     async def put(self, queue: OpenQueue, put: Put) -> tuple[int, Millis]:
         """One job: its code, and the due time to ring the bell for, or -1."""
         partition = queue.partition_of(put.member)
-        answer = await self._store.change("job_put", queue, partition, codec.array(_packed(put)))
+        answer = await self._store.change("job_put", queue, partition, codec.array(6, _packed(put)))
         return int(answer[1]), int(answer[2])
 
     async def put_many(self, queue: OpenQueue, partition: int, puts: list[Put]) -> tuple[bytes, Millis]:
         """At most 1000 jobs of one partition: a digit for each, and the due time to ring for."""
         parts = [part for put in puts for part in _packed(put)]
-        answer = await self._store.change("job_put", queue, partition, codec.array(parts))
+        answer = await self._store.change("job_put", queue, partition, codec.array(len(parts), parts))
         return answer[1], int(answer[2])
 
     async def delete(self, queue: OpenQueue, member: str, only: str = "") -> bool:

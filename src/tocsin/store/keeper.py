@@ -235,9 +235,10 @@ class Keeper:
 
 def _detach() -> None:
     """Nothing of the user's terminal stays with us; what goes wrong is told in the server's log."""
-    # Whoever stops a whole group of processes gives its users time to finish: we end after them.
-    for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
+    # Whoever stops a whole group of processes gives its users time to finish: we end after them. Not
+    # SIG_IGN: the server would inherit it, and be deaf until it has handlers of its own.
+    for unheeded in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(unheeded, lambda *_: None)
     with contextlib.suppress(FileNotFoundError):
         if os.path.getsize("server.log") > _LONGEST_LOG:
             os.replace("server.log", "server.log.old")

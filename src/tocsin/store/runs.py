@@ -14,6 +14,7 @@ import msgspec
 from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import ClaimLost, StoreError, StoreUnavailable
+from tocsin.model.ids import EXTRA
 from tocsin.model.run import Claim
 from tocsin.store.scripts import script
 from tocsin.store.store import LARGEST_BATCH, Call, OpenQueue, Store
@@ -23,11 +24,12 @@ FAILED, SUCCEEDED, SKIPPED, CANCELLED = range(4)
 
 _ENTRY = struct.Struct(">QQIHB")
 _CANCEL_INTENT = 8
-# The fixed part of an item of run_finish: token, next due, outcome, keep, each with its msgpack type.
-_FINISH = struct.Struct(">BQBQBBI")
-_HELD = struct.Struct(">BQ")
-# How many values an item of each verb has.
-_WIDTHS = {"finish": 7, "retry": 4, "release": 2, "bury": 3, "park": 3}
+VERBS = ("finish", "retry", "release", "bury", "park")
+# An item of a settling call: how many msgpack values, and their bytes.
+Item = tuple[int, bytes]
+# Bits that run_finish adds to an outcome.
+_EXTRA_RUN, _MORE = 8, 16
+_EXTRA_MARK = EXTRA.encode()
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -64,7 +66,7 @@ class Runs:
         self._handlers = b"" if handlers is None else struct.pack(f">{len(handlers)}I", *handlers)
 
     def sessions(self) -> list[str]:
-        return [f"{self.owner}:{verb}" for verb in ("claim", "recover", *_WIDTHS)]
+        return [f"{self.owner}:{verb}" for verb in ("claim", "recover", *VERBS)]
 
     async def claim(self, wishes: Sequence[Wish], lease: float, timeout: Millis = 0) -> list[Claimed | StoreError]:
         """One answer per wish. What was not answered before is asked again first, under its own seq."""
@@ -107,15 +109,15 @@ class Runs:
         ]
         return Claimed(claims, now, int(next_due), int(parked))  # type: ignore[call-overload]
 
-    def settle(self, verb: str, queue: OpenQueue, partition: int, items: Sequence[bytes]) -> Call:
+    def settle(self, verb: str, queue: OpenQueue, partition: int, items: Sequence[Item]) -> Call:
         """The call that ends at most 1000 claims of one partition; items as packed below."""
-        blob = codec.array(items, width=_WIDTHS[verb])
+        blob = codec.array(sum(item[0] for item in items), [item[1] for item in items])
         session, seq = f"{self.owner}:{verb}", next(self._seq)
         return Call(script(f"run_{verb}"), queue, partition, session, seq, [self.owner, blob])
 
     async def extend(self, queue: OpenQueue, claim: Claim, by: Millis) -> Millis:
         """The new deadline. Raises ClaimLost if another worker has the run."""
-        args = [self.owner, _bytes(claim.member), claim.token, by]
+        args = [self.owner, claim.key, claim.token, by]
         answer = await self._store.change("run_extend", queue, claim.partition, *args)
         if not answer[1]:
             raise ClaimLost(claim.run_id)
@@ -140,44 +142,40 @@ class Runs:
         await self._store.reopen(queue)
 
 
-def _claim(call: Call, token: int, member: bytes, record: bytes, raw: bytes, now: Millis) -> Claim:
+def _claim(call: Call, token: int, key: bytes, record: bytes, raw: bytes, now: Millis) -> Claim:
     _, due, attempt, recoveries, intent = _ENTRY.unpack_from(raw)
-    given = call.args[3]
+    timeout = call.args[3] or int.from_bytes(record[5:9], "big")
+    cancelled = intent & _CANCEL_INTENT != 0
     return Claim(
-        call.queue.name,
-        call.partition,
-        member.decode("utf-8", "surrogateescape"),
-        token,
-        due,
-        attempt,
-        recoveries,
-        intent & _CANCEL_INTENT != 0,
-        now + (given or int.from_bytes(record[5:9], "big")),
-        record,
+        call.queue.name, call.partition, key, token, due, attempt, recoveries, cancelled, now + timeout, record
     )
-
-
-def _bytes(member: str) -> bytes:
-    # Ids that are no UTF-8 come from garbage only; they must survive the way back to be parked.
-    return member.encode("utf-8", "surrogateescape")
 
 
 def finish_item(
     claim: Claim, next_due: Millis, outcome: int, keep: int = 0, result: bytes = b"", error: bytes = b""
-) -> bytes:
-    fixed = _FINISH.pack(0xCF, claim.token, 0xCF, next_due, outcome, 0xCE, keep)
-    return codec.text(_bytes(claim.member)) + fixed + codec.text(result) + codec.text(error)
+) -> Item:
+    if _EXTRA_MARK in claim.key:
+        outcome |= _EXTRA_RUN
+    held = codec.text(claim.key) + b"\xa8" + claim.token.to_bytes(8, "big")
+    due = codec.text(b"%d" % next_due) if next_due else b"\xa0"
+    if not (keep or result or error):
+        return 4, held + due + bytes((outcome,))
+    rest = codec.integer(keep) + codec.text(result) + codec.text(error)
+    return 7, held + due + bytes((outcome | _MORE,)) + rest
 
 
-def retry_item(claim: Claim, delay: Millis, error: bytes) -> bytes:
-    fixed = _HELD.pack(0xCF, claim.token) + codec.integer(delay)
-    return codec.text(_bytes(claim.member)) + fixed + codec.text(error)
+def retry_item(claim: Claim, delay: Millis, error: bytes) -> Item:
+    return 4, _held(claim) + codec.integer(delay) + codec.text(error)
 
 
-def release_item(claim: Claim) -> bytes:
-    return codec.text(_bytes(claim.member)) + _HELD.pack(0xCF, claim.token)
+def release_item(claim: Claim) -> Item:
+    return 2, _held(claim)
 
 
-def failed_item(claim: Claim, error: bytes) -> bytes:
+def failed_item(claim: Claim, error: bytes) -> Item:
     """For bury and park."""
-    return codec.text(_bytes(claim.member)) + _HELD.pack(0xCF, claim.token) + codec.text(error)
+    return 3, _held(claim) + codec.text(error)
+
+
+def _held(claim: Claim) -> bytes:
+    return codec.text(claim.key) + codec.integer(claim.token)

@@ -25,10 +25,14 @@ class OnLoop:
         self._fn = handler.fn
         self._wants_run = handler.wants_run
         self._batch = handler.batch
+        self._special = handler.wants_run or handler.batch is not None
         self._make_run = make_run
 
     def deliver(self, unit: Unit) -> Awaitable[Any]:
         """The handler's own coroutine, with nothing around it: this is the hot path."""
+        if not self._special:
+            spec = unit.spec
+            return self._fn(*spec.args, **spec.kwargs)  # type: ignore[no-any-return]
         return self.call(unit)  # type: ignore[no-any-return]
 
     def call(self, unit: Unit) -> Any:

@@ -35,7 +35,7 @@ local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'WITHSCORES', 'L
 local ids, scores = {}, {}
 for at = 1, #found, 2 do
   ids[#ids + 1] = found[at]
-  scores[#scores + 1] = tonumber(found[at + 1])
+  scores[#scores + 1] = found[at + 1]
 end
 if #ids > 0 then take(waiting, ids, scores) end
 if #taken < limit and redis.call('ZCARD', parked) > 0 then

@@ -40,7 +40,7 @@ for i, id in ipairs(named) do
   local due = in_line[i] and tonumber(in_line[i])
   if due and due <= now then
     ids[#ids + 1] = id
-    scores[#scores + 1] = due
+    scores[#scores + 1] = in_line[i]
   elseif set_aside[i] then
     aside[#aside + 1] = id
   end

@@ -12,15 +12,38 @@
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, next due (0: the job ends), outcome, keep,
---        result, error] * n; outcome 0 failed, 1 succeeded, 2 skipped, 3 cancelled; keep: seconds
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token (8 bytes), next due (text, '' for none), outcome] * n;
+--        outcome 0 failed, 1 succeeded, 2 skipped, 3 cancelled; +8 for an extra run; +16 if keep (s), result and error
+--        follow
 -- RETURN {1, lost, head}: the ids whose claim was lost (nothing changed for them); head: the first in line, or -1
 -- USES   call, records, claims, moves, settle
 if answered then return answered end
 local COUNTERS = {[FAILED] = 'failed', [SUCCEEDED] = 'succeeded', [SKIPPED] = 'skipped', [CANCELLED] = 'cancelled'}
+local EXTRA_RUN, MORE = 8, 16
 local flat = cmsgpack.unpack(items)
-local ids, raws = ids_and_claims(flat, 7)
+local plain_owner = string.char(0, #owner) .. owner
+local any_errors = redis.call('EXISTS', errors) == 1
 local lost, told, tally = {}, {}, {[0] = 0, 0, 0, 0}
+
+local ids, tokens, nexts, outcomes, extras, more = {}, {}, {}, {}, {}, {}
+local at, n = 1, 0
+while at <= #flat do
+  n = n + 1
+  ids[n], tokens[n], nexts[n] = flat[at], flat[at + 1], flat[at + 2]
+  local outcome = flat[at + 3]
+  at = at + 4
+  if outcome >= MORE then
+    outcome = outcome - MORE
+    more[n] = {flat[at], flat[at + 1], flat[at + 2]}
+    at = at + 3
+  end
+  if outcome >= EXTRA_RUN then
+    outcome = outcome - EXTRA_RUN
+    extras[n] = true
+  end
+  outcomes[n] = outcome
+end
+local raws = redis.call('HMGET', claims, unpack(ids))
 
 local function count(record, outcome)
   return counted(record, outcome == SUCCEEDED and 1 or 0, outcome == FAILED and 1 or 0, outcome == SKIPPED and 0 or 1)
@@ -34,40 +57,46 @@ local function keep_record(id, record)
   set(jobs, id, record)
 end
 
-local function finish(id, claim, at)
-  local next_due, outcome, keep, result, err = flat[at + 3], flat[at + 4], flat[at + 5], flat[at + 6], flat[at + 7]
-  leave(working, id)
+local left, unclaimed, ended = list_of(out, working), list_of(unset, claims), list_of(unset, jobs)
+local function finish(id, raw, next_due, outcome, extra, rest)
+  left[#left + 1] = id
   local record
-  if next_due > 0 then
+  if next_due ~= '' then
     record = record_of(id)
-    if record then record = count(record, outcome) else next_due = 0 end
-  else
+    if record then record = count(record, outcome) else next_due = '' end
+  elseif extra then
     local parent = parent_of(id)
-    local of = parent and record_of(parent)
+    local of = record_of(parent)
     if of then keep_record(parent, count(of, outcome)) end
   end
-  if claim.intent > 0 then
-    local verdict, put = obeyed(id, claim, record, next_due, true)
+  if string.byte(raw, 23) > 0 then
+    local verdict, put = obeyed(id, read_claim(raw), record, tonumber(next_due) or 0, true)
     if verdict then return end
     record = put
   end
-  if next_due == 0 then return end_job(id, keep, outcome, result) end
-  keep_record(id, record)
-  drop(claims, id)
-  enter(waiting, next_due, id)
-  if err ~= '' then set(errors, id, err) end
+  if next_due ~= '' then
+    keep_record(id, record)
+    unclaimed[#unclaimed + 1] = id
+    enter(waiting, next_due, id)
+    if rest and rest[3] ~= '' then set(errors, id, rest[3]) end
+  elseif rest then
+    end_job(id, rest[1], outcome, rest[2])
+  else
+    ended[#ended + 1] = id
+    unclaimed[#unclaimed + 1] = id
+    if any_errors then drop(errors, id) end
+  end
 end
 
-for i, id in ipairs(ids) do
-  local at = (i - 1) * 7
-  local claim = held_by(raws[i], flat[at + 2], owner)
-  if claim then
-    finish(id, claim, at)
-    local outcome = flat[at + 4]
+for i = 1, n do
+  local id, raw, outcome = ids[i], raws[i], outcomes[i]
+  -- Held: the token is this one and so is the owner.
+  if raw and string.sub(raw, 1, 8) == tokens[i]
+    and (string.sub(raw, 23) == plain_owner or read_claim(raw).owner == owner) then
+    finish(id, raw, nexts[i], outcome, extras[i], more[i])
     tally[outcome] = tally[outcome] + 1
     told[#told + 1] = id
-    told[#told + 1] = claim.due
-    told[#told + 1] = claim.attempt
+    told[#told + 1] = string.sub(raw, 9, 20)
     told[#told + 1] = outcome
   else
     lost[#lost + 1] = id
@@ -75,7 +104,7 @@ for i, id in ipairs(ids) do
 end
 apply()
 forget()
-for outcome, n in pairs(tally) do
-  if n > 0 then redis.call('HINCRBY', meta, COUNTERS[outcome], n) end
+for outcome, times in pairs(tally) do
+  if times > 0 then redis.call('HINCRBY', meta, COUNTERS[outcome], times) end
 end
 return commit({1, lost, head()}, 'finish', told)

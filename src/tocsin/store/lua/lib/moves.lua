@@ -1,29 +1,35 @@
 -- moves: collect what a script will change, then change it: removals first, so that it passes on a full server.
+-- Loops over a batch take the lists themselves and append to them.
 local out, into, fields, unset = {}, {}, {}, {}
 
+local function list_of(lists, key)
+  local list = lists[key]
+  if not list then
+    list = {}
+    lists[key] = list
+  end
+  return list
+end
+
 local function leave(zset, id)
-  local list = out[zset]
-  if not list then list = {}; out[zset] = list end
+  local list = list_of(out, zset)
   list[#list + 1] = id
 end
 
 local function enter(zset, score, id)
-  local list = into[zset]
-  if not list then list = {}; into[zset] = list end
+  local list = list_of(into, zset)
   list[#list + 1] = score
   list[#list + 1] = id
 end
 
 local function set(hash, id, value)
-  local list = fields[hash]
-  if not list then list = {}; fields[hash] = list end
+  local list = list_of(fields, hash)
   list[#list + 1] = id
   list[#list + 1] = value
 end
 
 local function drop(hash, id)
-  local list = unset[hash]
-  if not list then list = {}; unset[hash] = list end
+  local list = list_of(unset, hash)
   list[#list + 1] = id
 end
 

@@ -2,15 +2,46 @@
 -- What this worker has no handler for, or cannot read, is parked where a worker that can finds it.
 local LARGEST = 4 * 1024 * 1024
 
+-- Handlers by the four bytes of their digest, as they stand in a record's header.
 local known
 if handlers ~= '' then
   known = {}
-  for at = 1, #handlers, 4 do known[struct.unpack('>I4', handlers, at)] = true end
+  for at = 1, #handlers, 4 do known[string.sub(handlers, at, at + 3)] = true end
 end
-local timeout_given = tonumber(timeout)
 
 local function understood(record)
-  return readable(record) and (not known or known[handler_of(record)])
+  return readable(record) and (not known or known[string.sub(record, 20, 23)])
+end
+
+-- Deadlines by the four bytes of a timeout: a batch has few different ones.
+local timeout_given = tonumber(timeout)
+local deadlines = {}
+local function deadline_of(record)
+  local bytes = string.sub(record, 6, 9)
+  local known_deadline = deadlines[bytes]
+  if not known_deadline then
+    local ms = timeout_given > 0 and timeout_given or timeout_of(record)
+    known_deadline = string.format('%.0f', now + ms)
+    deadlines[bytes] = known_deadline
+  end
+  return known_deadline
+end
+
+-- Claims of runs that were never claimed before differ in their due only.
+local before_due = struct.pack('>I8', token)
+local after_due = struct.pack('>I4I2BBc0', 1, 0, 0, #owner, owner)
+local firsts = {}
+local function first_claim(score)
+  local claim = firsts[score]
+  if not claim then
+    claim = before_due .. struct.pack('>I8', tonumber(score)) .. after_due
+    firsts[score] = claim
+  end
+  return claim
+end
+
+local function next_claim(raw)
+  return before_due .. string.sub(raw, 9, 23) .. string.sub(after_due, 8)
 end
 
 -- The answer of a call is rebuilt from what is still held by its token, so that it can be given again.
@@ -32,17 +63,19 @@ end
 local taken, parkings, bytes = {}, {}, 0
 local all_records, all_claims = {}, {}
 
-local function park_due(zset, id, due, raw)
+local function park_due(id, score, raw)
   parkings[#parkings + 1] = id
-  leave(zset, id)
+  leave(waiting, id)
   enter(parked, now, id)
-  if not raw then set(claims, id, write_claim(fresh_claim(due))) end
+  if not raw then set(claims, id, write_claim(fresh_claim(tonumber(score)))) end
 end
 
--- `ids` and `scores` in step. Stops early when the records have filled the answer.
+-- `ids` and `scores` (text) in step. Stops early when the records have filled the answer.
 local function take(zset, ids, scores)
   local widest = tonumber(redis.call('HGET', meta, 'widest') or 0)
   local step = math.max(1, math.min(1000, math.floor(LARGEST / math.max(widest, 1))))
+  local left, entered, claimed = list_of(out, zset), list_of(into, working), list_of(fields, claims)
+  local n, pairs_n = #taken, #entered
   for first = 1, #ids, step do
     if bytes >= LARGEST then return end
     local to = math.min(first + step - 1, #ids)
@@ -51,21 +84,17 @@ local function take(zset, ids, scores)
     for i = first, to do
       local id, record, raw = ids[i], records[i - first + 1], raws[i - first + 1]
       if understood(record) then
-        local due, attempt, recoveries, intent = scores[i], 1, 0, 0
-        if raw then
-          local _
-          _, due, attempt, recoveries, intent = struct.unpack('>I8I8I4I2B', raw)
-        end
-        local claim = struct.pack('>I8I8I4I2BBc0', token, due, attempt, recoveries, intent, #owner, owner)
-        leave(zset, id)
-        enter(working, now + (timeout_given > 0 and timeout_given or timeout_of(record)), id)
-        set(claims, id, claim)
-        taken[#taken + 1] = id
-        all_records[#all_records + 1] = record
-        all_claims[#all_claims + 1] = claim
+        local claim = raw and next_claim(raw) or first_claim(scores[i])
+        left[#left + 1] = id
+        entered[pairs_n + 1], entered[pairs_n + 2] = deadline_of(record), id
+        claimed[#claimed + 1] = id
+        claimed[#claimed + 1] = claim
+        pairs_n = pairs_n + 2
+        n = n + 1
+        taken[n], all_records[n], all_claims[n] = id, record, claim
         bytes = bytes + #record
       elseif zset == waiting then
-        park_due(zset, id, scores[i], raw)
+        park_due(id, scores[i], raw)
       end
     end
   end
@@ -79,7 +108,7 @@ local function take_parked(ids)
     local claim = raw and read_claim(raw)
     if claim and not has(claim.intent, UNREADABLE) and claim.due <= now then
       fit[#fit + 1] = ids[i]
-      scores[#scores + 1] = claim.due
+      scores[#scores + 1] = string.format('%.0f', claim.due)
     end
   end
   if #fit > 0 then take(parked, fit, scores) end
