@@ -109,7 +109,7 @@ class Place:
 
 def ask(server: EmbeddedServer, *command: str | int) -> Any:
     with contextlib.closing(redis.Redis.from_url(server.url, retry=None)) as connection:
-        return connection.execute_command(*command)
+        return connection.execute_command(*command)  # type: ignore[no-untyped-call]
 
 
 def pid(server: EmbeddedServer) -> int:

@@ -102,6 +102,11 @@ class Tocsin:
 
         return declare
 
+    def refuse_declared(self, name: str) -> None:
+        """For patterns that keep a queue of their own: workers of this app must not serve it."""
+        if name in self._registry.queues:
+            raise InvalidArgument(f"queue {name!r} is declared on this app: choose another name")
+
     # Opening
 
     async def __aenter__(self) -> Self:

@@ -195,6 +195,10 @@ class Store:
                 await self.reopen(queue)
                 return await self._patiently(lambda: self.call(call))  # type: ignore[no-any-return]
 
+    async def repeat(self, call: Call) -> list[Any]:
+        """A call of a session that its owner keeps, repeated until it is answered, for a while."""
+        return await self._patiently(lambda: self.call(call))  # type: ignore[no-any-return]
+
     async def call(self, call: Call) -> list[Any]:
         """Once. Raises StoreUnavailable if the answer did not come: repeat it with the same seq."""
         keys = call.queue.keys_of(call.script, call.partition)
