@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 from tocsin.app import options
 from tocsin.app.bulk import Bulk, each
@@ -60,6 +60,21 @@ class Tocsin:
     def queue(self, name: str, *, order: str = "due", partitions: int | None = None) -> Queue:
         """Declare a queue. Its order and partitions live in Redis and must be declared the same everywhere."""
         return self._registry.queue(name, order=order, partitions=partitions)
+
+    @overload
+    def job(self, fn: Callable[..., Any]) -> Handler: ...
+
+    @overload
+    def job(
+        self,
+        *,
+        queue: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        name: str | None = None,
+        executor: Literal["thread", "process"] | None = None,
+        batch: int | None = None,
+    ) -> Callable[[Callable[..., Any]], Handler]: ...
 
     def job(
         self,

@@ -30,6 +30,8 @@ log = structlog.get_logger("tocsin.fetch")
 AHEAD_S = 0.1
 QUICK_S = 0.05
 MOST_AHEAD = 4000
+# Runs claimed in one pass: while the server claims the next ones, the runners have these.
+MOST_PER_PASS = 2000
 
 
 class Fetcher:
@@ -126,12 +128,20 @@ class Fetcher:
         return min(self._pool.permits * AHEAD_S / max(slowest, 1e-6), MOST_AHEAD)
 
     def _wishes(self, lane: Lane, now: float, units: float) -> list[tuple[Lane, Wish]]:
-        count = lane.queue.partitions
-        room = int(min(units, LARGEST_BATCH * count))
-        order = [(lane.turn + i) % count for i in range(count)]
+        """As many from each partition as are known to be due there; equal parts where that is not known."""
+        count, room = lane.queue.partitions, int(min(units, MOST_PER_PASS))
+        order = [(lane.start + i) % count for i in range(count)]
         due = [partition for partition in order if lane.next_due[partition] <= now]
-        each = max(1, room // len(due))
-        return [(lane, Wish(lane.queue, partition, min(each, LARGEST_BATCH))) for partition in due[:room]]
+        equal = max(1, room // len(due))
+        wishes: list[tuple[Lane, Wish]] = []
+        for partition in due:
+            limit = min(room, max(lane.left[partition], equal), LARGEST_BATCH)
+            if limit < 1:
+                break
+            wishes.append((lane, Wish(lane.queue, partition, limit)))
+            lane.start = partition + 1
+            room -= limit
+        return wishes
 
     def _hand_on(self, due: list[Lane], now: float) -> None:
         """No permit for what is due: tell an idle worker, once per due time."""
@@ -172,6 +182,7 @@ class Fetcher:
 
     def _learn(self, lane: Lane, partition: int, answer: Claimed) -> None:
         lane.next_due[partition] = answer.next_due if answer.next_due >= 0 else math.inf
+        lane.left[partition] = answer.left
         if answer.parked:
             self._ring(lane, partition)
 

@@ -19,7 +19,11 @@ class Lane:
         self.name = queue.name
         # 0: ask now. Infinity: nothing known, a bell or the fallback poll will tell.
         self.next_due: list[float] = [0.0] * queue.partitions
+        # How many more were due when each partition was asked last.
+        self.left = [0] * queue.partitions
+        # Where the next fallback poll looks, and where the next claim begins.
         self.turn = 0
+        self.start = 0
         # Units claimed and not ended.
         self.busy = 0
         # Outcomes not sent yet, by verb and partition.

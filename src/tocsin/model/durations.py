@@ -30,7 +30,10 @@ def _seconds(value: Duration, what: str) -> float:
     if isinstance(value, bool):
         raise InvalidArgument(f"{what} must be a number, a timedelta or text like '30s', not {value!r}")
     if isinstance(value, (int, float)):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):

@@ -88,7 +88,7 @@ class Retry(Struct, frozen=True, array_like=True):
     def __post_init__(self) -> None:
         if not isinstance(self.retries, int) or isinstance(self.retries, bool) or self.retries < 0:
             raise InvalidArgument(f"retries must be a whole number from 0, not {self.retries!r}")
-        if not math.isfinite(self.factor) or self.factor < 1:
+        if not isinstance(self.factor, (int, float)) or not math.isfinite(self.factor) or self.factor < 1:
             raise InvalidArgument(f"factor must be a number from 1, not {self.factor!r}")
         force_setattr(self, "interval", seconds(self.interval, "the retry interval"))
         force_setattr(self, "jitter", seconds(self.jitter, "the retry jitter"))
@@ -100,7 +100,7 @@ class Retry(Struct, frozen=True, array_like=True):
         try:
             wait = self.interval * self.factor**retry
         except OverflowError:
-            wait = math.inf
+            wait = math.inf if self.interval else 0.0
         if self.max_interval is not None:
             wait = min(wait, self.max_interval)
         return min(wait, 1000 * 365 * 86_400.0) + self.jitter * chance

@@ -261,6 +261,9 @@ def main(folder: str, socket: str, binary: str) -> None:
         os._exit(0)
     _detach()
     Keeper(socket, binary).keep()
+    # A server that was killed leaves its socket.
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(socket)
     # Before users.lock, which our end releases: who gets that one must find no keeper.
     lock.close()
     os._exit(0)

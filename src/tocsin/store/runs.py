@@ -39,6 +39,8 @@ class Claimed(msgspec.Struct, frozen=True):
     now: Millis
     next_due: Millis
     parked: int
+    # How many more were due at that time.
+    left: int = 0
     lease_over: bool = False
 
 
@@ -102,12 +104,12 @@ class Runs:
         self._store.clock.observe(now, sent, received)
         if answer[0] == LEASE_OVER:
             return Claimed([], now, -1, 0, lease_over=True)
-        _, _, token, ids, records, raws, next_due, parked = answer
+        _, _, token, ids, records, raws, next_due, parked, left = answer
         claims = [
             _claim(call, token, member, record, raw, now)  # type: ignore[arg-type]
             for member, record, raw in zip(ids, records, raws, strict=True)  # type: ignore[call-overload]
         ]
-        return Claimed(claims, now, int(next_due), int(parked))  # type: ignore[call-overload]
+        return Claimed(claims, now, int(next_due), int(parked), int(left))  # type: ignore[call-overload]
 
     def settle(self, verb: str, queue: OpenQueue, partition: int, items: Sequence[Item]) -> Call:
         """The call that ends at most 1000 claims of one partition; items as packed below."""

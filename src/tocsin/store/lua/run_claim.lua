@@ -15,19 +15,18 @@
 -- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, limit
 --        lease: no claim after this server time; handlers: the u32 digests this worker knows, '' for any;
 --        timeout: ms instead of the records' own, 0 for theirs
--- RETURN {1, now, token, ids, records, claims, next, parked}: next is when the first of those left is due, -1
---        for none; parked is how many were set aside for workers that know them; {-3, now}: the lease is over
+-- RETURN {1, now, token, ids, records, claims, next, parked, left}: next is when the first of those left is due, -1
+--        for none; parked is how many were set aside for workers that know them; left is how many more are due now;
+--        {-3, now}: the lease is over
 -- USES   call, records, claims, moves, take
-local function next_due()
+local function with_rest(reply)
   local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
-  return first[2] and tonumber(first[2]) or -1
+  reply[7], reply[8] = first[2] and tonumber(first[2]) or -1, #parkings
+  reply[9] = reply[7] < 0 and 0 or reply[7] > now and 0 or redis.call('ZCOUNT', waiting, '-inf', now)
+  return reply
 end
 
-if answered then
-  local again = told(unpack(answered))
-  again[7], again[8] = next_due(), 0
-  return again
-end
+if answered then return with_rest(told(unpack(answered))) end
 if now > tonumber(lease) then return {-3, now} end
 
 limit = math.min(tonumber(limit), 1000)
@@ -41,6 +40,4 @@ if #ids > 0 then take(waiting, ids, scores) end
 if #taken < limit and redis.call('ZCARD', parked) > 0 then
   take_parked(redis.call('ZRANDMEMBER', parked, math.min(50, limit - #taken)))
 end
-local reply = finish_taking()
-reply[7], reply[8] = next_due(), #parkings
-return reply
+return with_rest(finish_taking())

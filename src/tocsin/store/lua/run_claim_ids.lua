@@ -26,11 +26,12 @@ local function next_due()
   return soonest
 end
 
-if answered then
-  local again = told(unpack(answered))
-  again[7], again[8] = next_due(), 0
-  return again
+local function with_rest(reply)
+  reply[7], reply[8], reply[9] = next_due(), #parkings, 0
+  return reply
 end
+
+if answered then return with_rest(told(unpack(answered))) end
 if now > tonumber(lease) then return {-3, now} end
 
 local ids, scores, aside = {}, {}, {}
@@ -47,6 +48,4 @@ for i, id in ipairs(named) do
 end
 if #ids > 0 then take(waiting, ids, scores) end
 if #aside > 0 then take_parked(aside) end
-local reply = finish_taking()
-reply[7], reply[8] = next_due(), #parkings
-return reply
+return with_rest(finish_taking())

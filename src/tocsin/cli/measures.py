@@ -1,0 +1,327 @@
+"""What `tocsin bench` measures: this design's own numbers, each with its bar.
+
+One embedded server, one process that produces and works, a handler that does nothing, 200-byte payloads. The machine
+decides the absolute numbers; the ratios within one run are what can be compared between machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec import Struct
+
+from tocsin.app import Tocsin, options
+from tocsin.engine.catalog import Handler
+from tocsin.engine.unit import Unit
+from tocsin.model import codec
+from tocsin.model.clock import Clock
+from tocsin.model.durations import moment
+from tocsin.model.job import Every, Queue
+from tocsin.store.runs import SUCCEEDED, Claimed, Runs, Wish, finish_item
+from tocsin.store.scripts import script
+from tocsin.store.store import Store
+from tocsin.worker import Settings, Worker
+
+PAYLOAD = "x" * 195
+SMALL_PAYLOAD = "x" * 95
+
+
+class Measure(Struct, frozen=True):
+    """A number, its bar, and whether it clears it. `at_least`: more is better."""
+
+    what: str
+    value: float
+    unit: str
+    bar: float | None = None
+    at_least: bool = True
+
+    @property
+    def good(self) -> bool | None:
+        if self.bar is None:
+            return None
+        return self.value >= self.bar if self.at_least else self.value <= self.bar
+
+
+class Bench:
+    """Holds the app; each method is one measurement on an empty server."""
+
+    def __init__(self, app: Tocsin, scale: float) -> None:
+        self._app = app
+        self._scale = scale
+        self.starts: list[tuple[float, int]] = []
+
+        app.queue("bare")
+
+        @app.job(name="bench.nothing")
+        async def nothing(payload: str) -> None:
+            pass
+
+        self._nothing: Handler = nothing
+
+    @property
+    def _store(self) -> Store:
+        return self._app.store
+
+    def _n(self, full: int) -> int:
+        return max(1000, int(full * self._scale))
+
+    async def all(self) -> AsyncIterator[Measure]:
+        """In an order in which none disturbs the next."""
+        steps: list[Callable[[], Awaitable[list[Measure]]]] = [
+            self.drain, self.one_by_one, self.burst, self.idle_latency, self.steady, self.idle_worker,
+            self.recurring, self.memory, self.cpu_by_size,
+        ]  # fmt: skip
+        for step in steps:
+            await self._store.client.flushall()
+            for queue in ("default", "bare"):
+                await self._store.reopen(await self._store.open_queue(Queue(queue)))
+            gc.collect()
+            for measure in await step():
+                yield measure
+
+    # Throughput
+
+    async def drain(self) -> list[Measure]:
+        n = self._n(200_000)
+        bare = await self._bare(n)
+        began = time.perf_counter()
+        await self._app.enqueue_many(self._nothing, ((PAYLOAD,) for _ in range(n)))
+        put = n / (time.perf_counter() - began)
+        async with self._worker() as worker:
+            began = time.perf_counter()
+            await _until(lambda: worker.pool.ran >= n and worker.finisher.idle())
+            drained = n / (time.perf_counter() - began)
+        return [
+            Measure("bulk put", put, "jobs/s", 80_000),
+            Measure("drain", drained, "runs/s", 80_000),
+            Measure("the same scripts called bare", bare, "runs/s"),
+            Measure("drain against bare", drained / bare, "", 0.45),
+        ]
+
+    async def _bare(self, n: int) -> float:
+        """Claim and finish in batches of 1000 without a worker around them."""
+        queue = await self._store.open_queue(Queue("bare"))
+        await self._app.enqueue_many(self._nothing, ((PAYLOAD,) for _ in range(n)), queue="bare")
+        runs = Runs(self._store, "bare.1")
+        began, done = time.perf_counter(), 0
+        while done < n:
+            for partition in range(queue.partitions):
+                [answer] = await runs.claim([Wish(queue, partition, 1000)], lease=1e15)
+                assert isinstance(answer, Claimed)
+                if answer.claims:
+                    items = [finish_item(claim, 0, SUCCEEDED) for claim in answer.claims]
+                    await self._store.call(runs.settle("finish", queue, partition, items))
+                    done += len(items)
+        return n / (time.perf_counter() - began)
+
+    async def one_by_one(self) -> list[Measure]:
+        n = self._n(10_000)
+        bare = await self._bare_calls(n)
+        began = time.perf_counter()
+        for _ in range(n):
+            await self._app.enqueue(self._nothing, PAYLOAD, delay=3600)
+        rate = n / (time.perf_counter() - began)
+        return [
+            Measure("put one by one, awaited", rate, "jobs/s"),
+            Measure("put one by one against a bare EVALSHA", rate / bare, "", 0.7),
+        ]
+
+    async def _bare_calls(self, n: int) -> float:
+        """The same script and arguments as a put, straight through redis-py."""
+        queue = await self._store.open_queue(Queue("bare"))
+        put, keys = script("job_put"), queue.keys_of(script("job_put"), 0)
+        record = codec.text(options.plan(self._nothing, (PAYLOAD,), {}).record(keep=0, recurring=False))
+        began = time.perf_counter()
+        for number in range(n):
+            parts = [codec.text(b"bare-%d" % number), codec.integer(3_600_000), b"\x01", b"\x00", b"\x00", record]
+            args = [queue.epochs[0], "", "bare", number + 1, codec.array(6, parts)]
+            await self._store.client.evalsha(put.sha, len(keys), *keys, *args)  # type: ignore[arg-type]
+        return n / (time.perf_counter() - began)
+
+    async def recurring(self) -> list[Measure]:
+        """100 000 schedules whose interval asks for a little more than 60 000 runs a second, spread evenly."""
+        n, offered, seconds = self._n(100_000), 65_000 * min(1.0, self._scale * 4), 10.0
+        interval = Every(n / offered)
+        rows = ((f"schedule-{number:023d}", interval, (PAYLOAD,)) for number in range(n))
+        await self._app.schedule_many(self._nothing, rows, jitter=interval.interval)
+        async with self._worker() as worker:
+            await asyncio.sleep(interval.interval + 1)
+            before, self.starts, began = worker.pool.ran, [], time.perf_counter()
+            await asyncio.sleep(seconds)
+            rate = (worker.pool.ran - before) / (time.perf_counter() - began)
+            late = self._lateness()
+        return [
+            Measure(f"recurring, {n} schedules", rate, "runs/s", 60_000 * min(1.0, self._scale * 4)),
+            Measure("  lateness p99", _percentile(late, 99), "ms", 20, at_least=False),
+        ]
+
+    # Latency
+
+    async def burst(self) -> list[Measure]:
+        n = self._n(10_000)
+        async with self._worker(warm=True):
+            server_now = self._store.clock.server_ms()
+            due = int(server_now) + 1500
+            await self._app.enqueue_many(self._nothing, ((PAYLOAD,) for _ in range(n)), at=moment(due))
+            self.starts = []
+            await _until(lambda: len(self.starts) >= n)
+            last = max(self._lateness()) / 1000
+        return [Measure(f"{n} due at once: the last starts after", last, "s", 0.2, at_least=False)]
+
+    async def idle_latency(self) -> list[Measure]:
+        async with self._worker(warm=True):
+            waits = []
+            for _ in range(300):
+                await asyncio.sleep(0.01)
+                self.starts = []
+                began = time.monotonic()
+                await self._app.enqueue(self._nothing, PAYLOAD)
+                await _until(lambda: bool(self.starts), 0.0002)
+                waits.append((self.starts[0][0] - began) * 1000)
+        return [Measure("idle: from enqueue to start, p99", _percentile(waits, 99), "ms", 5, at_least=False)]
+
+    async def steady(self) -> list[Measure]:
+        async with self._worker(warm=True):
+            self.starts = []
+            for _ in range(500):
+                await self._app.enqueue(self._nothing, PAYLOAD, delay=0.5)
+                await asyncio.sleep(0.01)
+            await _until(lambda: len(self.starts) >= 500)
+            late = self._lateness()
+        return [Measure("at 100 runs/s: lateness p99", _percentile(late, 99), "ms", 5, at_least=False)]
+
+    async def idle_worker(self) -> list[Measure]:
+        async with self._worker(warm=True):
+            await asyncio.sleep(1)
+            seconds = 10.0
+            commands, cpu = await self._commands(), _own_cpu()
+            await asyncio.sleep(seconds)
+            commands, cpu = await self._commands() - commands - 1, _own_cpu() - cpu
+        return [
+            Measure("idle worker: CPU", 100 * cpu / seconds, "%", 1, at_least=False),
+            Measure("idle worker: commands", commands / seconds, "/s", 10, at_least=False),
+        ]
+
+    # Cost
+
+    async def memory(self) -> list[Measure]:
+        n = self._n(200_000)
+        before = await self._info("memory", "used_memory")
+        rows = ((f"schedule-{number:023d}", Every("1h"), (SMALL_PAYLOAD,)) for number in range(n))
+        await self._app.schedule_many(self._nothing, rows)
+        used = await self._info("memory", "used_memory") - before
+        return [Measure("memory per schedule", used / n, "bytes", 420, at_least=False)]
+
+    async def cpu_by_size(self) -> list[Measure]:
+        """The server's CPU per run of the same scripts, with few and with many schedules in the set."""
+        few, many = self._n(10_000), self._n(1_000_000)
+        small = await self._cpu_per_run(few, few)
+        await self._store.client.flushall()
+        await self._store.reopen(await self._store.open_queue(Queue("default")))
+        large = await self._cpu_per_run(many, few)
+        return [
+            Measure(f"server CPU per run, {few} schedules", small, "us"),
+            Measure(f"server CPU per run, {many} schedules", large, "us"),
+            Measure("  the one against the other", large / small, "", 2, at_least=False),
+        ]
+
+    async def _cpu_per_run(self, schedules: int, wanted: int) -> float:
+        rows = ((f"schedule-{number:023d}", Every("1h"), (PAYLOAD,)) for number in range(schedules))
+        await self._app.schedule_many(self._nothing, rows, jitter="1h")
+        # Their time comes at once on this clock, so that the scripts claim them in the order of their due times.
+        self._store.clock, real = _Later(self._store.clock, 2 * 3_600_000), self._store.clock
+        try:
+            return await self._claim_and_finish(wanted)
+        finally:
+            self._store.clock = real
+
+    async def _claim_and_finish(self, wanted: int) -> float:
+        queue = await self._store.open_queue(Queue("default"))
+        runs = Runs(self._store, "cpu.1")
+        began, done, partition = await self._server_cpu(), 0, 0
+        while done < wanted:
+            partition = (partition + 1) % queue.partitions
+            [answer] = await runs.claim([Wish(queue, partition, 100)], lease=1e15)
+            assert isinstance(answer, Claimed)
+            items = [finish_item(claim, answer.now + 3_600_000, SUCCEEDED) for claim in answer.claims]
+            await self._store.call(runs.settle("finish", queue, partition, items))
+            done += len(items)
+        return (await self._server_cpu() - began) / done * 1e6
+
+    # Parts
+
+    @asynccontextmanager
+    async def _worker(self, warm: bool = False) -> AsyncIterator[Worker]:
+        worker = await self._app.worker(queues=["default"], settings=Settings())
+        deliver = self._nothing.deliver
+
+        def timed(unit: Unit) -> Awaitable[Any]:
+            self.starts.append((time.monotonic(), unit.claim.due))
+            return deliver(unit)
+
+        self.starts = []
+        self._nothing.deliver = timed
+        await worker.start()
+        if warm:
+            await self._app.enqueue_many(self._nothing, ((PAYLOAD,) for _ in range(1000)))
+            await _until(lambda: worker.pool.ran >= 1000 and worker.finisher.idle())
+            await asyncio.sleep(0.1)
+        try:
+            yield worker
+        finally:
+            await worker.stop(grace=5)
+
+    def _lateness(self) -> list[float]:
+        """Milliseconds on the server's clock from due to start."""
+        offset = self._store.clock.server_ms() - time.monotonic() * 1000
+        return [at * 1000 + offset - due for at, due in self.starts]
+
+    async def _info(self, section: str, field: str) -> float:
+        return float((await self._store.client.info(section))[field])
+
+    async def _commands(self) -> float:
+        return await self._info("stats", "total_commands_processed")
+
+    async def _server_cpu(self) -> float:
+        return await self._info("cpu", "used_cpu_user") + await self._info("cpu", "used_cpu_sys")
+
+
+class _Later:
+    """The server's clock, some time later."""
+
+    def __init__(self, clock: Clock, by_ms: int) -> None:
+        self._clock = clock
+        self._by_ms = by_ms
+
+    def override(self) -> int | None:
+        return int(self._clock.server_ms()) + self._by_ms
+
+    def server_ms(self) -> float:
+        return self._clock.server_ms() + self._by_ms
+
+    def observe(self, server_ms: float, sent: float, received: float) -> None:
+        """Nothing to learn from a time that we told."""
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+
+def _own_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _percentile(values: list[float], percent: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else float("inf")
+
+
+async def _until(condition: Callable[[], bool], pause: float = 0.002) -> None:
+    while not condition():
+        await asyncio.sleep(pause)

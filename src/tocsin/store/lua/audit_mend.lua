@@ -1,0 +1,120 @@
+-- audit_mend: bring jobs that stand where no transition leaves them back into the state machine. What a job's keys
+--        say is read here, whatever an audit has seen before; a job that is in order is left alone.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> since ms
+--        parked    ZSET    id -> since ms
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, items: msgpack [id] * n
+-- RETURN {1, codes}: a digit per id: 0 left alone, 1 mended
+-- USES   call, records, claims, moves, settle
+if answered then return answered end
+local STAGES = {waiting, working, paused, parked, dead}
+local codes, mended = {}, {}
+
+local function claim_of(id)
+  local raw = redis.call('HGET', claims, id)
+  if not raw then return nil end
+  local fine, claim = pcall(read_claim, raw)
+  -- Nobody can hold what nobody can read: as good as none, and every script that meets it would stop.
+  if not fine then drop(claims, id) end
+  return fine and claim or nil, not fine
+end
+
+-- Without a record there is nothing to run: what is left of it goes, unless an edit that waits in its claim has one.
+local function clear(id, places, claim, spoilt)
+  if claim and has(claim.intent, PUT) then return spoilt end
+  for _, stage in ipairs(places) do leave(stage, id) end
+  local failed = redis.call('HEXISTS', errors, id) == 1
+  if claim then drop(claims, id) end
+  if failed then drop(errors, id) end
+  return #places > 0 or claim or failed or spoilt
+end
+
+-- A run that nobody holds: back in line, with what its claim remembers, and what a person wished meanwhile.
+local function line_up(id, claim)
+  claim = claim or fresh_claim(now)
+  local verdict, record = obeyed(id, claim, nil, 0, false)
+  if verdict then return true end
+  if record then set(jobs, id, record) end
+  if has(claim.intent, UNREADABLE) then
+    set(claims, id, write_claim(let_go(claim)))
+    enter(parked, now, id)
+  else
+    go_back(id, claim, claim.due)
+  end
+  return true
+end
+
+-- In no stage. Somebody may be executing it right now, and is believed until its timeout is over.
+local function bring_back(id, claim)
+  if not claim or claim.token == 0 then return line_up(id, claim) end
+  local record = redis.call('HGET', jobs, id)
+  enter(working, now + (readable(record) and timeout_of(record) or 60000), id)
+  return true
+end
+
+-- A token in a claim that is not being worked on: its holder must not end a run that others may start.
+local function release(id, stage, claim)
+  local score = redis.call('ZSCORE', stage, id)
+  if has(claim.intent, PAUSE) or has(claim.intent, REMOVE) or has(claim.intent, PUT) then
+    leave(stage, id)
+    local verdict, record = obeyed(id, claim, nil, 0, false)
+    if verdict then return true end
+    if record then set(jobs, id, record) end
+    enter(stage, score, id)
+  end
+  set(claims, id, write_claim(let_go(claim)))
+  return true
+end
+
+local function set_right(id)
+  local places = {}
+  for _, stage in ipairs(STAGES) do
+    if redis.call('ZSCORE', stage, id) then places[#places + 1] = stage end
+  end
+  local remembered = redis.call('ZSCORE', done, id)
+  local claim, spoilt = claim_of(id)
+  local held = claim and claim.token > 0
+  if not remembered and redis.call('HEXISTS', results, id) == 1 then
+    drop(results, id)
+    spoilt = true
+  end
+  if redis.call('HEXISTS', jobs, id) == 0 then return clear(id, places, claim, spoilt) end
+  if #places == 0 then
+    if remembered then return spoilt end
+    return bring_back(id, claim)
+  end
+  if #places == 1 and places[1] == working and not held then
+    leave(working, id)
+    return line_up(id, claim)
+  end
+  if #places == 1 and places[1] ~= working and held then return release(id, places[1], claim) end
+  if #places > 1 and held and redis.call('ZSCORE', working, id) then
+    for _, stage in ipairs(places) do
+      if stage ~= working then leave(stage, id) end
+    end
+    return true
+  end
+  return spoilt
+end
+
+for i, id in ipairs(cmsgpack.unpack(items)) do
+  codes[i] = '0'
+  if set_right(id) then
+    codes[i] = '1'
+    mended[#mended + 1] = id
+  end
+end
+local reply = {1, table.concat(codes)}
+if #mended == 0 then return reply end
+apply()
+return commit(reply, 'mend', mended)

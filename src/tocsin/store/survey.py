@@ -1,0 +1,250 @@
+"""The auditor's eyes and hands: pages of a partition, where some jobs stand at one instant, sizes, mends.
+
+Nothing here asks the server for everything at once. Every page is a cursor's, every look a bounded script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from enum import IntFlag
+from typing import Any
+
+import msgspec
+from redis.asyncio import RedisCluster
+
+from tocsin.model import codec
+from tocsin.model.durations import Millis
+from tocsin.model.errors import StoreError
+from tocsin.model.job import Queue
+from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.scripts import script
+from tocsin.store.store import OpenQueue, Store
+
+PAGE = 250
+# Bytes of values that one page may bring along: HSCAN always sends them.
+PAGE_BYTES = 1024 * 1024
+LARGEST_ERROR = 6 * 1024
+LARGEST_RESULT = 64 * 1024
+LARGEST_SESSION = 64 * 1024
+
+
+class Standing(IntFlag):
+    """What lua/audit_look.lua says of a job."""
+
+    RECORD = 1
+    WAITING = 2
+    WORKING = 4
+    PAUSED = 8
+    PARKED = 16
+    DEAD = 32
+    DONE = 64
+    CLAIM = 128
+    HELD = 256
+    UNREADABLE = 512
+    ERROR = 1024
+    RESULT = 2048
+
+    @property
+    def stages(self) -> list[str]:
+        return [name for name in STAGE_KEYS if self & Standing[name.upper()]]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a partition says of itself; None where it says nothing."""
+
+    epoch: bytes | None
+    order: str | None
+    partitions: int | None
+    sealed: bool
+    widest: int
+
+
+class Session(msgspec.Struct, frozen=True):
+    name: str
+    # Seq and time, as stored: they change with each call.
+    mark: bytes
+    at: Millis
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A server, in its own words."""
+
+    name: str
+    product: str
+    version: str
+    aof: bool
+    write_errors: list[str]
+    used_bytes: int
+    max_bytes: int
+
+
+class Survey:
+    """Looks at one namespace without opening its queues: opening would create what is missing."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._fleet = store.keys.fleet()
+
+    async def now(self) -> Millis:
+        given = self._store.clock.override()
+        if given is not None:
+            return given
+        seconds, micros = await self._store.read(lambda c: c.time())
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    async def queues(self) -> list[OpenQueue]:
+        """All that are registered, without epochs."""
+        found = await self._store.read(lambda c: c.hgetall(self._fleet["queues"]))
+        return [self._unopened(name.decode(), raw) for name, raw in sorted(found.items())]
+
+    def _unopened(self, name: str, raw: bytes) -> OpenQueue:
+        settings = codec.decode(raw)
+        queue = Queue(name, order=settings["order"], partitions=settings["partitions"])
+        return OpenQueue(queue, self._store.keys, [])
+
+    async def settings(self, queue: OpenQueue, partition: int) -> Settings:
+        names = ("epoch", "order", "partitions", "sealed", "widest")
+        meta = queue.keys[partition]["meta"]
+        epoch, order, partitions, sealed, widest = await self._store.read(lambda c: c.hmget(meta, names))
+        return Settings(
+            epoch=epoch,
+            order=None if order is None else order.decode(errors="replace"),
+            partitions=int(partitions) if partitions is not None and partitions.isdigit() else None,
+            sealed=sealed is not None,
+            widest=int(widest or 0),
+        )
+
+    # Pages
+
+    async def fields(self, queue: OpenQueue, partition: int, base: str, widest: int) -> AsyncIterator[list[bytes]]:
+        """The ids that have an entry in a hash, in no order; some may come twice."""
+        async for page in self._hash(queue.keys[partition][base], widest):
+            yield list(page)
+
+    async def members(self, queue: OpenQueue, partition: int, base: str) -> AsyncIterator[list[bytes]]:
+        """The ids in a sorted set, in no order; some may come twice."""
+        key, cursor = queue.keys[partition][base], 0
+        while True:
+            cursor, page = await self._store.read(
+                lambda c, at=cursor: c.zscan(key, at, count=PAGE)  # type: ignore[misc]
+            )
+            yield [member for member, _ in page]
+            if not cursor:
+                return
+
+    async def sessions(self, queue: OpenQueue, partition: int) -> AsyncIterator[list[Session]]:
+        async for page in self._hash(queue.keys[partition]["sessions"], LARGEST_SESSION):
+            yield [
+                Session(name.decode(errors="replace"), raw[:16], int.from_bytes(raw[8:16], "big"))
+                for name, raw in page.items()
+            ]
+
+    async def _hash(self, key: str, widest: int) -> AsyncIterator[dict[bytes, bytes]]:
+        count, cursor = max(10, min(PAGE, PAGE_BYTES // max(widest, 1))), 0
+        while True:
+            cursor, page = await self._store.read(
+                lambda c, at=cursor: c.hscan(key, at, count=count)  # type: ignore[misc]
+            )
+            yield page
+            if not cursor:
+                return
+
+    async def look(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> list[Standing]:
+        """Where they stand, all at one instant, however many a page had."""
+        look = script("audit_look")
+        keys = queue.keys_of(look, partition)
+        seen: list[Standing] = []
+        for first in range(0, len(members), PAGE):
+            items = _ids(members[first : first + PAGE])
+            seen += map(Standing, await self._store.read(lambda c, i=items: look(c, keys, [i])))  # type: ignore[misc]
+        return seen
+
+    # Sizes
+
+    async def counts(self, queue: OpenQueue, overdue_before: Millis) -> dict[str, int]:
+        """Per stage, and `done`, `claims`, `sessions`, `overdue`, over all partitions."""
+
+        async def ask(client: Any) -> Any:
+            async with client.pipeline(transaction=False) as pipe:
+                for keys in queue.keys:
+                    for stage in (*STAGE_KEYS, "done"):
+                        pipe.zcard(keys[stage])
+                    for base in ("claims", "sessions"):
+                        pipe.hlen(keys[base])
+                    pipe.zcount(keys["working"], "-inf", overdue_before)
+                return await pipe.execute()
+
+        names = (*STAGE_KEYS, "done", "claims", "sessions", "overdue")
+        found = await self._store.read(ask)
+        return {name: sum(found[i :: len(names)]) for i, name in enumerate(names)}
+
+    async def memory(self, queue: OpenQueue) -> int | None:
+        """Bytes, estimated by the server from samples; None where it does not let us ask."""
+
+        async def ask(client: Any) -> Any:
+            async with client.pipeline(transaction=False) as pipe:
+                for keys in queue.keys:
+                    for key in keys.values():
+                        pipe.memory_usage(key)
+                return await pipe.execute()
+
+        try:
+            return sum(size or 0 for size in await self._store.read(ask))
+        except StoreError:
+            return None
+
+    async def bell(self, queue: OpenQueue) -> int:
+        key = self._store.keys.bell(queue.name)
+        return int(await self._store.read(lambda c: c.llen(key)))
+
+    async def buried(self) -> list[tuple[str, Millis]]:
+        """The first hundred workers whose claims are still to be brought back, and since when."""
+        found = await self._store.read(lambda c: c.zrange(self._fleet["buried"], 0, 99, withscores=True))
+        return [(name.decode(errors="replace"), int(since)) for name, since in found]
+
+    async def nodes(self) -> list[Node]:
+        async def ask(client: Any) -> Any:
+            if not isinstance(client, RedisCluster):
+                return {self._store.address.shown: await client.info()}
+            await client.initialize()
+            return {
+                node.name: await client.execute_command("INFO", target_nodes=node) for node in client.get_primaries()
+            }
+
+        return [_node(name, info) for name, info in (await self._store.read(ask)).items()]
+
+    # Mending
+
+    async def mend(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> list[bool]:
+        """At most 250 at a time. Each is looked at again where it is changed."""
+        mended: list[bool] = []
+        for first in range(0, len(members), PAGE):
+            answer = await self._store.change("audit_mend", queue, partition, _ids(members[first : first + PAGE]))
+            mended += [code == ord("1") for code in answer[1]]
+        return mended
+
+    async def forget(self, queue: OpenQueue, partition: int, sessions: Sequence[Session]) -> int:
+        forget, dropped = script("audit_forget"), 0
+        keys = queue.keys_of(forget, partition)
+        for first in range(0, len(sessions), PAGE):
+            pairs = [part for s in sessions[first : first + PAGE] for part in (s.name.encode(), s.mark)]
+            dropped += int(await self._store.read(lambda c, i=_ids(pairs): forget(c, keys, [i])))  # type: ignore[misc]
+        return dropped
+
+
+def _ids(members: Sequence[bytes]) -> bytes:
+    return codec.array([codec.text(member) for member in members])
+
+
+def _node(name: str, info: dict[str, Any]) -> Node:
+    valkey = "valkey_version" in info
+    failed = [what for what in ("aof_last_write_status", "rdb_last_bgsave_status") if info.get(what, "ok") != "ok"]
+    return Node(
+        name=name,
+        product="Valkey" if valkey else "Redis",
+        version=str(info.get("valkey_version" if valkey else "redis_version", "?")),
+        aof=bool(info.get("aof_enabled")),
+        write_errors=failed,
+        used_bytes=int(info.get("used_memory", 0)),
+        max_bytes=int(info.get("maxmemory", 0)),
+    )
