@@ -109,7 +109,7 @@ class Worker:
         )  # fmt: skip
         self.sweep = Sweep(self.pool, self.finisher, lambda: self.runs, clock)
         self.reaper = Reaper(
-            store, self._fleet, lambda: self.runs, self._queues, clock, self._ringer.ring,
+            store, self._fleet, lambda: self.runs, self._queues, clock, self._look_again,
             self.settings.ttl_s, self.settings.beat_s,
         )  # fmt: skip
 
@@ -301,6 +301,13 @@ class Worker:
         await asyncio.to_thread(self.heart.beat)
         self.heart.start()
         self._listen()
+
+    def _look_again(self, queue: OpenQueue, partition: int) -> None:
+        """There may be work: told to ourselves too, because a bell may be heard by a worker that is stopped."""
+        if queue.name in self.lanes:
+            self.lanes[queue.name].expect(partition, 0.0)
+            self.fetcher.wake.set()
+        self._ringer.ring(queue, partition)
 
     def _queue_changed(self, lane: Lane) -> None:
         lane.next_due = [0.0] * lane.queue.partitions

@@ -92,15 +92,18 @@ class Survey:
         seconds, micros = await self._store.read(lambda c: c.time())
         return int(seconds) * 1000 + int(micros) // 1000
 
-    async def queues(self) -> list[OpenQueue]:
-        """All that are registered, without epochs."""
+    async def queues(self) -> tuple[list[OpenQueue], list[str]]:
+        """All that are registered, without epochs; and the names of those whose entry cannot be read."""
         found = await self._store.read(lambda c: c.hgetall(self._fleet["queues"]))
-        return [self._unopened(name.decode(), raw) for name, raw in sorted(found.items())]
-
-    def _unopened(self, name: str, raw: bytes) -> OpenQueue:
-        settings = codec.decode(raw)
-        queue = Queue(name, order=settings["order"], partitions=settings["partitions"])
-        return OpenQueue(queue, self._store.keys, [])
+        readable, garbled = [], []
+        for name, raw in sorted((name.decode(errors="replace"), raw) for name, raw in found.items()):
+            try:
+                queue = msgspec.convert({"name": name, **codec.decode(raw)}, Queue)
+            except (msgspec.MsgspecError, TypeError, ValueError):
+                garbled.append(name)
+            else:
+                readable.append(OpenQueue(queue, self._store.keys, []))
+        return readable, garbled
 
     async def settings(self, queue: OpenQueue, partition: int) -> Settings:
         names = ("epoch", "order", "partitions", "sealed", "widest")
@@ -116,10 +119,12 @@ class Survey:
 
     # Pages
 
-    async def fields(self, queue: OpenQueue, partition: int, base: str, widest: int) -> AsyncIterator[list[bytes]]:
-        """The ids that have an entry in a hash, in no order; some may come twice."""
+    async def fields(
+        self, queue: OpenQueue, partition: int, base: str, widest: int
+    ) -> AsyncIterator[dict[bytes, bytes]]:
+        """What a hash has for its ids, in no order; some may come twice. `widest`: bytes of its largest value."""
         async for page in self._hash(queue.keys[partition][base], widest):
-            yield list(page)
+            yield page
 
     async def members(self, queue: OpenQueue, partition: int, base: str) -> AsyncIterator[list[bytes]]:
         """The ids in a sorted set, in no order; some may come twice."""
@@ -227,13 +232,13 @@ class Survey:
         forget, dropped = script("audit_forget"), 0
         keys = queue.keys_of(forget, partition)
         for first in range(0, len(sessions), PAGE):
-            pairs = [part for s in sessions[first : first + PAGE] for part in (s.name.encode(), s.mark)]
-            dropped += int(await self._store.read(lambda c, i=_ids(pairs): forget(c, keys, [i])))  # type: ignore[misc]
+            items = _ids([part for s in sessions[first : first + PAGE] for part in (s.name.encode(), s.mark)])
+            dropped += int(await self._store.read(lambda c, i=items: forget(c, keys, [i])))  # type: ignore[misc]
         return dropped
 
 
 def _ids(members: Sequence[bytes]) -> bytes:
-    return codec.array([codec.text(member) for member in members])
+    return codec.array(len(members), map(codec.text, members))
 
 
 def _node(name: str, info: dict[str, Any]) -> Node:

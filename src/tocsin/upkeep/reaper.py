@@ -87,7 +87,7 @@ class Reaper:
         runs: Callable[[], Runs],
         queues: list[OpenQueue],
         clock: Clock,
-        ring: Callable[[OpenQueue, int], None],
+        look_again: Callable[[OpenQueue, int], None],
         ttl_s: float,
         beat_s: float,
     ) -> None:
@@ -98,7 +98,7 @@ class Reaper:
         self._runs = runs
         self._queues = queues
         self._clock = clock
-        self._ring = ring
+        self._look_again = look_again
         self._watch = Watch(ttl_s, late_s=2 * beat_s)
         self._dead: dict[str, int] = {}
         self._buried: set[str] = set()
@@ -134,6 +134,8 @@ class Reaper:
             if queue is not None:
                 for partition in range(queue.partitions):
                     brought += await self._recover(queue, partition, worker)
+                    # Also where it held nothing: it may have heard a bell and done nothing about it.
+                    self._look_again(queue, partition)
         await self._fleet.leave(worker)
         if brought:
             log.warning("runs brought back", worker=worker, runs=brought)
@@ -152,5 +154,5 @@ class Reaper:
             return 0
         if brought:
             self.recovered += brought
-            self._ring(queue, partition)
+            self._look_again(queue, partition)
         return brought

@@ -20,15 +20,15 @@ local record = redis.call('HGET', jobs, id)
 local raw = redis.call('HGET', claims, id)
 local claim = raw and read_claim(raw)
 local want = tonumber(due)
-if not readable(record) then return {1, 0, '', 0} end
+if not readable(record) then return unchanged({1, 0, '', 0}) end
 if claim and redis.call('ZSCORE', working, id) then
-  if want > 0 and claim.due ~= want then return {1, 0, '', 0} end
+  if want > 0 and claim.due ~= want then return unchanged({1, 0, '', 0}) end
   claim.intent = with(claim.intent, CANCEL)
   set(claims, id, write_claim(claim))
   apply()
   return commit({1, 2, claim.owner, claim.token}, 'cancel', {id})
 end
-if is_recurring(record) then return {1, 0, '', 0} end
+if is_recurring(record) then return unchanged({1, 0, '', 0}) end
 for _, stage in ipairs({waiting, paused, parked}) do
   local score = redis.call('ZSCORE', stage, id)
   if score and (want == 0 or want == (claim and claim.due or tonumber(score))) then
@@ -38,4 +38,4 @@ for _, stage in ipairs({waiting, paused, parked}) do
     return commit({1, 1, '', 0}, 'cancel', {id})
   end
 end
-return {1, 0, '', 0}
+return unchanged({1, 0, '', 0})

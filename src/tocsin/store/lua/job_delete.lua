@@ -45,6 +45,6 @@ for i, id in ipairs(ids) do
   if codes[i] ~= '0' then gone[#gone + 1] = id end
 end
 local reply = {1, table.concat(codes)}
-if #gone == 0 then return reply end
+if #gone == 0 then return unchanged(reply) end
 apply()
 return commit(reply, 'delete', gone)

@@ -27,12 +27,12 @@ if stage then
   code = 1
 elseif raw and redis.call('ZSCORE', working, id) then
   local claim = read_claim(raw)
-  if has(claim.intent, REMOVE) then return {1, 0} end
+  if has(claim.intent, REMOVE) then return unchanged({1, 0}) end
   claim.intent = with(claim.intent, PAUSE)
   set(claims, id, write_claim(claim))
   code = 2
 else
-  return {1, redis.call('HEXISTS', jobs, id) == 1 and 3 or 0}
+  return unchanged({1, redis.call('HEXISTS', jobs, id) == 1 and 3 or 0})
 end
 apply()
 return commit({1, code}, 'pause', {id})

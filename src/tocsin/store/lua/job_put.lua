@@ -35,10 +35,14 @@ local function line_up(due, id)
   if not earliest or due < earliest then earliest = due end
 end
 
+local function measure(record)
+  if #record > widest then widest = #record end
+end
+
 local function store(id, record)
   puts[#puts + 1] = id
   puts[#puts + 1] = record
-  if #record > widest then widest = #record end
+  measure(record)
 end
 
 local function stage_of(id)
@@ -47,10 +51,11 @@ local function stage_of(id)
   end
 end
 
--- An existing job, not working: what an edit leaves alone keeps its place.
+-- An existing job, not working: what an edit leaves alone keeps its place, a dead one too. Only a parked one is
+-- tried again, because its record may have been the reason.
 local function change(id, record, due, stage, keeps_due)
   store(id, record)
-  if keeps_due and (stage == waiting or stage == paused) then return end
+  if keeps_due and (stage == waiting or stage == paused or stage == dead) then return end
   if stage == paused then
     sets[#sets + 1] = id
     sets[#sets + 1] = write_claim(fresh_claim(due))
@@ -61,9 +66,10 @@ local function change(id, record, due, stage, keeps_due)
   line_up(due, id)
 end
 
--- While it is working nothing moves: the wish waits in the claim.
+-- While it is working nothing moves: the wish waits in the claim, with due 0 for one that leaves the run alone.
 local function intend(id, claim, record, due, keeps_due)
-  claim.put_due = keeps_due and (has(claim.intent, PUT) and claim.put_due or 0) or due
+  measure(record)
+  claim.put_due = keeps_due and (has(claim.intent, PUT) and claim.put_due or 0) or math.max(due, 1)
   claim.put_record = record
   claim.intent = with(without(claim.intent, REMOVE), PUT)
   sets[#sets + 1] = id
@@ -115,7 +121,7 @@ for i, id in ipairs(ids) do
 end
 
 local reply = {1, table.concat(codes), -1}
-if #puts == 0 and #sets == 0 then return reply end
+if #puts == 0 and #sets == 0 then return unchanged(reply) end
 if earliest then
   local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
   if earliest <= now or not first[2] or earliest < tonumber(first[2]) then reply[3] = earliest end

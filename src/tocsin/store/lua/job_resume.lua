@@ -18,12 +18,12 @@
 -- USES   call, records, claims, moves
 if answered then return answered end
 local record = redis.call('HGET', jobs, id)
-if not record then return {1, 0, -1} end
+if not record then return unchanged({1, 0, -1}) end
 local raw = redis.call('HGET', claims, id)
 local code, line = 3, -1
 if redis.call('ZSCORE', paused, id) then
   if tonumber(expected_version) > 0 and readable(record) and version_of(record) ~= tonumber(expected_version) then
-    return {1, 4, -1}
+    return unchanged({1, 4, -1})
   end
   local claim = raw and read_claim(raw) or fresh_claim(now)
   line = tonumber(due)
@@ -40,6 +40,6 @@ elseif raw and redis.call('ZSCORE', working, id) then
     code = 2
   end
 end
-if code == 3 then return {1, 3, -1} end
+if code == 3 then return unchanged({1, 3, -1}) end
 apply()
 return commit({1, code, line}, 'resume', {id})

@@ -30,6 +30,6 @@ for i, id in ipairs(cmsgpack.unpack(items)) do
   end
 end
 local reply = {1, table.concat(codes), #revived > 0 and now or -1}
-if #revived == 0 then return reply end
+if #revived == 0 then return unchanged(reply) end
 apply()
 return commit(reply, 'revive', revived)

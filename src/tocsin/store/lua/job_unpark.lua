@@ -16,7 +16,7 @@
 -- RETURN {1, code, head}: 0 not parked, 1 unparked
 -- USES   call, records, claims, moves
 if answered then return answered end
-if not redis.call('ZSCORE', parked, id) then return {1, 0, -1} end
+if not redis.call('ZSCORE', parked, id) then return unchanged({1, 0, -1}) end
 local raw = redis.call('HGET', claims, id)
 local claim = raw and read_claim(raw) or fresh_claim(now)
 claim.intent = without(claim.intent, UNREADABLE)

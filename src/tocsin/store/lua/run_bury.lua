@@ -28,7 +28,7 @@ local function bury(id, claim, err)
   local verdict, put = obeyed(id, claim, record, 0, true)
   if verdict then return end
   if has(claim.intent, CANCEL) then return end_job(id, keep_of(record), CANCELLED, '') end
-  set(jobs, id, put or record)
+  set(jobs, id, put)
   set(errors, id, err)
   set(claims, id, write_claim(let_go(claim)))
   enter(dead, now, id)

@@ -10,7 +10,9 @@
 if answered then return answered end
 local raw = redis.call('HGET', claims, id)
 local claim = raw and read_claim(raw)
-if not claim or claim.token ~= tonumber(claim_token) or claim.owner ~= owner or claim.token == 0 then return {1, 0} end
+if not claim or claim.token ~= tonumber(claim_token) or claim.owner ~= owner or claim.token == 0 then
+  return unchanged({1, 0})
+end
 local deadline = now + tonumber(by_ms)
 redis.call('ZADD', working, 'XX', deadline, id)
 return commit({1, deadline}, 'extend', {id, deadline})

@@ -42,7 +42,7 @@ local function overdue_ones()
 end
 
 if owner == '' then overdue_ones() else walk() end
-if #ids == 0 then return {1, cursor, ids, -1} end
+if #ids == 0 then return unchanged({1, cursor, ids, -1}) end
 
 for _, id in ipairs(ids) do
   local claim = found[id]

@@ -29,6 +29,14 @@ end
 local token = math.max(tonumber(about[4] or 0) + 1, micros)
 local version = tonumber(about[3] or 0) + 1
 
+-- Nothing changed but the seq: a late copy of this call, which may find something to do, must stay refused.
+-- The removal comes first, so that it passes on a full server.
+local function unchanged(reply)
+  redis.call('HDEL', sessions, session)
+  redis.call('HSET', sessions, session, struct.pack('>I8I8', seq, now) .. cmsgpack.pack(reply))
+  return reply
+end
+
 -- Remember the answer, count the call, tell the events. Events are bounded by count and, as if all were as
 -- large as this one, by bytes; a reader sees a gap in their seq.
 local function commit(reply, kind, what)

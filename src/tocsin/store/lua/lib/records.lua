@@ -19,10 +19,12 @@ local function with_version(record, number)
 end
 
 local function with_counts_of(record, old)
+  if not readable(old) then return record end
   return string.sub(record, 1, 27) .. string.sub(old, 28, 39) .. string.sub(record, 40)
 end
 
 local function counted(record, succeeded, failed, attempts)
+  if not readable(record) then return record end
   local s, f, a = struct.unpack('>I4I4I4', record, 28)
   return string.sub(record, 1, 27) .. struct.pack('>I4I4I4', s + succeeded, f + failed, a + attempts)
     .. string.sub(record, 40)

@@ -49,7 +49,7 @@ local function obeyed(id, claim, record, next_due, ended)
     local old = record or redis.call('HGET', jobs, id)
     record = old and with_counts_of(claim.put_record, old) or claim.put_record
     if claim.put_due > 0 then due = claim.put_due end
-    if due == 0 and ended then return nil end
+    if due == 0 and ended then return nil, record end
   end
   if has(intent, PAUSE) and not (ended and due == 0) then
     set(claims, id, write_claim(due > 0 and fresh_claim(due) or let_go(claim)))

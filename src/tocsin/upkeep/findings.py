@@ -1,0 +1,169 @@
+"""What an audit can find, in words: what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from tocsin.store.survey import Standing
+
+# wrong: an invariant is broken, or jobs are in danger. warning: look at it. note: good to know.
+Level = Literal["wrong", "warning", "note"]
+EXAMPLES = 5
+_REPAIR = "`tocsin doctor --repair`"
+
+
+class Kind(Struct, frozen=True):
+    level: Level
+    what: str
+    todo: str
+
+
+KINDS: dict[str, Kind] = {
+    "no-stage": Kind("wrong", "jobs are in no stage and would never run", f"{_REPAIR} puts them back in line"),
+    "no-record": Kind("wrong", "ids are in a stage but have no record", f"{_REPAIR} takes them out"),
+    "two-stages": Kind(
+        "wrong",
+        "jobs are in two stages at once",
+        f"{_REPAIR} settles those that a worker holds; take the others out of the stage that is wrong (ZREM)",
+    ),
+    "held-not-working": Kind("wrong", "claims are held although their job is not working", f"{_REPAIR} lets them go"),
+    "working-unclaimed": Kind(
+        "wrong",
+        "jobs are working but nobody holds their claim",
+        f"{_REPAIR} puts them back in line; without it they come back after their deadline",
+    ),
+    "unreadable-claim": Kind(
+        "wrong", "claims cannot be read, and stop every script that meets them", f"{_REPAIR} drops them"
+    ),
+    "done-and-alive": Kind(
+        "wrong", "ids are remembered as done and exist as well", "remove or rename one of the two by hand"
+    ),
+    "wrong-partition": Kind(
+        "wrong", "jobs are in a partition that their id does not belong to", "put them again and remove these by hand"
+    ),
+    "settings": Kind(
+        "wrong",
+        "partitions disagree with the register about order or number of partitions",
+        "restore the queue's meta keys from a backup, or wipe the queue",
+    ),
+    "no-settings": Kind(
+        "wrong",
+        "partitions hold jobs but have lost their epoch",
+        "start a worker of this queue: it opens them anew; then look again",
+    ),
+    "unreadable-queue": Kind("wrong", "queues are registered with what cannot be read", "register them anew"),
+    "write-errors": Kind(
+        "wrong", "the server cannot write to its disk", "free disk space or mend the disk, and read the server's log"
+    ),
+    "left-over": Kind("warning", "claims or errors are left of jobs that do not exist", f"{_REPAIR} drops them"),
+    "done-without-result": Kind(
+        "warning", "jobs are remembered as done without their outcome", "nothing: they are forgotten in their time"
+    ),
+    "result-without-done": Kind("warning", "outcomes are kept that nobody remembers", f"{_REPAIR} drops them"),
+    "unreadable-record": Kind(
+        "warning",
+        "records cannot be read by this version, and are parked when they are due",
+        "upgrade, or remove them with the version that wrote them",
+    ),
+    "stale-session": Kind("warning", "sessions are left of workers or programs that are gone", f"{_REPAIR} drops them"),
+    "bell": Kind("warning", "bells rang more often than there are partitions", "nothing: workers answer them all"),
+    "overdue": Kind(
+        "warning",
+        "runs are long past their deadline and nobody has brought them back",
+        "start a worker of this queue",
+    ),
+    "sealed": Kind("warning", "partitions are sealed", "wait for the change of partitions to end"),
+    "buried": Kind("warning", "dead workers' runs are not brought back yet", "start a worker: any will do it"),
+    "silent-worker": Kind(
+        "warning",
+        "workers were not heard while this audit listened",
+        "nothing if other workers live: these are declared dead soon; otherwise start one",
+    ),
+    "no-aof": Kind(
+        "warning",
+        "servers keep no append-only file: a crash loses what changed since the last snapshot",
+        "set appendonly to yes",
+    ),
+    "memory": Kind("warning", "servers are nearly out of memory", "raise maxmemory, or remove jobs"),
+    "parked": Kind(
+        "note",
+        "jobs are parked: no live worker knows their handler, or their record is unreadable",
+        "start a worker that knows them; `tocsin jobs list --stage parked` shows them",
+    ),
+    "dead": Kind("note", "jobs are dead", "`tocsin dead list` shows them; retry or drop them"),
+}
+
+
+class Finding(Struct, frozen=True):
+    """One kind of trouble in one place."""
+
+    kind: str
+    level: Level
+    where: str
+    count: int
+    mended: int
+    examples: list[str]
+    what: str
+    todo: str
+
+    @property
+    def left(self) -> int:
+        return self.count - self.mended
+
+
+class Findings:
+    """Counts what is found by kind and place, and keeps a few examples of each."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], list[int]] = {}
+        self._examples: dict[tuple[str, str], list[str]] = {}
+
+    def add(self, kind: str, where: str, *examples: str, count: int | None = None, mended: int = 0) -> None:
+        counts = self._counts.setdefault((kind, where), [0, 0])
+        counts[0] += len(examples) if count is None else count
+        counts[1] += mended
+        kept = self._examples.setdefault((kind, where), [])
+        kept += examples[: EXAMPLES - len(kept)]
+
+    def all(self) -> list[Finding]:
+        """The worst first."""
+        order = list(KINDS)
+        return [
+            Finding(
+                kind=kind,
+                level=KINDS[kind].level,
+                where=where,
+                count=count,
+                mended=mended,
+                examples=self._examples[kind, where],
+                what=KINDS[kind].what,
+                todo=KINDS[kind].todo,
+            )
+            for (kind, where), (count, mended) in sorted(
+                self._counts.items(), key=lambda found: (order.index(found[0][0]), found[0][1])
+            )
+            if count
+        ]
+
+
+def diagnose(standing: Standing) -> str | None:
+    """The first thing that is wrong with how a job stands at one instant; None: it is in order, or does not exist."""
+    stages = standing.stages
+    if Standing.UNREADABLE in standing:
+        return "unreadable-claim"
+    if Standing.RECORD not in standing:
+        if stages:
+            return "no-record"
+        if standing & (Standing.CLAIM | Standing.ERROR):
+            return "left-over"
+    elif Standing.DONE in standing:
+        return "done-and-alive"
+    elif len(stages) != 1:
+        return "two-stages" if stages else "no-stage"
+    elif (Standing.WORKING in standing) != (Standing.HELD in standing):
+        return "working-unclaimed" if Standing.WORKING in standing else "held-not-working"
+    if (Standing.DONE in standing) != (Standing.RESULT in standing):
+        return "done-without-result" if Standing.DONE in standing else "result-without-done"
+    return None
