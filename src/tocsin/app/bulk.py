@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from typing import Any
 
 from tocsin.store.jobs import Jobs, Put
@@ -27,7 +27,22 @@ class Bulk:
         self._bytes = [0] * queue.partitions
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def add(self, put: Put) -> None:
+    async def put_all(self, rows: Iterable[Any] | AsyncIterable[Any], make: Callable[[Any], Put]) -> int:
+        """Put what `make` makes of each row, and say how many were new."""
+        try:
+            if isinstance(rows, AsyncIterable):
+                async for row in rows:
+                    await self._add(make(row))
+            else:
+                for row in rows:
+                    await self._add(make(row))
+            return await self._flush()
+        finally:
+            for task in self._sending:
+                task.cancel()
+            await asyncio.gather(*self._sending, return_exceptions=True)
+
+    async def _add(self, put: Put) -> None:
         partition = self._queue.partition_of(put.member)
         if put.member in self._members[partition]:
             # The same id twice: the second must find the first there.
@@ -39,18 +54,12 @@ class Bulk:
         if len(self._puts[partition]) >= LARGEST_BATCH or self._bytes[partition] >= LARGEST_BYTES:
             await self._send(partition)
 
-    async def flush(self) -> int:
-        """Send the rest, wait for all, and say how many were new."""
+    async def _flush(self) -> int:
         for partition, puts in enumerate(self._puts):
             if puts:
                 await self._send(partition)
         await self._wait_for(0)
         return self.new
-
-    async def abandon(self) -> None:
-        for task in self._sending:
-            task.cancel()
-        await asyncio.gather(*self._sending, return_exceptions=True)
 
     async def _send(self, partition: int) -> None:
         puts, self._puts[partition] = self._puts[partition], []
@@ -70,13 +79,3 @@ class Bulk:
             done, self._sending = await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-
-
-async def each(rows: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
-    """Rows of either kind; a plain iterable gives the event loop a turn now and then."""
-    if isinstance(rows, AsyncIterable):
-        async for row in rows:
-            yield row
-        return
-    for row in rows:
-        yield row

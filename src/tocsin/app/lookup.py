@@ -13,6 +13,7 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import ConflictingJobs, UnknownJob
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import Job, Stage
+from tocsin.store.events import PastRun, past_runs
 from tocsin.store.jobs import Jobs
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
@@ -111,6 +112,28 @@ class Lookup:
             # Not before is never earlier than due: nothing further on can fit, except what waits for a retry.
             if beyond and not await self._retries_wait(queue, partition):
                 return
+
+    async def runs(self, job_id: str | None, queue: str | None) -> AsyncIterator[PastRun]:
+        """Attempts that ended lately, newest first."""
+        sources = [
+            past_runs(self._store, where, partition)
+            for where in await self.queues(queue)
+            for partition in range(where.partitions)
+            if job_id is None or partition == where.partition_of(job_id)
+        ]
+        heads: list[tuple[Millis, int, PastRun]] = []
+
+        async def push(source: int) -> None:
+            async for run in sources[source]:
+                if job_id is None or run.job_id == job_id:
+                    heapq.heappush(heads, (-run.ended_ms, source, run))
+                    return
+
+        await asyncio.gather(*map(push, range(len(sources))))
+        while heads:
+            _, source, run = heapq.heappop(heads)
+            yield run
+            await push(source)
 
     async def _retries_wait(self, queue: OpenQueue, partition: int) -> bool:
         claims, working = queue.keys[partition]["claims"], queue.keys[partition]["working"]

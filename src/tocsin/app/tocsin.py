@@ -6,13 +6,14 @@ import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self
 
 from tocsin.app import options
-from tocsin.app.bulk import Bulk, each
+from tocsin.app.bulk import Bulk
+from tocsin.app.declaring import Declaring
 from tocsin.app.handle import Handle
 from tocsin.app.lookup import Lookup, Wanted
-from tocsin.app.registry import Agent, Registry
+from tocsin.app.registry import Registry
 from tocsin.app.service import serve
 from tocsin.app.sync import Sync
 from tocsin.app.update import changed
@@ -21,9 +22,10 @@ from tocsin.model.clock import Clock
 from tocsin.model.durations import Duration, Millis, epoch_ms, moment
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.model.ids import check_job_id, extra_member, new_id, parse_run_id
-from tocsin.model.job import AGENTS_QUEUE, Every, Job, Queue, Retry, Stage, Trigger
+from tocsin.model.job import AGENTS_QUEUE, Job, Retry, Stage, Trigger
 from tocsin.model.run import Claim, Run
 from tocsin.store.embedded import EmbeddedServer, default_folder
+from tocsin.store.events import PastRun
 from tocsin.store.fleet import Fleet, Ringer
 from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, UPDATE, Jobs, Put, record_of
 from tocsin.store.store import OpenQueue, Store
@@ -37,7 +39,7 @@ def find_server(url: str | None) -> str | EmbeddedServer:
     return found or EmbeddedServer(default_folder())
 
 
-class Tocsin:
+class Tocsin(Declaring):
     """Declare queues, jobs and agents on it; then, inside `async with app:`, enqueue, schedule, look and work."""
 
     def __init__(
@@ -51,76 +53,9 @@ class Tocsin:
         registry: Registry | None = None,
     ) -> None:
         self._arguments = {"url": url, "data": data, "prefix": prefix, "hash_tag": hash_tag, "clock": clock}
-        self._registry = registry or Registry()
+        super().__init__(registry)
         self._store: Store | None = None
         self.sync = Sync(lambda: Tocsin(**self._arguments, registry=self._registry))  # type: ignore[arg-type]
-
-    # Declaring
-
-    def queue(self, name: str, *, order: str = "due", partitions: int | None = None) -> Queue:
-        """Declare a queue. Its order and partitions live in Redis and must be declared the same everywhere."""
-        return self._registry.queue(name, order=order, partitions=partitions)
-
-    @overload
-    def job(self, fn: Callable[..., Any]) -> Handler: ...
-
-    @overload
-    def job(
-        self,
-        *,
-        queue: str | None = None,
-        timeout: Duration | None = None,
-        retry: Retry | None = None,
-        name: str | None = None,
-        executor: Literal["thread", "process"] | None = None,
-        batch: int | None = None,
-    ) -> Callable[[Callable[..., Any]], Handler]: ...
-
-    def job(
-        self,
-        fn: Callable[..., Any] | None = None,
-        *,
-        queue: str | None = None,
-        timeout: Duration | None = None,
-        retry: Retry | None = None,
-        name: str | None = None,
-        executor: Literal["thread", "process"] | None = None,
-        batch: int | None = None,
-    ) -> Any:
-        """Make a function a handler that jobs can name."""
-
-        def declare(function: Callable[..., Any]) -> Handler:
-            return self._registry.handler(
-                function, name=name, queue=queue, timeout=timeout, retry=retry, executor=executor, batch=batch
-            )
-
-        return declare if fn is None else declare(fn)
-
-    def agent(
-        self,
-        *,
-        every: Duration,
-        error_interval: Duration | None = None,
-        timeout: Duration | None = None,
-        name: str | None = None,
-        executor: Literal["thread", "process"] | None = None,
-    ) -> Callable[[Callable[..., Any]], Handler]:
-        """Make a function an agent: workers register it, and it runs for ever, one at a time."""
-        interval = Every(every)
-
-        def declare(function: Callable[..., Any]) -> Handler:
-            handler = self._registry.handler(
-                function, name=name, queue=AGENTS_QUEUE, timeout=timeout, retry=None, executor=executor, batch=None
-            )
-            self._registry.agents[handler.name] = Agent(handler, interval, error_interval)
-            return handler
-
-        return declare
-
-    def refuse_declared(self, name: str) -> None:
-        """For patterns that keep a queue of their own: workers of this app must not serve it."""
-        if name in self._registry.queues:
-            raise InvalidArgument(f"queue {name!r} is declared on this app: choose another name")
 
     # Opening
 
@@ -209,13 +144,11 @@ class Tocsin:
         where = await self._queue_for(first.handler, queue, priority)
         names = None if ids is None else iter(ids)
         make = first.one_shots(at, delay, if_exists, keep, remembered=ids is not None)
-        bulk = Bulk(self._jobs, where, self._ringer.ring)
-        try:
-            async for row in each(rows):
-                await bulk.add(make(new_id() if names is None else _next_id(names), row))
-            return await bulk.flush()
-        finally:
-            await bulk.abandon()
+
+        def put(row: Any) -> Put:
+            return make(new_id() if names is None else _next_id(names), row)
+
+        return await Bulk(self._jobs, where, self._ringer.ring).put_all(rows, put)
 
     async def schedule(
         self,
@@ -257,13 +190,7 @@ class Tocsin:
         """Recurring jobs in bulk: rows are (id, trigger, args), options as for `schedule`. How many were new."""
         make, handler, queue, priority = options.schedules(what, given)
         where = await self._queue_for(handler, queue, priority)
-        bulk = Bulk(self._jobs, where, self._ringer.ring)
-        try:
-            async for row in each(rows):
-                await bulk.add(make(row, self._now()))
-            return await bulk.flush()
-        finally:
-            await bulk.abandon()
+        return await Bulk(self._jobs, where, self._ringer.ring).put_all(rows, lambda row: make(row, self._now()))
 
     async def register_agents(self) -> None:
         """Put the agents of this program; those that are there keep their due time."""
@@ -379,6 +306,21 @@ class Tocsin:
             await self._fleet.post(owner, {"cancel": member, "token": token})
         return code > 0
 
+    async def pause_queue(self, name: str) -> bool:
+        """Nobody claims from it any more; what runs goes on. False if it was paused, or there is none."""
+        return await self._pause_queue(name, True)
+
+    async def resume_queue(self, name: str) -> bool:
+        return await self._pause_queue(name, False)
+
+    async def _pause_queue(self, name: str, pause: bool) -> bool:
+        where = await self.store.find_queue(name)
+        if where is None or not await self._jobs.pause_queue(where, pause):
+            return False
+        for partition in range(where.partitions):
+            self._ringer.ring(where, partition)
+        return True
+
     # Looking
 
     async def get(self, id: str, *, queue: str | None = None) -> Job | None:
@@ -403,6 +345,10 @@ class Tocsin:
             due_after=None if due_after is None else epoch_ms(due_after, "due_after"),
         )
         return self._lookup.walk(queue, None if stage is None else options.check_stage(stage), wanted)
+
+    def runs(self, id: str | None = None, *, queue: str | None = None) -> AsyncIterator[PastRun]:
+        """Attempts that ended lately, newest first, as far back as the queues' events reach."""
+        return self._lookup.runs(id, queue)
 
     async def next_runs(self, id: str, n: int = 5, *, queue: str | None = None) -> list[datetime]:
         _, job = await self._lookup.must_find(id, queue)

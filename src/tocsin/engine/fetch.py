@@ -89,6 +89,7 @@ class Fetcher:
             return
         self._next_poll = at + self._poll_s
         for lane in self.lanes:
+            lane.age()
             lane.turn = (lane.turn + 1) % lane.queue.partitions
             lane.next_due[lane.turn] = 0.0
 

@@ -156,7 +156,8 @@ class Finisher:
         return 60.0 if self.idle() else 0.0
 
     def _answered(self, key: tuple[str, int, str], lane: Lane, answer: list[Any] | StoreError) -> None:
-        del self._unanswered[key]
+        # A new incarnation may have forgotten it meanwhile.
+        self._unanswered.pop(key, None)
         if isinstance(answer, StoreError):
             log.error("outcomes refused by the server", partition=key, error=str(answer))
             return

@@ -78,15 +78,19 @@ class Runner:
         started = monotonic()
         try:
             result = await handler.deliver(unit)
-        except asyncio.CancelledError:
-            if not self.reason:
+        except asyncio.CancelledError as error:
+            if self.reason:
+                self._uncancel()
+                pool.report.stopped(unit, self.reason)
+            elif self.task.cancelling():
                 raise
-            self._uncancel()
-            pool.report.stopped(unit, self.reason)
+            else:
+                # The handler awaited something that somebody else cancelled.
+                pool.report.failed(unit, error)
+        except GeneratorExit:
+            raise
         except BaseException as error:
-            if isinstance(error, (KeyboardInterrupt, SystemExit)) and not self.reason:
-                # A handler that calls sys.exit() must not end the worker.
-                error = RuntimeError(f"the handler raised {type(error).__name__}")
+            # Also SystemExit and KeyboardInterrupt: a handler must not end the worker.
             if self.reason:
                 self._uncancel()
             pool.report.failed(unit, error)

@@ -28,20 +28,25 @@ class Lane:
         self.busy = 0
         # Outcomes not sent yet, by verb and partition.
         self.unsent: dict[str, list[list[Item]]] = {verb: [[] for _ in self.next_due] for verb in VERBS}
-        # What ran here lately; its slowest decides how much is fetched ahead.
+        # What ran here in this and the last interval; the slowest decides how much is fetched ahead.
         self.handlers: set[Handler] = set()
+        self._before: set[Handler] = set()
 
     def expect(self, partition: int, due: float) -> None:
         if due < self.next_due[partition]:
             self.next_due[partition] = due
 
+    def age(self) -> None:
+        """Another interval: a slow handler that is seen no more does not count for ever."""
+        self._before, self.handlers = self.handlers or self._before, set()
+
     def slowest(self) -> float:
-        """Mean seconds of the slowest handler seen here."""
-        return max((handler.mean for handler in self.handlers), default=UNKNOWN_S)
+        """Mean seconds of the slowest handler seen here lately."""
+        return max((handler.mean for handler in self.handlers | self._before), default=UNKNOWN_S)
 
     def batch(self) -> int:
         """How many runs one permit takes here."""
-        return min((handler.batch or 1 for handler in self.handlers), default=1)
+        return min((handler.batch or 1 for handler in self.handlers | self._before), default=1)
 
 
 class Unit(Struct, eq=False, weakref=False):

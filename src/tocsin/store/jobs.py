@@ -114,6 +114,12 @@ class Jobs:
     async def unpark(self, queue: OpenQueue, member: str) -> bool:
         return bool((await self._change("job_unpark", queue, member, member))[1])
 
+    async def pause_queue(self, queue: OpenQueue, pause: bool) -> bool:
+        """Whether it was otherwise before, in any partition."""
+        wish = "1" if pause else ""
+        answers = [await self._store.change("queue_pause", queue, p, wish) for p in range(queue.partitions)]
+        return any(answer[1] for answer in answers)
+
     async def _change(self, name: str, queue: OpenQueue, member: str, *args: Any) -> list[Any]:
         return await self._store.change(name, queue, queue.partition_of(member), *args)
 

@@ -278,6 +278,18 @@ class Store:
             for queue in self._queues.values():
                 await self.end_sessions(queue, names)
 
+    async def prune_sessions(self, queue: OpenQueue, partition: int) -> int:
+        """Forget what programs that died left behind; in pages. How many sessions."""
+        prune, forgotten = script("session_prune"), 0
+        cursor: bytes = b"0"
+        key, now = queue.keys[partition]["sessions"], self.clock.override()
+        while True:
+            args = ["" if now is None else now, cursor]
+            cursor, some = await self._guard(prune(self.client, [key], args))
+            forgotten += int(some)
+            if cursor == b"0":
+                return forgotten
+
     async def end_sessions(self, queue: OpenQueue, names: list[str]) -> None:
         end = script("session_end")
         for keys in queue.keys:

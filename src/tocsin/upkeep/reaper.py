@@ -25,6 +25,8 @@ log = structlog.get_logger("tocsin.reaper")
 OVERDUE_S = 30.0
 # How often the deadlines of one partition per queue are looked at.
 EVERY_S = 1.0
+# Every so many rounds over the partitions, sessions of programs that died are forgotten.
+PRUNE_EVERY = 200
 # Server and monotonic clock may drift apart by this much between two looks; more is a step.
 STEP_MS = 1000.0
 
@@ -143,7 +145,10 @@ class Reaper:
     async def _look_at_deadlines(self) -> None:
         self._turn += 1
         for queue in self._queues:
-            await self._recover(queue, self._turn % queue.partitions, "")
+            partition = self._turn % queue.partitions
+            await self._recover(queue, partition, "")
+            if self._turn // queue.partitions % PRUNE_EVERY == 0:
+                await self._store.prune_sessions(queue, partition)
 
     async def _recover(self, queue: OpenQueue, partition: int, worker: str) -> int:
         overdue = int(OVERDUE_S * 1000 + self._watch.jump_ms)

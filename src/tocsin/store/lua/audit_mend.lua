@@ -115,6 +115,6 @@ for i, id in ipairs(cmsgpack.unpack(items)) do
   end
 end
 local reply = {1, table.concat(codes)}
-if #mended == 0 then return reply end
+if #mended == 0 then return unchanged(reply) end
 apply()
 return commit(reply, 'mend', mended)

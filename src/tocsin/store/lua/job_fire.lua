@@ -17,19 +17,26 @@
 -- USES   call, records, claims
 if answered then return answered end
 local record = redis.call('HGET', jobs, id)
-if not readable(record) then return {1, 0, {}, -1} end
+local raw = redis.call('HGET', claims, id)
+if not readable(record) or (raw and has(read_claim(raw).intent, REMOVE)) then return unchanged({1, 0, {}, -1}) end
 local extra = with_version(as_extra(record), version)
-local puts, lines, added, members = {}, {}, {}, {}
+local puts, lines, added, members, adding = {}, {}, {}, {}, {}
+
+local function is_there(member)
+  return adding[member] or redis.call('HEXISTS', jobs, member) == 1
+end
+
 for _, due in ipairs(cmsgpack.unpack(dues)) do
   local asked = due
   if asked == 0 then due = now end
   local member = id .. '\31' .. string.format('%.0f', due)
   -- Two fires in one millisecond are two runs; the same past occurrence twice is one.
-  while asked == 0 and redis.call('HEXISTS', jobs, member) == 1 do
+  while asked == 0 and is_there(member) do
     due = due + 1
     member = id .. '\31' .. string.format('%.0f', due)
   end
-  if redis.call('HEXISTS', jobs, member) == 0 then
+  if not is_there(member) then
+    adding[member] = true
     puts[#puts + 1] = member
     puts[#puts + 1] = extra
     lines[#lines + 1] = due
@@ -39,7 +46,7 @@ for _, due in ipairs(cmsgpack.unpack(dues)) do
   end
 end
 local reply = {1, 1, added, added[1] and now or -1}
-if #added == 0 then return reply end
+if #added == 0 then return unchanged(reply) end
 redis.call('HSET', jobs, unpack(puts))
 redis.call('ZADD', waiting, unpack(lines))
 redis.call('HINCRBY', meta, 'put', #added)

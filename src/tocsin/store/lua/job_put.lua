@@ -140,4 +140,4 @@ end
 if #lines > 0 then redis.call('ZADD', waiting, unpack(lines)) end
 if widest > tonumber(redis.call('HGET', meta, 'widest') or 0) then redis.call('HSET', meta, 'widest', widest) end
 if fresh > 0 then redis.call('HINCRBY', meta, 'put', fresh) end
-return commit(reply, 'put', {ids, reply[2]})
+return commit(reply, 'put', ids)

@@ -18,7 +18,7 @@
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
 local ids, raws = ids_and_claims(flat, 3)
-local lost, told = {}, {}
+local lost, told, ends = {}, {}, {}
 
 local function bury(id, claim, err)
   leave(working, id)
@@ -39,8 +39,7 @@ for i, id in ipairs(ids) do
   local claim = held_by(raws[i], flat[at + 2], owner)
   if claim then
     told[#told + 1] = id
-    told[#told + 1] = claim.due
-    told[#told + 1] = claim.attempt
+    ends[#ends + 1] = struct.pack('>I8I4B', claim.due, claim.attempt, FAILED)
     bury(id, claim, flat[at + 3])
   else
     lost[#lost + 1] = id
@@ -48,4 +47,4 @@ for i, id in ipairs(ids) do
 end
 apply()
 redis.call('HINCRBY', meta, 'buried', #ids - #lost)
-return commit({1, lost, head()}, 'bury', told)
+return commit({1, lost, head()}, 'bury', told, ends)

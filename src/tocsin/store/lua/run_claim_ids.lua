@@ -27,24 +27,31 @@ local function next_due()
 end
 
 local function with_rest(reply)
-  reply[7], reply[8], reply[9] = next_due(), #parkings, 0
+  reply[7], reply[9] = next_due(), 0
   return reply
 end
 
 if answered then return with_rest(told(unpack(answered))) end
 if now > tonumber(lease) then return {-3, now} end
+if redis.call('HGET', meta, 'paused') then
+  unchanged({now, 0, {}, 0})
+  return {1, now, 0, {}, {}, {}, -1, 0, 0}
+end
 
-local ids, scores, aside = {}, {}, {}
+local ids, scores, aside, seen = {}, {}, {}, {}
 local in_line = redis.call('ZMSCORE', waiting, unpack(named))
 local set_aside = redis.call('ZMSCORE', parked, unpack(named))
 for i, id in ipairs(named) do
   local due = in_line[i] and tonumber(in_line[i])
-  if due and due <= now then
+  if seen[id] then
+    -- Named twice, claimed once.
+  elseif due and due <= now then
     ids[#ids + 1] = id
     scores[#scores + 1] = in_line[i]
   elseif set_aside[i] then
     aside[#aside + 1] = id
   end
+  seen[id] = true
 end
 if #ids > 0 then take(waiting, ids, scores) end
 if #aside > 0 then take_parked(aside) end

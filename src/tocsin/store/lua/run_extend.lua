@@ -15,4 +15,4 @@ if not claim or claim.token ~= tonumber(claim_token) or claim.owner ~= owner or 
 end
 local deadline = now + tonumber(by_ms)
 redis.call('ZADD', working, 'XX', deadline, id)
-return commit({1, deadline}, 'extend', {id, deadline})
+return commit({1, deadline}, 'extend', {id})

@@ -23,7 +23,7 @@ local EXTRA_RUN, MORE = 8, 16
 local flat = cmsgpack.unpack(items)
 local plain_owner = string.char(0, #owner) .. owner
 local any_errors = redis.call('EXISTS', errors) == 1
-local lost, told, tally = {}, {}, {[0] = 0, 0, 0, 0}
+local lost, told, ends, tally = {}, {}, {}, {[0] = 0, 0, 0, 0}
 
 local ids, tokens, nexts, outcomes, extras, more = {}, {}, {}, {}, {}, {}
 local at, n = 1, 0
@@ -49,12 +49,12 @@ local function count(record, outcome)
   return counted(record, outcome == SUCCEEDED and 1 or 0, outcome == FAILED and 1 or 0, outcome == SKIPPED and 0 or 1)
 end
 
--- Records as this call leaves them: a job and its extra runs may end in one batch.
-local latest = {}
-local function record_of(id) return latest[id] or redis.call('HGET', jobs, id) end
-local function keep_record(id, record)
-  latest[id] = record
-  set(jobs, id, record)
+-- Records as this call leaves them, false for none: a job and its extra runs may end in one batch, in any order.
+local latest, any_extras = {}, next(extras) ~= nil
+local function record_of(id)
+  local record = latest[id]
+  if record == nil then record = redis.call('HGET', jobs, id) end
+  return record
 end
 
 local left, unclaimed, ended = list_of(out, working), list_of(unset, claims), list_of(unset, jobs)
@@ -67,19 +67,25 @@ local function finish(id, raw, next_due, outcome, extra, rest)
   elseif extra then
     local parent = parent_of(id)
     local of = record_of(parent)
-    if of then keep_record(parent, count(of, outcome)) end
+    if of then latest[parent] = count(of, outcome) end
   end
   if string.byte(raw, 23) > 0 then
-    local verdict, put = obeyed(id, read_claim(raw), record, tonumber(next_due) or 0, true)
-    if verdict then return end
+    local verdict, put = obeyed(id, read_claim(raw), record or latest[id] or nil, tonumber(next_due) or 0, true)
+    if verdict then
+      latest[id] = put or false
+      return
+    end
     record = put
   end
   if next_due ~= '' then
-    keep_record(id, record)
+    latest[id] = record
     unclaimed[#unclaimed + 1] = id
     enter(waiting, next_due, id)
     if rest and rest[3] ~= '' then set(errors, id, rest[3]) end
-  elseif rest then
+    return
+  end
+  if any_extras then latest[id] = false end
+  if rest then
     end_job(id, rest[1], outcome, rest[2])
   else
     ended[#ended + 1] = id
@@ -96,15 +102,18 @@ for i = 1, n do
     finish(id, raw, nexts[i], outcome, extras[i], more[i])
     tally[outcome] = tally[outcome] + 1
     told[#told + 1] = id
-    told[#told + 1] = string.sub(raw, 9, 20)
-    told[#told + 1] = outcome
+    ends[#ends + 1] = string.sub(raw, 9, 20)
+    ends[#ends + 1] = string.char(outcome)
   else
     lost[#lost + 1] = id
   end
+end
+for id, record in pairs(latest) do
+  if record then set(jobs, id, record) end
 end
 apply()
 forget()
 for outcome, times in pairs(tally) do
   if times > 0 then redis.call('HINCRBY', meta, COUNTERS[outcome], times) end
 end
-return commit({1, lost, head()}, 'finish', told)
+return commit({1, lost, head()}, 'finish', told, ends)

@@ -18,7 +18,7 @@
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
 local ids, raws = ids_and_claims(flat, 4)
-local lost, told = {}, {}
+local lost, told, ends = {}, {}, {}
 
 local function retry(id, claim, delay, err)
   leave(working, id)
@@ -42,8 +42,7 @@ for i, id in ipairs(ids) do
   local claim = held_by(raws[i], flat[at + 2], owner)
   if claim then
     told[#told + 1] = id
-    told[#told + 1] = claim.due
-    told[#told + 1] = claim.attempt
+    ends[#ends + 1] = struct.pack('>I8I4B', claim.due, claim.attempt, FAILED)
     retry(id, claim, flat[at + 3], flat[at + 4])
   else
     lost[#lost + 1] = id
@@ -52,4 +51,4 @@ end
 apply()
 forget()
 redis.call('HINCRBY', meta, 'retried', #ids - #lost)
-return commit({1, lost, head()}, 'retry', told)
+return commit({1, lost, head()}, 'retry', told, ends)

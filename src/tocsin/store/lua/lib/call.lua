@@ -39,12 +39,13 @@ end
 
 -- Remember the answer, count the call, tell the events. Events are bounded by count and, as if all were as
 -- large as this one, by bytes; a reader sees a gap in their seq.
-local function commit(reply, kind, what)
+-- `ids` is who changed; `runs`, where attempts ended, has for each of them due u64, attempt u32, outcome u8.
+local function commit(reply, kind, ids, runs)
   redis.call('HSET', meta, 'seq', string.format('%.0f', version), 'fence', string.format('%.0f', token))
   redis.call('HSET', sessions, session, struct.pack('>I8I8', seq, now) .. cmsgpack.pack(reply))
-  local told = cmsgpack.pack(what)
-  local most = math.max(16, math.min(10000, math.floor(1048576 / (#told + 64))))
+  local told, ended = cmsgpack.pack(ids), runs and table.concat(runs) or ''
+  local most = math.max(16, math.min(10000, math.floor(1048576 / (#told + #ended + 64))))
   redis.call('XADD', events, 'MAXLEN', '~', most, '*', 'seq', string.format('%.0f', version), 'kind', kind,
-    'at', string.format('%.0f', now), 'what', told)
+    'at', string.format('%.0f', now), 'ids', told, 'runs', ended)
   return reply
 end

@@ -36,7 +36,7 @@ local function forget()
   end
 end
 
--- Obeys a remove, put or pause that was asked for while the job was working, and says which.
+-- Obeys a remove, put or pause that was asked for while the job was working, and says which, with the record it left.
 -- `record` is the job's record if the caller has read it, `next_due` 0 where the run keeps its due and attempt.
 -- With no such intent, or an edit that leaves the run alone: nil, and the record as it should be stored.
 local function obeyed(id, claim, record, next_due, ended)
@@ -55,14 +55,14 @@ local function obeyed(id, claim, record, next_due, ended)
     set(claims, id, write_claim(due > 0 and fresh_claim(due) or let_go(claim)))
     enter(paused, now, id)
     if record then set(jobs, id, record) end
-    return 'paused'
+    return 'paused', record
   end
   if has(intent, PUT) and claim.put_due > 0 then
     drop(claims, id)
     drop(errors, id)
     enter(waiting, due, id)
     set(jobs, id, record)
-    return 'put'
+    return 'put', record
   end
   return nil, record
 end

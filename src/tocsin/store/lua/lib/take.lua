@@ -45,7 +45,7 @@ local function next_claim(raw)
 end
 
 -- The answer of a call is rebuilt from what is still held by its token, so that it can be given again.
-local function told(made_at, with_token, ids)
+local function told(made_at, with_token, ids, parked_then)
   local records, held, kept = {}, {}, {}
   if #ids > 0 then
     local raws = redis.call('HMGET', claims, unpack(ids))
@@ -57,7 +57,7 @@ local function told(made_at, with_token, ids)
     end
     if #kept > 0 then records = redis.call('HMGET', jobs, unpack(kept)) end
   end
-  return {1, made_at, with_token, kept, records, held}
+  return {1, made_at, with_token, kept, records, held, -1, parked_then}
 end
 
 local taken, parkings, bytes = {}, {}, 0
@@ -117,11 +117,7 @@ end
 local function finish_taking()
   apply()
   if #taken > 0 then redis.call('HINCRBY', meta, 'claimed', #taken) end
-  if #taken == 0 and #parkings == 0 then
-    -- Nothing changed but the seq: a late copy of this call must stay refused.
-    redis.call('HSET', sessions, session, struct.pack('>I8I8', seq, now) .. cmsgpack.pack({now, token, taken}))
-  else
-    commit({now, token, taken}, 'claim', {taken, parkings, owner})
-  end
-  return {1, now, token, taken, all_records, all_claims}
+  local answer = {now, token, taken, #parkings}
+  if #taken == 0 and #parkings == 0 then unchanged(answer) else commit(answer, 'claim', {taken, parkings, owner}) end
+  return {1, now, token, taken, all_records, all_claims, -1, #parkings}
 end

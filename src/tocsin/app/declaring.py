@@ -1,0 +1,84 @@
+"""The declaring half of `Tocsin`: queues, jobs and agents, before anything is connected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, overload
+
+from tocsin.app.registry import Agent, Registry
+from tocsin.engine.catalog import Handler
+from tocsin.model.durations import Duration
+from tocsin.model.errors import InvalidArgument
+from tocsin.model.job import AGENTS_QUEUE, Every, Queue, Retry
+
+
+class Declaring:
+    """What may be said while modules are imported."""
+
+    def __init__(self, registry: Registry | None) -> None:
+        self._registry = registry or Registry()
+
+    def queue(self, name: str, *, order: str = "due", partitions: int | None = None) -> Queue:
+        """Declare a queue. Its order and partitions live in Redis and must be declared the same everywhere."""
+        return self._registry.queue(name, order=order, partitions=partitions)
+
+    @overload
+    def job(self, fn: Callable[..., Any]) -> Handler: ...
+
+    @overload
+    def job(
+        self,
+        *,
+        queue: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        name: str | None = None,
+        executor: Literal["thread", "process"] | None = None,
+        batch: int | None = None,
+    ) -> Callable[[Callable[..., Any]], Handler]: ...
+
+    def job(
+        self,
+        fn: Callable[..., Any] | None = None,
+        *,
+        queue: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        name: str | None = None,
+        executor: Literal["thread", "process"] | None = None,
+        batch: int | None = None,
+    ) -> Any:
+        """Make a function a handler that jobs can name."""
+
+        def declare(function: Callable[..., Any]) -> Handler:
+            return self._registry.handler(
+                function, name=name, queue=queue, timeout=timeout, retry=retry, executor=executor, batch=batch
+            )
+
+        return declare if fn is None else declare(fn)
+
+    def agent(
+        self,
+        *,
+        every: Duration,
+        error_interval: Duration | None = None,
+        timeout: Duration | None = None,
+        name: str | None = None,
+        executor: Literal["thread", "process"] | None = None,
+    ) -> Callable[[Callable[..., Any]], Handler]:
+        """Make a function an agent: workers register it, and it runs for ever, one at a time."""
+        interval = Every(every)
+
+        def declare(function: Callable[..., Any]) -> Handler:
+            handler = self._registry.handler(
+                function, name=name, queue=AGENTS_QUEUE, timeout=timeout, retry=None, executor=executor, batch=None
+            )
+            self._registry.agents[handler.name] = Agent(handler, interval, error_interval)
+            return handler
+
+        return declare
+
+    def refuse_declared(self, name: str) -> None:
+        """For patterns that keep a queue of their own: workers of this app must not serve it."""
+        if name in self._registry.queues:
+            raise InvalidArgument(f"queue {name!r} is declared on this app: choose another name")

@@ -1,0 +1,11 @@
+-- queue_pause: let a partition's claims find nothing, or something again. What runs goes on.
+-- KEYS   meta      HASH    epoch, seq, fence, counters
+--        sessions  HASH    session -> seq, time, answer
+--        events    STREAM  one entry per call
+-- ARGV   epoch, clock, session, seq, pause: '1' or ''
+-- RETURN {1, 1 changed or 0 it was so already}
+-- USES   call
+if answered then return answered end
+if (redis.call('HGET', meta, 'paused') or '') == pause then return unchanged({1, 0}) end
+if pause == '' then redis.call('HDEL', meta, 'paused') else redis.call('HSET', meta, 'paused', pause) end
+return commit({1, 1}, pause == '' and 'resume_queue' or 'pause_queue', {})

@@ -1,0 +1,16 @@
+-- session_prune: forget sessions that have not called for a day: programs that died without saying so.
+-- KEYS   sessions  HASH    session -> seq, time, answer
+-- ARGV   clock, cursor
+-- RETURN {cursor, how many}: '0' when the walk is over
+local now = tonumber(clock)
+if clock == '' then now = redis.call('TIME')[1] * 1000 end
+local page = redis.call('HSCAN', sessions, cursor, 'COUNT', 1000)
+local old = {}
+for at = 1, #page[2], 2 do
+  local _, last = struct.unpack('>I8I8', page[2][at + 1])
+  if last < now - 86400000 then old[#old + 1] = page[2][at] end
+end
+for first = 1, #old, 4000 do
+  redis.call('HDEL', sessions, unpack(old, first, math.min(first + 3999, #old)))
+end
+return {page[1], #old}

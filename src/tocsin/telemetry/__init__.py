@@ -1,0 +1,1 @@
+"""What Tocsin tells about itself."""
