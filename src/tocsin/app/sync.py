@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 from tocsin.app.handle import Handle
 
 if TYPE_CHECKING:
-    from tocsin.app.tocsin import Tocsin
+    from tocsin.app.opening import Opening
 
 
 class Sync:
     """`app.sync.enqueue(...)` is `await app.enqueue(...)` without the await; handles block likewise."""
 
-    def __init__(self, make: Callable[[], Tocsin]) -> None:
+    def __init__(self, make: Callable[[], Opening]) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._app: Tocsin | None = None
+        self._app: Opening | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -38,7 +38,7 @@ class Sync:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._loop = self._app = None
 
-    def _opened(self) -> Tocsin:
+    def _opened(self) -> Opening:
         with self._lock:
             if self._app is None:
                 self._loop = asyncio.new_event_loop()

@@ -2,96 +2,32 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from tocsin.app import options
 from tocsin.app.bulk import Bulk
-from tocsin.app.declaring import Declaring
 from tocsin.app.handle import Handle
-from tocsin.app.lookup import Lookup, Wanted
-from tocsin.app.registry import Registry
+from tocsin.app.lookup import Wanted
+from tocsin.app.opening import Opening
 from tocsin.app.service import serve
-from tocsin.app.sync import Sync
 from tocsin.app.update import changed
 from tocsin.engine.catalog import Bound, Handler
-from tocsin.model.clock import Clock
 from tocsin.model.durations import Duration, Millis, epoch_ms, moment
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.model.ids import check_job_id, extra_member, new_id, parse_run_id
 from tocsin.model.job import AGENTS_QUEUE, Job, Retry, Stage, Trigger
 from tocsin.model.run import Claim, Run
-from tocsin.store.embedded import EmbeddedServer, default_folder
 from tocsin.store.events import PastRun
-from tocsin.store.fleet import Fleet, Ringer
-from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, UPDATE, Jobs, Put, record_of
-from tocsin.store.store import OpenQueue, Store
+from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, UPDATE, Put, record_of
+from tocsin.store.store import OpenQueue
 from tocsin.triggers.recurrence import next_due, occurrences, upcoming
 from tocsin.worker import GRACE_S, Settings, Worker
 
 
-def find_server(url: str | None) -> str | EmbeddedServer:
-    """The address as given, else $TOCSIN_URL, else an embedded server."""
-    found = url or os.environ.get("TOCSIN_URL")
-    return found or EmbeddedServer(default_folder())
-
-
-class Tocsin(Declaring):
+class Tocsin(Opening):
     """Declare queues, jobs and agents on it; then, inside `async with app:`, enqueue, schedule, look and work."""
-
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        data: str | Path | None = None,
-        prefix: str = "",
-        hash_tag: str = "",
-        clock: Clock | None = None,
-        registry: Registry | None = None,
-    ) -> None:
-        self._arguments = {"url": url, "data": data, "prefix": prefix, "hash_tag": hash_tag, "clock": clock}
-        super().__init__(registry)
-        self._store: Store | None = None
-        self.sync = Sync(lambda: Tocsin(**self._arguments, registry=self._registry))  # type: ignore[arg-type]
-
-    # Opening
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def open(self) -> None:
-        """Connect. Raises StoreUnavailable or StoreRefused with what to do."""
-        if self._store is not None:
-            raise TocsinError("this app is open already")
-        url, data, clock = self._arguments["url"], self._arguments["data"], self._arguments["clock"]
-        server = EmbeddedServer(Path(data)) if data is not None else find_server(url)  # type: ignore[arg-type]
-        prefix, hash_tag = self._arguments["prefix"], self._arguments["hash_tag"]
-        store = Store(server, prefix=prefix, hash_tag=hash_tag, clock=clock)  # type: ignore[arg-type]
-        await store.open()
-        self._store = store
-        self._jobs = Jobs(store)
-        self._fleet = Fleet(store)
-        self._ringer = Ringer(self._fleet)
-        self._lookup = Lookup(store, self._jobs)
-
-    async def close(self) -> None:
-        if self._store is not None:
-            await self._ringer.quiet()
-            await self._store.close()
-            self._store = None
-
-    @property
-    def store(self) -> Store:
-        if self._store is None:
-            raise TocsinError("the app is not open: use `async with app:` around this call, or app.sync")
-        return self._store
 
     # Putting
 
