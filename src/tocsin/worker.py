@@ -13,7 +13,7 @@ import structlog
 from msgspec import Struct
 
 from tocsin.engine.catalog import Catalog
-from tocsin.engine.fetch import Fetcher
+from tocsin.engine.fetch import PASSES, Fetcher
 from tocsin.engine.finish import Finisher
 from tocsin.engine.heart import BEAT_S, TTL_S, Heart
 from tocsin.engine.listen import Listener
@@ -157,7 +157,8 @@ class Worker:
         if beat is None:
             log.warning("no heartbeat yet: claims begin when the server answers")
         self.heart.start()
-        self._run(self.fetcher, self._quiet)
+        for turn in range(PASSES):
+            self._run(self.fetcher, self._quiet, f"fetch {turn}")
         self._listen()
         for part in (self.finisher, self.sweep, self.reaper):
             self._run(part, self._stopped)
@@ -168,8 +169,8 @@ class Worker:
             concurrency=self.settings.concurrency,
         )
 
-    def _run(self, part: Part, stop: asyncio.Event) -> None:
-        self._tasks[part.name] = asyncio.create_task(repeat(part, stop), name=f"tocsin {part.name}")
+    def _run(self, part: Part, stop: asyncio.Event, name: str = "") -> None:
+        self._tasks[name or part.name] = asyncio.create_task(repeat(part, stop), name=f"tocsin {part.name}")
 
     def _listen(self) -> None:
         listener = Listener(self.ear, self.lanes, self.pool, self.fetcher.wake.set)
@@ -182,10 +183,10 @@ class Worker:
         self._state = "stopping"
         self._quiet.set()
         self.fetcher.wake.set()
-        fetching = self._tasks.pop("fetch", None)
-        if fetching is not None:
+        fetching = [task for name, task in self._tasks.items() if name.startswith("fetch")]
+        if fetching:
             # A claim in flight is awaited: what it brings is ours to hand back.
-            await asyncio.wait([fetching], timeout=5)
+            await asyncio.wait(fetching, timeout=5)
         for unit in self.pool.withdraw(float("inf")):
             self.finisher.release(unit)
 
@@ -301,6 +302,8 @@ class Worker:
         await asyncio.to_thread(self.heart.beat)
         self.heart.start()
         self._listen()
+        for lane in self.lanes.values():
+            self._queue_changed(lane)
 
     def _look_again(self, queue: OpenQueue, partition: int) -> None:
         """There may be work: told to ourselves too, because a bell may be heard by a worker that is stopped."""
@@ -310,6 +313,7 @@ class Worker:
         self._ringer.ring(queue, partition)
 
     def _queue_changed(self, lane: Lane) -> None:
+        """The server was emptied or replaced, or may have been: look everywhere, register the agents again."""
         lane.next_due = [0.0] * lane.queue.partitions
         if self._on_change is not None:
             self._tasks["changed"] = asyncio.ensure_future(self._on_change())

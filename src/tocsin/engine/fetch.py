@@ -30,8 +30,11 @@ log = structlog.get_logger("tocsin.fetch")
 AHEAD_S = 0.1
 QUICK_S = 0.05
 MOST_AHEAD = 4000
-# Runs claimed in one pass: while the server claims the next ones, the runners have these.
-MOST_PER_PASS = 2000
+# Of that, how much must be used up before more is fetched.
+REFILL = 0.25
+# Two passes take turns, each with its own partitions: while the server claims for one, the other's runs are handed out.
+PASSES = 2
+MOST_PER_PASS = 1000
 
 
 class Fetcher:
@@ -68,19 +71,35 @@ class Fetcher:
         self._on_change = on_change
         self._next_poll = 0.0
         self._rung: dict[tuple[str, int], float] = {}
+        # Partitions that a pass is asking at the moment, and for how many runs.
+        self._asked: dict[tuple[str, int], int] = {}
 
     async def step(self) -> float:
         self._poll_one_each()
         now = self._clock.server_ms()
-        due = [lane for lane in self.lanes if min(lane.next_due) <= now]
+        due = {lane: partitions for lane in self.lanes if (partitions := self._due(lane, now))}
         if not due:
             return self._rest(now)
-        wishes = self._plan(due, now)
+        wishes = self._plan(due)
         if not wishes:
-            self._hand_on(due, now)
+            self._hand_on(due)
             return self._rest(math.inf)
-        answers = await self._runs().claim([wish for _, wish in wishes], self._lease())
+        for lane, wish in wishes:
+            self._asked[lane.name, wish.partition] = wish.limit
+        try:
+            answers = await self._runs().claim([wish for _, wish in wishes], self._lease())
+        finally:
+            for lane, wish in wishes:
+                del self._asked[lane.name, wish.partition]
+        # The other pass may ask the server for more while this one hands out what came.
+        self.wake.set()
         return await self._take(wishes, answers)
+
+    def _due(self, lane: Lane, now: float) -> list[int]:
+        """The partitions to ask, beginning where the last pass ended; not those that another pass is asking."""
+        count = lane.queue.partitions
+        turns = ((lane.start + i) % count for i in range(count))
+        return [p for p in turns if lane.next_due[p] <= now and (lane.name, p) not in self._asked]
 
     def _poll_one_each(self) -> None:
         """The fallback for a bell that was lost: one partition per lane each interval, in turn."""
@@ -98,27 +117,31 @@ class Fetcher:
         poll = self._next_poll - self._clock.monotonic()
         if now == math.inf:
             return max(poll, 0.001)
-        soonest = min(min(lane.next_due) for lane in self.lanes)
+        soonest = min(
+            (at for lane in self.lanes for p, at in enumerate(lane.next_due) if (lane.name, p) not in self._asked),
+            default=math.inf,
+        )
         return max(min((soonest - now) / 1000, poll), 0.0005)
 
     # How much
 
-    def _plan(self, due: list[Lane], now: float) -> list[tuple[Lane, Wish]]:
+    def _plan(self, due: dict[Lane, list[int]]) -> list[tuple[Lane, Wish]]:
         """Equal shares of the permits for the lanes that have work, so that unused shares pass on."""
         pool = self._pool
-        free, fetched_ahead = pool.free(), max(0.0, pool.busy - pool.permits)
+        taken = pool.busy + sum(self._asked.values())
+        free, fetched_ahead = max(0.0, pool.permits - taken), max(0.0, taken - pool.permits)
         wishes: list[tuple[Lane, Wish]] = []
         for lane in sorted(due, key=lambda lane: lane.busy):
             permits = min(free, max(0.0, pool.permits / len(due) - lane.busy + 0.999) // 1)
             ahead = self._ahead(lane) / len(due)
             more = ahead - fetched_ahead
-            # Ahead of the permits it waits until half of it is used up: a few at a time would cost a call each.
-            if permits >= 1 or more >= max(1.0, ahead / 2):
+            # Ahead of the permits it waits until some of it is used up: a few at a time would cost a call each.
+            if permits >= 1 or more >= max(1.0, ahead * REFILL):
                 free -= permits
-                wishes += self._wishes(lane, now, (permits + max(more, 0.0)) * lane.batch())
+                wishes += self._wishes(lane, due[lane], (permits + max(more, 0.0)) * lane.batch())
         if not wishes:
-            ahead = max(map(self._ahead, due)) / len(due)
-            pool.starved_at = int(pool.permits + ahead / 2) if ahead >= 2 else int(pool.permits) - 1
+            ahead = max(map(self._ahead, due)) / len(due) * (1 - REFILL)
+            pool.starved_at = int(pool.permits + ahead) if ahead >= 1 else int(pool.permits) - 1
         return wishes
 
     def _ahead(self, lane: Lane) -> float:
@@ -128,11 +151,9 @@ class Fetcher:
             return 0.0
         return min(self._pool.permits * AHEAD_S / max(slowest, 1e-6), MOST_AHEAD)
 
-    def _wishes(self, lane: Lane, now: float, units: float) -> list[tuple[Lane, Wish]]:
+    def _wishes(self, lane: Lane, due: list[int], units: float) -> list[tuple[Lane, Wish]]:
         """As many from each partition as are known to be due there; equal parts where that is not known."""
-        count, room = lane.queue.partitions, int(min(units, MOST_PER_PASS))
-        order = [(lane.start + i) % count for i in range(count)]
-        due = [partition for partition in order if lane.next_due[partition] <= now]
+        room = int(min(units, MOST_PER_PASS))
         equal = max(1, room // len(due))
         wishes: list[tuple[Lane, Wish]] = []
         for partition in due:
@@ -144,11 +165,12 @@ class Fetcher:
             room -= limit
         return wishes
 
-    def _hand_on(self, due: list[Lane], now: float) -> None:
+    def _hand_on(self, due: dict[Lane, list[int]]) -> None:
         """No permit for what is due: tell an idle worker, once per due time."""
-        for lane in due:
-            for partition, at in enumerate(lane.next_due):
-                if 0 < at <= now and self._rung.get((lane.name, partition)) != at:
+        for lane, partitions in due.items():
+            for partition in partitions:
+                at = lane.next_due[partition]
+                if at > 0 and self._rung.get((lane.name, partition)) != at:
                     self._rung[lane.name, partition] = at
                     self._ring(lane, partition)
 

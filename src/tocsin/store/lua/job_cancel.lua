@@ -7,7 +7,6 @@
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> since ms
 --        parked    ZSET    id -> since ms
---        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome

@@ -9,8 +9,6 @@
 --        parked    ZSET    id -> since ms
 --        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
---        done      ZSET    id -> remembered until ms
---        results   HASH    id -> outcome
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, only, items: msgpack [id] * n; only: '' or the stage it must be in (dead)
 -- RETURN {1, codes}: a digit per id: 0 no such job, 1 removed, 2 will be removed when its run ends

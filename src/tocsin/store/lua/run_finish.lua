@@ -6,8 +6,6 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> since ms
---        parked    ZSET    id -> since ms
---        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
@@ -25,11 +23,12 @@ local plain_owner = string.char(0, #owner) .. owner
 local any_errors = redis.call('EXISTS', errors) == 1
 local lost, told, ends, tally = {}, {}, {}, {[0] = 0, 0, 0, 0}
 
-local ids, tokens, nexts, outcomes, extras, more = {}, {}, {}, {}, {}, {}
+local ids, tokens, nexts, outcomes, extras, more, going_on = {}, {}, {}, {}, {}, {}, {}
 local at, n = 1, 0
 while at <= #flat do
   n = n + 1
   ids[n], tokens[n], nexts[n] = flat[at], flat[at + 1], flat[at + 2]
+  if nexts[n] ~= '' then going_on[#going_on + 1] = ids[n] end
   local outcome = flat[at + 3]
   at = at + 4
   if outcome >= MORE then

@@ -6,8 +6,6 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> since ms
---        parked    ZSET    id -> since ms
---        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome

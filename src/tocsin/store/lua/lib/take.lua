@@ -76,11 +76,13 @@ local function take(zset, ids, scores)
   local step = math.max(1, math.min(1000, math.floor(LARGEST / math.max(widest, 1))))
   local left, entered, claimed = list_of(out, zset), list_of(into, working), list_of(fields, claims)
   local n, pairs_n = #taken, #entered
+  -- Where every entry of `claims` belongs to `working`, none of these has one: nothing to look up.
+  local all_fresh = redis.call('HLEN', claims) == redis.call('ZCARD', working)
   for first = 1, #ids, step do
     if bytes >= LARGEST then return end
     local to = math.min(first + step - 1, #ids)
     local records = redis.call('HMGET', jobs, unpack(ids, first, to))
-    local raws = redis.call('HMGET', claims, unpack(ids, first, to))
+    local raws = all_fresh and {} or redis.call('HMGET', claims, unpack(ids, first, to))
     for i = first, to do
       local id, record, raw = ids[i], records[i - first + 1], raws[i - first + 1]
       if understood(record) then
