@@ -23,6 +23,7 @@ from tocsin.engine.sweep import Sweep
 from tocsin.engine.unit import Lane, Unit
 from tocsin.model.clock import monotonic, wall_ms
 from tocsin.model.codec import decode_header
+from tocsin.model.durations import ceil_ms, moment
 from tocsin.model.errors import StoreError
 from tocsin.model.job import Spec
 from tocsin.model.run import Claim, Run
@@ -78,7 +79,7 @@ class Worker:
         self.settings = settings or Settings()
         self._store = store
         self._clock = store.clock
-        self._catalog = catalog
+        self.catalog = catalog.copy()
         self._queues = queues
         self._on_change = on_change
         self._host = socket.gethostname()
@@ -95,7 +96,7 @@ class Worker:
         self._fleet = Fleet(store)
         self._ringer = Ringer(self._fleet)
         self._threads, self._processes = Threads(), Processes()
-        for handler in self._catalog:
+        for handler in self.catalog:
             prefix = store.keys.prefix
             handler.deliver_by(target_for(handler, self._make_run, prefix, self._threads, self._processes))
         self.lanes = {queue.name: Lane(queue) for queue in self._queues}
@@ -103,7 +104,7 @@ class Worker:
         self.finisher = Finisher(store, lambda: self.runs, clock, self._lost_claim)
         self.pool = Pool(self.settings.concurrency, self.finisher, lambda: self.fetcher.wake.set())
         self.fetcher = Fetcher(
-            store, lambda: self.runs, list(self.lanes.values()), self._catalog, self.pool, self.finisher, clock,
+            store, lambda: self.runs, list(self.lanes.values()), self.catalog, self.pool, self.finisher, clock,
             lambda: self.heart.lease, lambda lane, p: self._ringer.ring(lane.queue, p), self.settings.poll_s,
             self._queue_changed,
         )  # fmt: skip
@@ -117,7 +118,7 @@ class Worker:
         """A name under which nothing was ever claimed: after a burial the old one's runs belong to others."""
         self._incarnation += 1
         self.name = f"{self._host}:{os.getpid()}:{os.urandom(3).hex()}.{self._incarnation}"
-        self.runs = Runs(self._store, self.name, self._catalog.digests())
+        self.runs = Runs(self._store, self.name, self.catalog.digests())
         pulse = Pulse(self._store, self.name)
         self.heart = Heart(pulse, self.about, self._beat_seen, self._clock, self.settings.beat_s, self.settings.ttl_s)
         self.ear = Ear(self._store, self.name, list(self.lanes))
@@ -128,7 +129,7 @@ class Worker:
             pid=os.getpid(),
             started=self._started,
             queues=sorted(self.lanes),
-            handlers=self._catalog.names(),
+            handlers=self.catalog.names(),
             concurrency=self.settings.concurrency,
             running=self.pool.busy - len(self.pool.backlog),
             finished=self.pool.ran,
@@ -303,7 +304,8 @@ class Worker:
         self.heart.start()
         self._listen()
         for lane in self.lanes.values():
-            self._queue_changed(lane)
+            lane.forget_dues()
+        self._declare_again()
 
     def _look_again(self, queue: OpenQueue, partition: int) -> None:
         """There may be work: told to ourselves too, because a bell may be heard by a worker that is stopped."""
@@ -313,8 +315,11 @@ class Worker:
         self._ringer.ring(queue, partition)
 
     def _queue_changed(self, lane: Lane) -> None:
-        """The server was emptied or replaced, or may have been: look everywhere, register the agents again."""
-        lane.next_due = [0.0] * lane.queue.partitions
+        lane.forget_dues()
+        self._declare_again()
+
+    def _declare_again(self) -> None:
+        """The server was emptied or replaced, or may have been: what the program registers is to be there."""
         if self._on_change is not None:
             self._tasks["changed"] = asyncio.ensure_future(self._on_change())
 
@@ -328,19 +333,19 @@ class Worker:
     # What runs may ask
 
     def _make_run(self, unit: Unit, claim: Claim, spec: Spec) -> Run:
-        def extend(claim: Claim, seconds: float) -> Any:
-            return self._extend(unit, claim, seconds)
+        def extend(run: Run, seconds: float) -> Any:
+            return self._extend(unit, claim, run, seconds)
 
         return Run(claim, decode_header(claim.record), spec, self._store.keys.prefix, extend)
 
-    def _extend(self, unit: Unit, claim: Claim, seconds: float) -> Any:
-        work = self._extended(unit, claim, seconds)
+    def _extend(self, unit: Unit, claim: Claim, run: Run, seconds: float) -> Any:
+        work = self._extended(unit, claim, run, seconds)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result()
         return work
 
-    async def _extended(self, unit: Unit, claim: Claim, seconds: float) -> None:
-        claim.deadline = await self.runs.extend(unit.lane.queue, claim, int(seconds * 1000))
+    async def _extended(self, unit: Unit, claim: Claim, run: Run, seconds: float) -> None:
+        run.deadline = moment(await self.runs.extend(unit.lane.queue, claim, ceil_ms(seconds)))
         unit.deadline = self._clock.monotonic() + seconds

@@ -345,5 +345,5 @@ def _next_id(names: Any) -> str:
         raise InvalidArgument("there are fewer ids than rows") from None
 
 
-def _not_running(claim: Claim, seconds: float) -> Any:
-    raise TocsinError(f"run {claim.run_id!r} is not running here: only its handler can extend it")
+def _not_running(run: Run, seconds: float) -> Any:
+    raise TocsinError(f"run {run.id!r} is not running here: only its handler can extend it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import sys
@@ -120,6 +121,12 @@ class Catalog:
 
     def __len__(self) -> int:
         return len(self._handlers)
+
+    def copy(self) -> Catalog:
+        """For one worker: where runs go, and how long they take there, is its own affair."""
+        copied = Catalog()
+        copied._handlers = {name: copy.copy(handler) for name, handler in self._handlers.items()}
+        return copied
 
     def names(self) -> list[str]:
         return sorted(self._handlers)

@@ -40,6 +40,10 @@ class Lane:
         """Another interval: a slow handler that is seen no more does not count for ever."""
         self._before, self.handlers = self.handlers or self._before, set()
 
+    def forget_dues(self) -> None:
+        """What was known is no longer true: ask everywhere."""
+        self.next_due = [0.0] * self.queue.partitions
+
     def slowest(self) -> float:
         """Mean seconds of the slowest handler seen here lately."""
         return max((handler.mean for handler in self.handlers | self._before), default=UNKNOWN_S)

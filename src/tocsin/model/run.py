@@ -15,7 +15,7 @@ from tocsin.model.job import PRIORITIES, Header, Spec
 MAX_RECOVERIES = 5
 
 
-class Claim(Struct, gc=False):
+class Claim(Struct, frozen=True, gc=False):
     """What a claim script gave: the right of one worker to execute a run until a deadline."""
 
     queue: str
@@ -46,7 +46,7 @@ class Claim(Struct, gc=False):
 class Run:
     """What a handler may know about the run that it is executing, and ask of it."""
 
-    __slots__ = ("_claim", "_extend", "_header", "_namespace", "_spec", "cancelled")
+    __slots__ = ("_claim", "_extend", "_header", "_namespace", "_spec", "cancelled", "deadline")
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Run:
         header: Header,
         spec: Spec,
         namespace: str,
-        extend: Callable[[Claim, float], Any],
+        extend: Callable[[Run, float], Any],
     ) -> None:
         self._claim = claim
         self._header = header
@@ -64,6 +64,7 @@ class Run:
         # Set when the run timed out, was cancelled or lost its claim. Threads must look at it: nothing
         # else can stop them.
         self.cancelled = False
+        self.deadline: datetime = moment(claim.deadline)
 
     @property
     def id(self) -> str:
@@ -84,10 +85,6 @@ class Run:
     @property
     def due(self) -> datetime:
         return moment(self._claim.due)
-
-    @property
-    def deadline(self) -> datetime:
-        return moment(self._claim.deadline)
 
     @property
     def attempt(self) -> int:
@@ -127,7 +124,7 @@ class Run:
 
         Raises ClaimLost if another worker has the run.
         """
-        return self._extend(self._claim, seconds(by, "an extension"))
+        return self._extend(self, seconds(by, "an extension"))
 
     def __repr__(self) -> str:
         return f"Run({self.id!r}, attempt={self.attempt})"

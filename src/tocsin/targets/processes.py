@@ -105,7 +105,7 @@ def _resolve(module: str, qualname: str) -> Any:
 
 
 def _run(claim: Claim, namespace: str) -> Run:
-    def extend(claim: Claim, seconds: float) -> Any:
+    def extend(run: Run, seconds: float) -> Any:
         raise ProcessFailure("a run in a process cannot be extended from inside: give it a longer timeout")
 
     return Run(claim, codec.decode_header(claim.record), codec.decode_spec(claim.record), namespace, extend)

@@ -39,10 +39,16 @@ class Threads:
             if future.set_running_or_notify_cancel():
                 try:
                     result = context.run(fn)
+                except (StopIteration, GeneratorExit) as error:
+                    # A future refuses the one, and a coroutine takes the other for its own end.
+                    failure = RuntimeError(f"the handler raised {type(error).__name__}")
+                    failure.__cause__ = error
+                    future.set_exception(failure)
                 except BaseException as error:
                     future.set_exception(error)
                 else:
                     future.set_result(result)
+                    del result
             # Do not keep the run's objects alive while idle.
             del future, context, fn
             self._idle.release()

@@ -16,7 +16,7 @@ async def run_until_idle(app: Tocsin, *, queues: Iterable[str] | None = None, co
     try:
         while True:
             for lane in worker.lanes.values():
-                lane.next_due = [0.0] * lane.queue.partitions
+                lane.forget_dues()
             before = worker.fetcher.claimed
             await worker.fetcher.step()
             if worker.fetcher.claimed == before and worker.finisher.idle() and not worker.pool.busy:

@@ -1,0 +1,85 @@
+"""Finding the app that MODULE:APP names, or saying what is wrong with the name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tocsin.app import Tocsin
+from tocsin.cli.options import WrongUsage
+from tocsin.model.errors import InvalidArgument, nearest
+
+
+def load(target: str) -> Tocsin:
+    """Raises WrongUsage or InvalidArgument, with what to do."""
+    name, colon, attribute = target.partition(":")
+    if not colon or not name or not attribute or name.endswith(".py") or "/" in name:
+        raise WrongUsage(f"{target!r} is not MODULE:APP: {_suggestion(name, attribute)}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return _app_in(_module(name), name, attribute)
+
+
+def elsewhere(app: Tocsin, **changes: Any) -> Tocsin:
+    """The same declarations on another server, or in another namespace."""
+    if not changes:
+        return app
+    kept: dict[str, Any] = {"prefix": app._prefix, "hash_tag": app._hash_tag, "clock": app._clock}
+    if not {"url", "data"} & changes.keys():
+        kept |= {"url": app._url, "data": app._data}
+    return Tocsin(**{**kept, **changes}, registry=app._registry)
+
+
+def _suggestion(name: str, attribute: str) -> str:
+    module = name.removesuffix(".py").strip("./").replace("/", ".") or "module"
+    return f"write it like {module}:{attribute or 'app'}"
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise InvalidArgument(f"there is no module {name!r} in {Path.cwd()}{_near(name, _modules())}") from None
+        raise InvalidArgument(_failed(name, error)) from error
+    except Exception as error:
+        raise InvalidArgument(_failed(name, error)) from error
+
+
+def _failed(name: str, error: Exception) -> str:
+    """Where in the user's code it went wrong, in one line."""
+    if isinstance(error, SyntaxError):
+        place = f" ({error.filename}, line {error.lineno})"
+        return f"module {name!r} cannot be imported: {type(error).__name__}: {error.msg}{place}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames[1:] else ""
+    return f"module {name!r} cannot be imported: {type(error).__name__}: {error}{place}"
+
+
+def _app_in(module: ModuleType, name: str, attribute: str) -> Tocsin:
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, Tocsin):
+        return found
+    apps = [known for known, value in vars(module).items() if isinstance(value, Tocsin)]
+    if not apps:
+        raise InvalidArgument(f"module {name!r} holds no Tocsin: write `{attribute} = Tocsin()` in it")
+    what = "does not exist" if found is None else f"is a {type(found).__name__}, not a Tocsin"
+    raise InvalidArgument(f"{name}:{attribute} {what}{_near(attribute, apps)}")
+
+
+def _modules() -> list[str]:
+    return [module.name for module in pkgutil.iter_modules([str(Path.cwd())])]
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    words = list(known)
+    return f"; {nearest(word, words[:20])}" if words else ""

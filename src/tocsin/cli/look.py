@@ -1,0 +1,260 @@
+"""`tocsin queues`, `tocsin jobs`, `tocsin workers`: looking, without changing anything."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from tocsin.cli.options import Given, QueueName, Watch, WrongUsage, check_time, connected, parse_time
+from tocsin.cli.show import Listing, cell, distance, iso, local, plain, print_json, show, span
+from tocsin.inspector import JobView, QueueView, WorkerView
+from tocsin.model.durations import Millis
+from tocsin.model.errors import nearest
+from tocsin.model.job import Every, Job, Stage
+from tocsin.store.keys import STAGE_KEYS
+
+queues = App(name="queues", help="Look at queues.")
+jobs = App(name="jobs", help="Look at jobs.")
+
+Limit = Annotated[int, Parameter(validator=Number(gte=1), help="At most this many.")]
+Time = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+
+
+@queues.command(name="list")
+async def list_queues(*, watch: Watch = False, options: Given) -> int:
+    """All queues, and how many jobs stand where."""
+    async with connected(options) as (_, inspector):
+        return await show(options, watch, inspector.queues, queue_listing, list)
+
+
+def queue_listing(views: list[QueueView]) -> Listing:
+    counted = ["due", *STAGE_KEYS, "done", "succeeded", "failed", "retried", "recovered"]
+    columns = ["queue", "state", "order", "#partitions", *(f"#{name}" for name in counted)]
+    rows = []
+    for view in views:
+        numbers = {"due": view.due, "done": view.done, **view.stages, **view.counters}
+        state = "paused" if view.paused else "open"
+        rows.append([view.name, state, view.order, view.partitions, *(numbers[name] for name in counted)])
+    return Listing(columns, rows, empty="there are no queues yet: start a worker, or enqueue a job")
+
+
+@jobs.command(name="list")
+async def list_jobs(
+    *,
+    queue: QueueName = None,
+    stage: Annotated[str | None, Parameter(help="waiting, working, paused, parked or dead.")] = None,
+    name: Annotated[str | None, Parameter(help="Only those of this handler.")] = None,
+    tenant: Annotated[str | None, Parameter(help="Only those of this tenant.")] = None,
+    due_before: Time = None,
+    due_after: Time = None,
+    limit: Limit = 50,
+    watch: Watch = False,
+    options: Given,
+) -> int:
+    """Jobs stage by stage, in the order in which they run.
+
+    Parameters
+    ----------
+    due_before
+        ISO 8601 with a zone (2030-01-31T09:00Z), or a distance from now (+1h, -5m).
+    due_after
+        Likewise.
+    """
+    for time in (due_before, due_after):
+        if time is not None:
+            check_time(time)
+    if stage is not None and stage not in STAGE_KEYS:
+        raise WrongUsage(f"there is no stage {stage!r}; {nearest(stage, STAGE_KEYS)}")
+    async with connected(options) as (app, inspector):
+        await inspector.check_queue(queue)
+
+        async def fetch() -> tuple[list[Job], Millis]:
+            now = await inspector.now()
+            before = None if due_before is None else parse_time(due_before, now)
+            after = None if due_after is None else parse_time(due_after, now)
+            wanted = Stage(stage) if stage is not None else None
+            found = app.jobs(queue=queue, tenant=tenant, stage=wanted, name=name, due_before=before, due_after=after)
+            return await first(found, limit), now
+
+        return await show(
+            options,
+            watch,
+            fetch,
+            lambda found: job_listing(*found),
+            lambda found: [as_dict(job) for job in found[0]],
+        )
+
+
+async def first(found: Any, limit: int) -> list[Job]:
+    kept: list[Job] = []
+    async with aclosing(found) as walk:
+        async for job in walk:
+            kept.append(job)
+            if len(kept) == limit:
+                break
+    return kept
+
+
+def job_listing(found: list[Job], now: Millis, empty: str = "no such jobs") -> Listing:
+    columns = ["id", "queue", "stage", "due", "", "name", "#attempt", "tenant", "every", "worker", "error"]
+    rows = [
+        [
+            job.id,
+            job.queue,
+            job.stage.value,
+            local(job.due_ms),
+            distance(job.due_ms, now),
+            job.name,
+            job.attempt,
+            job.tenant,
+            every(job),
+            job.owner,
+            job.failure.error[:60] if job.failure else None,
+        ]
+        for job in found
+    ]
+    return Listing(*_without_empty(columns, rows), empty=empty)
+
+
+def _without_empty(columns: list[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Columns that say nothing in any row only take room."""
+    kept = [i for i in range(len(columns)) if any(row[i] not in (None, "") for row in rows)]
+    return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def every(job: Job) -> str | None:
+    if not isinstance(job.trigger, Every):
+        return None
+    interval = job.trigger.interval
+    return span(interval) if interval >= 60 else f"{interval:g}s"
+
+
+def as_dict(job: Job) -> dict[str, Any]:
+    """A job for JSON."""
+    retry = job.retry
+    return {
+        "id": job.id,
+        "queue": job.queue,
+        "stage": job.stage.value,
+        "name": job.name,
+        "due": iso(job.due_ms),
+        "not_before": iso(job.not_before_ms),
+        "attempt": job.attempt,
+        "recoveries": job.recoveries,
+        "worker": job.owner,
+        "tenant": job.tenant,
+        "recurring": job.recurring,
+        "every": job.trigger.interval if isinstance(job.trigger, Every) else None,
+        "timeout": job.timeout,
+        "retry": None if retry is None else {name: getattr(retry, name) for name in retry.__struct_fields__},
+        "criticality": job.criticality,
+        "version": job.version,
+        "succeeded": job.succeeded,
+        "failed": job.failed,
+        "attempts": job.attempts,
+        "args": plain(job.args),
+        "kwargs": plain(job.kwargs),
+        "error": job.failure.error if job.failure else None,
+    }
+
+
+@jobs.command(name="show")
+async def show_job(id: str, /, *, queue: QueueName = None, options: Given) -> int:
+    """Everything about one job, or how it ended while that is remembered.
+
+    Parameters
+    ----------
+    id
+        The job's id.
+    """
+    async with connected(options) as (_, inspector):
+        view = await inspector.find(id, queue)
+        now = await inspector.now()
+    about = describe(view)
+    if options.json:
+        print_json(about)
+        return 0
+    for name, value in about.items():
+        if value not in (None, [], {}, ""):
+            print(f"{name + ':':<14}{_told(name, value, view, now)}")
+    return 0
+
+
+def describe(view: JobView) -> dict[str, Any]:
+    """A job with all that `jobs list` leaves out; a remembered one has its outcome as its stage."""
+    outcome = view.outcome
+    about: dict[str, Any] = {"id": view.id, "queue": view.queue}
+    if view.job is not None:
+        failure = view.job.failure
+        about |= as_dict(view.job)
+        about["deadline"] = iso(view.deadline_ms)
+        about["failed_at"] = iso(failure.at) if failure and failure.at else None
+        about["traceback"] = failure.traceback or None if failure else None
+    elif outcome is not None:
+        about |= {"stage": "done", "outcome": outcome.name, "ended": iso(outcome.at), "result": plain(outcome.result)}
+    return about
+
+
+_TIMES = {"due", "not_before", "deadline", "failed_at", "ended"}
+
+
+def _told(name: str, value: Any, view: JobView, now: Millis) -> str:
+    if name == "traceback":
+        return "\n" + str(value).rstrip()
+    if name in _TIMES:
+        ms = _ms_of(name, view)
+        return f"{local(ms)}  ({distance(ms, now)})"
+    return cell(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+
+
+def _ms_of(name: str, view: JobView) -> Millis | None:
+    job, outcome = view.job, view.outcome
+    times = {"deadline": view.deadline_ms, "ended": outcome.at if outcome else None}
+    if job is not None:
+        times |= {
+            "due": job.due_ms,
+            "not_before": job.not_before_ms,
+            "failed_at": job.failure.at if job.failure else None,
+        }
+    return times[name]
+
+
+async def list_workers(*, watch: Watch = False, options: Given) -> int:
+    """All workers, what they do, and whether their hearts beat."""
+    async with connected(options) as (_, inspector):
+
+        async def fetch() -> tuple[list[WorkerView], Millis]:
+            return await inspector.workers(listen=True), await inspector.now()
+
+        def as_json(found: tuple[list[WorkerView], Millis]) -> list[dict[str, Any]]:
+            return [worker_dict(view) for view in found[0]]
+
+        return await show(options, watch, fetch, lambda found: worker_listing(*found), as_json)
+
+
+def worker_dict(view: WorkerView) -> dict[str, Any]:
+    about = msgspec.to_builtins(view.about)
+    return {"id": view.id, "alive": view.alive, **about, "started": iso(view.about.started)}
+
+
+def worker_listing(views: list[WorkerView], now: Millis) -> Listing:
+    columns = ["worker", "state", "up", "#running", "#finished", "#concurrency", "#stuck", "queues", "#handlers"]
+    rows = [
+        [
+            view.id,
+            "silent" if view.alive is False else view.about.state,
+            span(max(0, now - view.about.started) / 1000),
+            view.about.running,
+            view.about.finished,
+            view.about.concurrency,
+            view.about.stuck,
+            ",".join(view.about.queues),
+            len(view.about.handlers),
+        ]
+        for view in views
+    ]
+    return Listing(columns, rows, empty="no worker is running: start one with `tocsin worker MODULE:APP`")

@@ -1,0 +1,98 @@
+"""The commands, the options that all of them share, and what becomes of errors."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import inspect
+import sys
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
+
+from tocsin import __version__
+from tocsin.cli.dead import dead
+from tocsin.cli.demo import demo
+from tocsin.cli.doctor import doctor
+from tocsin.cli.look import jobs, list_workers, queues
+from tocsin.cli.options import Options, WrongUsage
+from tocsin.cli.show import say, silence_stdout
+from tocsin.cli.work import worker
+from tocsin.model.errors import InvalidArgument, TocsinError
+from tocsin.telemetry import logs
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+app = App(name="tocsin", help="Runs jobs on time, on Redis.", version=__version__, help_format="plaintext")
+app.meta.group_parameters = Group("Options of every command", sort_key=10)
+app.command(demo)
+app.command(worker)
+app.command(queues)
+app.command(jobs)
+app.command(list_workers, name="workers")
+app.command(dead)
+app.command(doctor)
+
+
+@app.meta.default
+def launch(
+    *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    url: str | None = None,
+    prefix: str | None = None,
+    hash_tag: str | None = None,
+    json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    log_level: str = "info",
+) -> int:
+    """Parse the command, give it the options, run it.
+
+    Parameters
+    ----------
+    url
+        The server's address; else $TOCSIN_URL, else an embedded server.
+    prefix
+        The namespace: what all keys begin with.
+    hash_tag
+        The hash tag of the keys, for agents on a Redis Cluster.
+    json
+        Print JSON.
+    log_level
+        debug, info, warning or error.
+    """
+    try:
+        options = Options(url, prefix, hash_tag, json, logs.check_level(log_level))
+    except InvalidArgument as error:
+        raise WrongUsage(str(error)) from None
+    command, bound, unparsed = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    logs.set_up(options.log_level)
+    result = command(*bound.args, **bound.kwargs, **dict.fromkeys(unparsed, options))
+    return (asyncio.run(result) if inspect.iscoroutine(result) else result) or DONE
+
+
+def run(argv: list[str]) -> int:
+    """The exit code of a command line."""
+    try:
+        code = app.meta(argv, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+        return code or DONE
+    except (CycloptsError, WrongUsage) as error:
+        say(f"tocsin: {_explained(error)}\nTry `tocsin --help`.")
+        return USAGE
+    except TocsinError as error:
+        say(f"tocsin: {error}")
+        return FAILED
+    except BrokenPipeError:
+        silence_stdout()
+        return DONE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _explained(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, UnknownOptionError) and "Did you mean" not in text:
+        # The parser of a command knows its own options only.
+        given = error.token.keyword or error.token.value
+        names = [name for argument in app.meta.assemble_argument_collection() for name in argument.names]
+        close = difflib.get_close_matches(given, names, n=1)
+        return f"{text} Did you mean {close[0]}?" if close else text
+    return text

@@ -1,0 +1,86 @@
+"""What stands before or after every subcommand, and what values mean on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from cyclopts import Parameter
+from msgspec import Struct
+
+from tocsin.app import Tocsin
+from tocsin.inspector import Inspector
+from tocsin.model.durations import Millis, millis, moment, seconds
+from tocsin.model.errors import InvalidArgument
+
+
+class Options(Struct, frozen=True):
+    """None: not given, so the app's own or the default."""
+
+    url: str | None = None
+    prefix: str | None = None
+    hash_tag: str | None = None
+    json: bool = False
+    log_level: str = "info"
+
+    def where(self) -> dict[str, str]:
+        """The arguments of `Tocsin` that were given."""
+        given = {"url": self.url, "prefix": self.prefix, "hash_tag": self.hash_tag}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+# Filled in by the launcher, not parsed.
+Given = Annotated[Options, Parameter(parse=False)]
+Watch = Annotated[bool, Parameter(negative="", help="Show it again each second until Ctrl-C.")]
+QueueName = Annotated[str | None, Parameter(help="Only this queue.")]
+
+
+class WrongUsage(Exception):
+    """The command line says something that cannot be: exit code 2."""
+
+
+@asynccontextmanager
+async def connected(options: Options) -> AsyncIterator[tuple[Tocsin, Inspector]]:
+    async with Tocsin(**options.where()) as app:  # type: ignore[arg-type]
+        yield app, Inspector(app.store)
+
+
+def check_time(text: str) -> str:
+    parse_time(text, 0)
+    return text
+
+
+def parse_time(text: str, now: Millis) -> datetime:
+    """ISO 8601 with a zone, or a distance from the server's now: +1h, -5m."""
+    if text[:1] in ("+", "-"):
+        try:
+            away = timedelta(milliseconds=millis(text[1:]))
+        except InvalidArgument:
+            raise WrongUsage(f"{text!r} is not a distance in time: write it like +1h30m or -5m") from None
+        return moment(now) + away if text[0] == "+" else moment(now) - away
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise WrongUsage(
+            f"{text!r} is not a time: write it like 2030-01-31T09:00Z, or as a distance like +1h or -5m"
+        ) from None
+    if when.tzinfo is None:
+        raise WrongUsage(f"the time {text!r} does not say its zone: add Z for UTC, or an offset like +02:00")
+    return when.astimezone(UTC)
+
+
+def parse_duration(text: str, what: str) -> float:
+    try:
+        return seconds(float(text) if text.replace(".", "", 1).isdigit() else text, what)
+    except InvalidArgument as error:
+        raise WrongUsage(str(error)) from None
+
+
+def split_names(text: str) -> list[str]:
+    """a,b -> [a, b]"""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise WrongUsage(f"{text!r} is not a list of names: write it like a,b")
+    return names

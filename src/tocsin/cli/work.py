@@ -1,0 +1,133 @@
+"""`tocsin worker MODULE:APP`: import a program's app and be a worker of it, in one process or in several."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import structlog
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from msgspec import Struct
+
+from tocsin.app import Tocsin
+from tocsin.app.service import signals
+from tocsin.cli.load import elsewhere, load
+from tocsin.cli.options import Given, Options, parse_duration, split_names
+from tocsin.cli.show import wait
+from tocsin.cli.supervise import HURRY, Crew
+from tocsin.model.clock import monotonic
+from tocsin.model.errors import StoreUnavailable
+from tocsin.telemetry import logs
+from tocsin.worker import Settings
+
+log = structlog.get_logger("tocsin.cli")
+
+# How long a server may be away before a worker that starts gives up, and the longest pause between two tries.
+PATIENCE_S = 10.0
+LONGEST_PAUSE_S = 2.0
+
+
+class Duty(Struct, frozen=True):
+    """What a worker process is to do."""
+
+    target: str
+    queues: list[str] | None
+    concurrency: int
+    grace: float
+
+    def arguments(self, options: Options) -> list[str]:
+        """The command line of a process that does it, tied to the one that started it."""
+        words = ["worker", self.target, "--concurrency", str(self.concurrency), "--grace", f"{self.grace}s", "--tied"]
+        if self.queues is not None:
+            words += ["--queues", ",".join(self.queues)]
+        for name, value in options.where().items():
+            words.append(f"--{name.replace('_', '-')}={value}")
+        return [*words, "--log-level", options.log_level]
+
+
+async def worker(
+    app: str,
+    /,
+    *,
+    queues: Annotated[str | None, Parameter(help="Only these, as a,b; else all that the app declares.")] = None,
+    concurrency: Annotated[int, Parameter(help="Runs at once in a process; 0 or less: unbounded.")] = 100,
+    grace: Annotated[str, Parameter(help="How long runs may go on after SIGTERM or Ctrl-C.")] = "30s",
+    processes: Annotated[int, Parameter(validator=Number(gte=1), help="Worker processes.")] = 1,
+    tied: Annotated[bool, Parameter(show=False, negative="")] = False,
+    options: Given,
+) -> int:
+    """Run the jobs of an app until SIGTERM or Ctrl-C.
+
+    Parameters
+    ----------
+    app
+        MODULE:APP, the module and the name of its Tocsin object, like reminders:app.
+    """
+    names = None if queues is None else split_names(queues)
+    duty = Duty(app, names, concurrency, parse_duration(grace, "--grace"))
+    found = elsewhere(load(app), **options.where())
+    logs.adopt_standard_logging(options.log_level)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    with told(stop, hurry) if tied else signals(stop, hurry):
+        if not await opened(found, stop):
+            return 0
+        try:
+            if processes > 1:
+                return await Crew(processes, duty.arguments(options), duty.grace).work(stop, hurry)
+            return await work(found, duty, stop, hurry)
+        finally:
+            await found.close()
+
+
+async def work(app: Tocsin, duty: Duty, stop: asyncio.Event, hurry: asyncio.Event) -> int:
+    made = await app.worker(queues=duty.queues, settings=Settings(concurrency=duty.concurrency))
+    await made.start()
+    try:
+        await stop.wait()
+    finally:
+        await made.stop(duty.grace, hurry)
+    return 0
+
+
+async def opened(app: Tocsin, stop: asyncio.Event) -> bool:
+    """Connect; a server that is away gets a while to come. False if we were told to stop meanwhile."""
+    give_up, pause = monotonic() + PATIENCE_S, 0.25
+    while True:
+        try:
+            await app.open()
+            return True
+        except StoreUnavailable as error:
+            if monotonic() + pause > give_up:
+                raise
+            log.warning("server away, trying again", error=str(error), giving_up_in_s=round(give_up - monotonic(), 1))
+        if await wait(stop, pause):
+            return False
+        pause = min(pause * 2, LONGEST_PAUSE_S)
+
+
+@contextmanager
+def told(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
+    """For a process of a crew. Only its starter makes it hurry: a terminal or systemd may signal us all at once,
+    and the starter passes its own signal on as well. When the starter is gone, its end of our stdin closes."""
+    loop = asyncio.get_running_loop()
+
+    def hasten() -> None:
+        stop.set()
+        hurry.set()
+
+    def orphaned() -> None:
+        if not os.read(sys.stdin.fileno(), 1):
+            loop.remove_reader(sys.stdin.fileno())
+            stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(HURRY, hasten)
+    loop.add_reader(sys.stdin.fileno(), orphaned)
+    yield
