@@ -28,6 +28,7 @@ from tocsin.model.errors import StoreError
 from tocsin.model.job import Spec
 from tocsin.model.run import Claim, Run
 from tocsin.store.fleet import About, Beat, Ear, Fleet, Pulse, Ringer
+from tocsin.store.jobs import Jobs
 from tocsin.store.runs import Runs
 from tocsin.store.store import OpenQueue, Store
 from tocsin.targets.processes import Processes
@@ -231,9 +232,9 @@ class Worker:
 
     async def _leave(self, handed_over: int) -> None:
         self._stopped.set()
-        for queue, lane in ((lane.queue, lane) for lane in self.lanes.values()):
-            for partition in range(lane.queue.partitions):
-                if handed_over:
+        if handed_over:
+            for queue in self._queues:
+                for partition in range(queue.partitions):
                     self._ringer.ring(queue, partition)
         with contextlib.suppress(StoreError):
             await self._ringer.quiet()
@@ -254,23 +255,11 @@ class Worker:
 
     async def wait_until_idle(self) -> None:
         """Until nothing is due and nothing is working, here or elsewhere."""
+        jobs = Jobs(self._store)
         while True:
-            if not self.pool.busy and self.finisher.idle() and await self._nothing_due():
+            if not self.pool.busy and self.finisher.idle() and not await jobs.any_due_or_working(self._queues):
                 return
-            await asyncio.sleep(0.01)
-
-    async def _nothing_due(self) -> bool:
-        now = self._clock.override()
-        if now is None:
-            seconds, micros = await self._store.read(lambda c: c.time())
-            now = seconds * 1000 + micros // 1000
-        for queue in self._queues:
-            for keys in queue.keys:
-                due = await self._store.read(lambda c, k=keys: c.zcount(k["waiting"], "-inf", now))  # type: ignore[misc]
-                working = await self._store.read(lambda c, k=keys: c.zcard(k["working"]))  # type: ignore[misc]
-                if due or working:
-                    return False
-        return True
+            await asyncio.sleep(0.02)
 
     # What the parts tell
 

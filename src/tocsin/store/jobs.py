@@ -184,6 +184,22 @@ class Jobs:
         counts = await self._store.read(ask)
         return {stage: sum(counts[i :: len(wanted)]) for i, stage in enumerate(wanted)}
 
+    async def any_due_or_working(self, queues: list[OpenQueue]) -> bool:
+        now = self._store.clock.override()
+        if now is None:
+            seconds, micros = await self._store.read(lambda c: c.time())
+            now = seconds * 1000 + micros // 1000
+
+        async def ask(client: Any) -> Any:
+            async with client.pipeline(transaction=False) as pipe:
+                for queue in queues:
+                    for keys in queue.keys:
+                        pipe.zcount(keys["waiting"], "-inf", now)
+                        pipe.zcard(keys["working"])
+                return await pipe.execute()
+
+        return any(await self._store.read(ask))
+
     async def outcome(self, queue: OpenQueue, member: str) -> Outcome | None:
         """How a one-shot ended, while it is remembered."""
         keys = queue.keys[queue.partition_of(member)]

@@ -14,5 +14,7 @@ if not claim or claim.token ~= tonumber(claim_token) or claim.owner ~= owner or 
   return unchanged({1, 0})
 end
 local deadline = now + tonumber(by_ms)
+-- A removal first: also on a full server a run must be able to keep its claim.
+redis.call('HDEL', sessions, session)
 redis.call('ZADD', working, 'XX', deadline, id)
 return commit({1, deadline}, 'extend', {id})
