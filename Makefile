@@ -38,6 +38,9 @@ types: setup
 layers: setup
 	$(BIN)/lint-imports
 
+soak: setup
+	@$(BIN)/python -m pytest -m soak
+
 bench: setup
 	@$(BIN)/tocsin bench
 
