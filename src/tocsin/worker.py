@@ -19,6 +19,7 @@ from tocsin.engine.heart import BEAT_S, TTL_S, Heart
 from tocsin.engine.listen import Listener
 from tocsin.engine.loop import Part, repeat
 from tocsin.engine.pool import Pool
+from tocsin.engine.refer import Referrer
 from tocsin.engine.sweep import Sweep
 from tocsin.engine.unit import Lane, Unit
 from tocsin.model.clock import monotonic, wall_ms
@@ -41,6 +42,8 @@ log = structlog.get_logger("tocsin.worker")
 GRACE_S = 30.0
 # After the grace period: how long a handler may take to react to its cancellation.
 CANCEL_S = 2.0
+# How long the last words to a server that does not answer may take.
+LEAVE_S = 5.0
 
 
 class Settings(Struct, frozen=True):
@@ -102,12 +105,14 @@ class Worker:
             handler.deliver_by(target_for(handler, self._make_run, prefix, self._threads, self._processes))
         self.lanes = {queue.name: Lane(queue) for queue in self._queues}
         self._new_incarnation()
+        self.ear = Ear(store, self.name, list(self.lanes))
         self.finisher = Finisher(store, lambda: self.runs, clock, self._lost_claim)
         self.pool = Pool(self.settings.concurrency, self.finisher, lambda: self.fetcher.wake.set())
+        self.referrer = Referrer(self._fleet, lambda: self.name, self.catalog.names())
         self.fetcher = Fetcher(
             store, lambda: self.runs, list(self.lanes.values()), self.catalog, self.pool, self.finisher, clock,
-            lambda: self.heart.lease, lambda lane, p: self._ringer.ring(lane.queue, p), self.settings.poll_s,
-            self._queue_changed,
+            lambda: self.heart.lease, lambda lane, p: self._ringer.ring(lane.queue, p), self.referrer.refer,
+            self.settings.poll_s, self._queue_changed,
         )  # fmt: skip
         self.sweep = Sweep(self.pool, self.finisher, lambda: self.runs, clock)
         self.reaper = Reaper(
@@ -122,7 +127,6 @@ class Worker:
         self.runs = Runs(self._store, self.name, self.catalog.digests())
         pulse = Pulse(self._store, self.name)
         self.heart = Heart(pulse, self.about, self._beat_seen, self._clock, self.settings.beat_s, self.settings.ttl_s)
-        self.ear = Ear(self._store, self.name, list(self.lanes))
 
     def about(self) -> About:
         return About(
@@ -162,7 +166,7 @@ class Worker:
         for turn in range(PASSES):
             self._run(self.fetcher, self._quiet, f"fetch {turn}")
         self._listen()
-        for part in (self.finisher, self.sweep, self.reaper):
+        for part in (self.finisher, self.sweep, self.reaper, self.referrer):
             self._run(part, self._stopped)
         log.info(
             "worker started",
@@ -173,6 +177,16 @@ class Worker:
 
     def _run(self, part: Part, stop: asyncio.Event, name: str = "") -> None:
         self._tasks[name or part.name] = asyncio.create_task(repeat(part, stop), name=f"tocsin {part.name}")
+
+    async def _change_ear(self, queues: list[str]) -> None:
+        """Listen in our present name for the bells of these queues, and for mail."""
+        listening = self._tasks.pop("listen", None)
+        if listening is None:
+            return
+        listening.cancel()
+        await self.ear.close()
+        self.ear = Ear(self._store, self.name, queues)
+        self._listen()
 
     def _listen(self) -> None:
         listener = Listener(self.ear, self.lanes, self.pool, self.fetcher.wake.set)
@@ -191,6 +205,8 @@ class Worker:
             await asyncio.wait(fetching, timeout=5)
         for unit in self.pool.withdraw(float("inf")):
             self.finisher.release(unit)
+        # Bells are for those who claim: one that we heard would wake nobody. Mail may still ask to cancel a run.
+        await self._change_ear([])
 
     async def stop(self, grace: float = GRACE_S, hurry: asyncio.Event | None = None) -> None:
         """Let runs end within the grace period, then cancel and hand over what is left at its due time."""
@@ -232,17 +248,23 @@ class Worker:
 
     async def _leave(self, handed_over: int) -> None:
         self._stopped.set()
-        if handed_over:
-            for queue in self._queues:
-                for partition in range(queue.partitions):
-                    self._ringer.ring(queue, partition)
-        with contextlib.suppress(StoreError):
-            await self._ringer.quiet()
-            await self._fleet.leave(self.name)
-            for queue in self._queues:
-                await self.runs.forget_sessions(queue)
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._say_goodbye()
         await self._end_parts()
         log.info("worker stopped", worker=self.name, ran=self.pool.ran, handed_over=handed_over)
+
+    async def _say_goodbye(self) -> None:
+        for queue in self._queues:
+            for partition in range(queue.partitions):
+                self._ringer.ring(queue, partition)
+        await self._ringer.quiet()
+        if not self.finisher.idle() or self.runs.unanswered:
+            # Something is, or may be, still claimed in our name: those who see our heart stand still bring it back.
+            return
+        await self._fleet.leave(self.name)
+        for queue in self._queues:
+            await self.runs.forget_sessions(queue)
 
     async def _end_parts(self) -> None:
         await asyncio.to_thread(self.heart.stop)
@@ -284,14 +306,10 @@ class Worker:
         self.pool.withdraw(float("inf"))
         self.finisher.forget()
         await asyncio.to_thread(self.heart.stop)
-        old_ear, old_listener = self.ear, self._tasks.pop("listen", None)
-        if old_listener is not None:
-            old_listener.cancel()
-        await old_ear.close()
         self._new_incarnation()
+        await self._change_ear([] if self._quiet.is_set() else list(self.lanes))
         await asyncio.to_thread(self.heart.beat)
         self.heart.start()
-        self._listen()
         for lane in self.lanes.values():
             lane.forget_dues()
         self._declare_again()

@@ -75,7 +75,7 @@ class Plan(Struct, frozen=True):
             recurring=recurring,
             timeout=self.timeout,
             handler=self.handler.digest,
-            trigger=codec.trigger_digest(self.spec) if recurring else 0,
+            trigger=codec.trigger_digest(self.spec),
             cost=self.cost,
             keep=keep,
             tenant=self.tenant,
@@ -144,8 +144,12 @@ def one_shot(
 def recurring(planned: Plan, member: str, now: Millis, mode: int) -> Put:
     """A put for `schedule`."""
     due, relative = first(planned.spec, member, now)
-    again = not isinstance(planned.spec.trigger, Once)
-    return Put(member, planned.record(keep=0, recurring=again), due, relative, mode)
+    if not isinstance(planned.spec.trigger, Once):
+        return Put(member, planned.record(keep=0, recurring=True), due, relative, mode)
+    if mode == jobs.UPDATE and due <= now:
+        # Its moment has passed: if it has run, declaring it again must not run it again.
+        mode = jobs.IGNORE
+    return Put(member, planned.record(keep=check_keep(DEFAULT_KEEP), recurring=False), due, relative, mode)
 
 
 def first(spec: Spec, member: str, now: Millis) -> tuple[Millis, bool]:

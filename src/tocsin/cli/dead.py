@@ -9,12 +9,10 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from tocsin.app import Tocsin
-from tocsin.cli.look import Limit, as_dict, first, job_listing
+from tocsin.cli.look import Limit, show_jobs
 from tocsin.cli.options import Given, Options, QueueName, Watch, WrongUsage, connected
-from tocsin.cli.show import print_json, say, show
-from tocsin.model.durations import Millis
+from tocsin.cli.show import print_json, say
 from tocsin.model.errors import TocsinError
-from tocsin.model.job import Job
 
 dead = App(name="dead", help="Jobs that are out of retries.")
 
@@ -28,17 +26,7 @@ async def list_dead(*, queue: QueueName = None, limit: Limit = 50, watch: Watch 
     """Dead jobs, the longest dead first."""
     async with connected(options) as (app, inspector):
         await inspector.check_queue(queue)
-
-        async def fetch() -> tuple[list[Job], Millis]:
-            return await first(app.dead(queue=queue), limit), await inspector.now()
-
-        return await show(
-            options,
-            watch,
-            fetch,
-            lambda found: job_listing(*found, empty="no job is dead"),
-            lambda found: [as_dict(job) for job in found[0]],
-        )
+        return await show_jobs(options, watch, inspector, lambda now: app.dead(queue=queue), limit, "no job is dead")
 
 
 @dead.command

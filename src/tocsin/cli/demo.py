@@ -170,9 +170,8 @@ class Show:
     # What is seen
 
     async def _look(self) -> None:
-        for run in await self._ended():
-            for line in self.story.tell(run):
-                self._print(line)
+        for line in self.story.tell(await self._ended()):
+            self._print(line)
         await self._look_for_recovery()
         if not self.story.batch:
             self.story.batch = await self._batch_size()

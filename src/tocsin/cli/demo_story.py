@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 
 from tocsin.model.durations import Millis
 from tocsin.store.events import PastRun
@@ -37,19 +38,19 @@ class Story:
     def joined(self, count: int, at: Millis) -> str:
         return self._note(at, f"{count} workers are at work")
 
-    def tell(self, run: PastRun) -> list[str]:
-        """Learn from an attempt that ended; what there is to say about it."""
-        kinds = {
-            "agents": self._agent_ran,
-            "reminder": self._reminded,
-            "order": self._ordered,
-            "report": self._reported,
-        }
-        kind = "agents" if run.queue == "agents" else run.job_id.partition(" ")[0]
-        if kind == "record":
-            self.records += run.outcome == "succeeded"
-        text = kinds[kind](run) if kind in kinds else ""
-        return [self._note(run.ended_ms, text)] if text else []
+    def tell(self, runs: Iterable[PastRun]) -> Iterator[str]:
+        """Learn from attempts that ended; what there is to say about them."""
+        kinds = {"agent": self._agent_ran, "reminder": self._reminded, "order": self._ordered, "report": self._reported}
+        before = self.records
+        for run in runs:
+            kind = "agent" if run.queue == "agents" else run.job_id.partition(" ")[0]
+            if kind in kinds:
+                yield self._note(run.ended_ms, kinds[kind](run))
+            elif kind == "record" and run.outcome == "succeeded":
+                self.records += 1
+                last = run.ended_ms
+        if self.records > before:
+            yield self._note(last, f"{self.records - before} records are indexed")
 
     def recovered(self, at: Millis) -> str:
         self.recovered_at = at

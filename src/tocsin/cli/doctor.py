@@ -26,7 +26,7 @@ async def doctor(
     repair: Annotated[bool, Parameter(negative="", show_default=False, help="Mend what is provably safe to.")] = False,
     options: Given,
 ) -> int:
-    """Check that every job of a live system is where it belongs, and servers, workers and sizes. 1: it is not."""
+    """Check that every job of a live system is where it belongs, and servers, workers and sizes."""
     async with connected(options) as (app, _):
         with _progress(options) as progress:
             audit = Audit(Survey(app.store), Fleet(app.store), repair=repair, progress=progress)
@@ -72,7 +72,7 @@ def _sizes(report: Report) -> Listing:
 def _told(finding: Finding, repair: bool) -> str:
     where = f" in {finding.where}" if finding.where else ""
     examples = f" ({', '.join(map(cell, finding.examples))}{', …' if finding.count > len(finding.examples) else ''})"
-    head = f"{finding.level}: {finding.count} {finding.what}{where}{examples if finding.examples else ''}"
+    head = f"{finding.level}: {finding.what}: {finding.count}{where}{examples if finding.examples else ''}"
     if repair and finding.mended:
         head += f"; {finding.mended} mended"
     return f"{head}\n  -> {finding.todo}" if finding.left else head

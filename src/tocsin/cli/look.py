@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -9,9 +10,9 @@ import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from tocsin.cli.options import Given, QueueName, Watch, WrongUsage, check_time, connected, parse_time
+from tocsin.cli.options import Given, Options, QueueName, Watch, WrongUsage, check_time, connected, parse_time
 from tocsin.cli.show import Listing, cell, distance, iso, local, plain, print_json, show, span
-from tocsin.inspector import JobView, QueueView, WorkerView
+from tocsin.inspector import Inspector, JobView, QueueView, WorkerView
 from tocsin.model.durations import Millis
 from tocsin.model.errors import nearest
 from tocsin.model.job import Every, Job, Stage
@@ -72,34 +73,49 @@ async def list_jobs(
     async with connected(options) as (app, inspector):
         await inspector.check_queue(queue)
 
-        async def fetch() -> tuple[list[Job], Millis]:
-            now = await inspector.now()
+        def walk(now: Millis) -> AsyncIterator[Job]:
             before = None if due_before is None else parse_time(due_before, now)
             after = None if due_after is None else parse_time(due_after, now)
             wanted = Stage(stage) if stage is not None else None
-            found = app.jobs(queue=queue, tenant=tenant, stage=wanted, name=name, due_before=before, due_after=after)
-            return await first(found, limit), now
+            return app.jobs(queue=queue, tenant=tenant, stage=wanted, name=name, due_before=before, due_after=after)
 
-        return await show(
-            options,
-            watch,
-            fetch,
-            lambda found: job_listing(*found),
-            lambda found: [as_dict(job) for job in found[0]],
-        )
+        return await show_jobs(options, watch, inspector, walk, limit, "no such jobs")
 
 
-async def first(found: Any, limit: int) -> list[Job]:
+async def show_jobs(
+    options: Options,
+    watch: bool,
+    inspector: Inspector,
+    walk: Callable[[Millis], AsyncIterator[Job]],
+    limit: int,
+    empty: str,
+) -> int:
+    """The first of a walk over jobs, which may depend on the server's now."""
+
+    async def fetch() -> tuple[list[Job], Millis]:
+        now = await inspector.now()
+        # One more than is shown, to know whether there are more.
+        return await _first(walk(now), limit + 1), now
+
+    def listing(found: tuple[list[Job], Millis]) -> Listing:
+        jobs, now = found
+        more = f"and more: --limit {limit} was reached" if len(jobs) > limit else ""
+        return job_listing(jobs[:limit], now, empty, more)
+
+    return await show(options, watch, fetch, listing, lambda found: [as_dict(job) for job in found[0][:limit]])
+
+
+async def _first(found: Any, count: int) -> list[Job]:
     kept: list[Job] = []
-    async with aclosing(found) as walk:
-        async for job in walk:
+    async with aclosing(found):
+        async for job in found:
             kept.append(job)
-            if len(kept) == limit:
+            if len(kept) == count:
                 break
     return kept
 
 
-def job_listing(found: list[Job], now: Millis, empty: str = "no such jobs") -> Listing:
+def job_listing(found: list[Job], now: Millis, empty: str, more: str) -> Listing:
     columns = ["id", "queue", "stage", "due", "", "name", "#attempt", "tenant", "every", "worker", "error"]
     rows = [
         [
@@ -117,7 +133,7 @@ def job_listing(found: list[Job], now: Millis, empty: str = "no such jobs") -> L
         ]
         for job in found
     ]
-    return Listing(*_without_empty(columns, rows), empty=empty)
+    return Listing(*_without_empty(columns, rows), empty=empty, more=more)
 
 
 def _without_empty(columns: list[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
@@ -204,7 +220,7 @@ _TIMES = {"due", "not_before", "deadline", "failed_at", "ended"}
 
 def _told(name: str, value: Any, view: JobView, now: Millis) -> str:
     if name == "traceback":
-        return "\n" + str(value).rstrip()
+        return "\n" + "\n".join(map(cell, str(value).splitlines()))
     if name in _TIMES:
         ms = _ms_of(name, view)
         return f"{local(ms)}  ({distance(ms, now)})"

@@ -41,7 +41,9 @@ class Listing(msgspec.Struct, frozen=True):
     columns: Sequence[str]
     rows: Sequence[Row]
     title: str = ""
+    # Said beside the table: that it is empty, that it was cut.
     empty: str = "nothing"
+    more: str = ""
 
     def table(self) -> Table:
         table = Table(title=self.title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
@@ -78,6 +80,8 @@ def print_listing(listing: Listing) -> None:
         console().print(listing.table())
     else:
         print("\n".join(listing.lines()), flush=True)
+    if listing.more:
+        say(listing.more)
 
 
 def print_json(value: object, *, indent: bool = True) -> None:

@@ -57,7 +57,9 @@ async def worker(
     *,
     queues: Annotated[str | None, Parameter(help="Only these, as a,b; else all that the app declares.")] = None,
     concurrency: Annotated[int, Parameter(help="Runs at once in a process; 0 or less: unbounded.")] = 100,
-    grace: Annotated[str, Parameter(help="How long runs may go on after SIGTERM or Ctrl-C.")] = "30s",
+    grace: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="How long runs may go on after SIGTERM or Ctrl-C.")
+    ] = "30s",
     processes: Annotated[int, Parameter(validator=Number(gte=1), help="Worker processes.")] = 1,
     tied: Annotated[bool, Parameter(show=False, negative="")] = False,
     options: Given,

@@ -53,6 +53,7 @@ class Fetcher:
         clock: Clock,
         lease: Callable[[], float],
         ring: Callable[[Lane, int], None],
+        refer: Callable[[str, int], None],
         poll_s: float,
         on_change: Callable[[Lane], None],
     ) -> None:
@@ -67,6 +68,7 @@ class Fetcher:
         self._clock = clock
         self._lease = lease
         self._ring = ring
+        self._refer = refer
         self._poll_s = poll_s
         self._on_change = on_change
         self._next_poll = 0.0
@@ -207,7 +209,7 @@ class Fetcher:
         lane.next_due[partition] = answer.next_due if answer.next_due >= 0 else math.inf
         lane.left[partition] = answer.left
         if answer.parked:
-            self._ring(lane, partition)
+            self._refer(lane.name, partition)
 
     def _collect(self, lane: Lane, answer: Claimed, units: list[Unit], batches: dict[str, Unit]) -> None:
         """What was claimed is always run, released, parked or settled: nothing falls through."""

@@ -18,7 +18,7 @@ LONGEST_S = 5.0
 
 
 class Listener:
-    """One pass: one blocking read. A bell makes its partition due; mail asks to cancel a run."""
+    """One pass: one blocking read. A bell makes its partition due; mail asks to cancel a run, or to look somewhere."""
 
     name = "listen"
 
@@ -48,5 +48,10 @@ class Listener:
                     claim.token == message["token"] and claim.member == message["cancel"] for claim, _ in unit.all()
                 ):
                     runner.stop("cancelled")
+        elif message.get("look"):
+            for queue, partition in message["look"]:
+                if queue in self._lanes:
+                    self._lanes[queue].expect(partition, 0.0)
+            self._on_bell()
         else:
             log.warning("mail that this version cannot read", message=message)

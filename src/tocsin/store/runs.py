@@ -67,6 +67,11 @@ class Runs:
         """The digests of the handlers that this worker knows; None: it takes whatever there is."""
         self._handlers = b"" if handlers is None else struct.pack(f">{len(handlers)}I", *handlers)
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether some claim was sent and may have been made, unseen."""
+        return bool(self._unanswered)
+
     def sessions(self) -> list[str]:
         return [f"{self.owner}:{verb}" for verb in ("claim", "recover", *VERBS)]
 

@@ -83,10 +83,10 @@ def _execute(message: bytes) -> bytes:
             outcomes = fn(runs)
             if isinstance(outcomes, (list, tuple)):
                 return codec.encode(("outcomes", [_outcome(outcome) for outcome in outcomes], ""))
-            return codec.encode(("result", outcomes, ""))
+            return codec.encode(("result", _storable(outcomes), ""))
         run = runs[0]
         kwargs = {**run.kwargs, "run": run} if wants_run else run.kwargs
-        return codec.encode(("result", fn(*run.args, **kwargs), ""))
+        return codec.encode(("result", _storable(fn(*run.args, **kwargs)), ""))
     except Exception as error:
         return codec.encode((type(error).__name__, str(error), traceback.format_exc()))
 
@@ -94,7 +94,16 @@ def _execute(message: bytes) -> bytes:
 def _outcome(outcome: Any) -> tuple[bool, Any, str]:
     if isinstance(outcome, BaseException):
         return True, None, f"{type(outcome).__name__}: {outcome}"
-    return False, outcome, ""
+    return False, _storable(outcome), ""
+
+
+def _storable(value: Any) -> Any:
+    """The run has succeeded also if what it returned cannot leave this process."""
+    try:
+        codec.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    return value
 
 
 def _resolve(module: str, qualname: str) -> Any:

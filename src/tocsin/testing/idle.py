@@ -12,18 +12,25 @@ from tocsin.worker import Settings, Worker
 async def run_until_idle(app: Tocsin, *, queues: Iterable[str] | None = None, concurrency: int = 100) -> int:
     """Be a worker until nothing is due at the app's time and nothing is running. How many runs ended."""
     worker = await app.worker(queues=queues, settings=Settings(concurrency=concurrency))
-    await asyncio.to_thread(worker.heart.beat)
     try:
         while True:
-            for lane in worker.lanes.values():
-                lane.forget_dues()
             before = worker.fetcher.claimed
-            await worker.fetcher.step()
-            if worker.fetcher.claimed == before and worker.finisher.idle() and not worker.pool.busy:
+            await _ask_everywhere(worker, app)
+            if worker.fetcher.claimed == before:
                 return worker.pool.ran
-            await _until_written(worker)
     finally:
         await worker.stop(grace=0)
+
+
+async def _ask_everywhere(worker: Worker, app: Tocsin) -> None:
+    """Every partition once, a few at a time if there are few permits, and until what they gave has ended."""
+    for lane in worker.lanes.values():
+        lane.forget_dues()
+    while any(min(lane.next_due) <= app.store.clock.server_ms() for lane in worker.lanes.values()):
+        # Each time: a handler may have moved the clock beyond our lease.
+        await asyncio.to_thread(worker.heart.beat)
+        await worker.fetcher.step()
+        await _until_written(worker)
 
 
 async def _until_written(worker: Worker) -> None:

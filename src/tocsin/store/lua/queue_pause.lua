@@ -7,5 +7,7 @@
 -- USES   call
 if answered then return answered end
 if (redis.call('HGET', meta, 'paused') or '') == pause then return unchanged({1, 0}) end
-if pause == '' then redis.call('HDEL', meta, 'paused') else redis.call('HSET', meta, 'paused', pause) end
+-- The removal comes first, so that it passes on a full server.
+redis.call('HDEL', meta, 'paused')
+if pause ~= '' then redis.call('HSET', meta, 'paused', pause) end
 return commit({1, 1}, pause == '' and 'resume_queue' or 'pause_queue', {})

@@ -1,0 +1,42 @@
+"""An app with a handler that notes what it was called with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tocsin import Run, Tocsin
+from tocsin.engine.catalog import Handler
+
+
+@pytest.fixture
+def ran() -> list[Any]:
+    """The runs of `note`, in order: (what, attempt)."""
+    return []
+
+
+@pytest.fixture
+def runs() -> list[Run]:
+    """The same, as Run objects."""
+    return []
+
+
+@pytest.fixture
+def note(tocsin_app: Tocsin, ran: list[Any], runs: list[Run]) -> Handler:
+    """Notes what it was called with; fails if it was called with an exception's text."""
+
+    @tocsin_app.job(name="note")
+    async def note(what: Any = None, *, fail: str | None = None, run: Run) -> Any:
+        ran.append(what)
+        runs.append(run)
+        if fail is not None:
+            raise ValueError(fail)
+        return what
+
+    return note
+
+
+@pytest.fixture
+def prefix(tocsin_app: Tocsin) -> str:
+    return tocsin_app.store.keys.prefix

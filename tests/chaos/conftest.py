@@ -1,0 +1,17 @@
+"""A fleet on the shared server, in a namespace of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from chaos.fleet import Fleet
+from servers import Server
+
+
+@pytest.fixture
+async def fleet(valkey: Server, tmp_path: Path) -> AsyncIterator[Fleet]:
+    async with Fleet(valkey.url, tmp_path) as fleet:
+        yield fleet

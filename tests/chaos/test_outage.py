@@ -1,0 +1,138 @@
+"""The server goes away and comes back, restarted, emptied or replaced: workers survive it and lose nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.fleet import QUICK, Fleet, until
+from servers import Server, sentinel
+from tocsin.store.scripts import script
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """One that the test may maltreat. Each write is on disk before it is answered."""
+    with Server.valkey(aof=True, appendfsync="always") as server:
+        yield server
+
+
+async def test_an_outage_of_many_ttls_buries_nobody_and_runs_nothing_twice(server: Server, tmp_path: Path) -> None:
+    await _survive_outage(server, tmp_path, QUICK, away=10, naps=600)
+
+
+@pytest.mark.soak
+async def test_a_minute_without_the_server_buries_nobody_and_runs_nothing_twice(
+    server: Server, tmp_path: Path
+) -> None:
+    await _survive_outage(server, tmp_path, {}, away=60, naps=2000)
+
+
+async def _survive_outage(server: Server, folder: Path, settings: dict[str, Any], away: float, naps: int) -> None:
+    async with Fleet(server.url, folder) as fleet:
+        members = await fleet.start(3, settings=settings)
+        diary, names = fleet.diary, {member.first_name for member in members}
+        await fleet.app.enqueue_many(fleet.does["nap"], [(0.2,)] * naps, ids=(f"n{i}" for i in range(naps)), keep=0)
+        # One that ends while the server is away and one that goes on beyond that.
+        await fleet.app.enqueue(fleet.does["linger"], "during", id="during", keep=0)
+        await fleet.app.enqueue(fleet.does["wait"], "after", id="after", keep=0)
+        await until(lambda: len(diary.started()) >= naps // 4 and {"during", "after"} <= diary.started(), "all are busy")
+        server.pause()
+        back = time.monotonic() + away
+        fleet.open_gate("during")
+        await until(lambda: any(entry.job == "during" for entry in diary.entries("end")), "it ends")
+        await until(lambda: time.monotonic() > back, "the outage ends", within=away + 1)
+        server.resume()
+        await fleet.until_left(1, within=30)
+        fleet.open_gate("after")
+        await fleet.all_done(within=10)
+        assert not diary.started_twice()
+        assert len(diary.started()) == await fleet.count("succeeded") == naps + 2
+        assert await fleet.alive() == names
+        assert await fleet.count("recovered") == 0
+        assert [(await member.stats()).lost for member in members] == [0, 0, 0]
+
+
+async def test_workers_go_on_when_the_server_is_killed_and_restarted_under_load(server: Server, tmp_path: Path) -> None:
+    async with Fleet(server.url, tmp_path) as fleet:
+        await fleet.start(2)
+        runs = 400
+        await fleet.app.enqueue_many(fleet.does["nap"], [(0.1,)] * runs, ids=(f"n{i}" for i in range(runs)), keep=0)
+        await until(lambda: len(fleet.diary.started()) >= runs // 4, "they are busy")
+        server.kill()
+        ended = len(fleet.diary.entries("end"))
+        await until(lambda: len(fleet.diary.entries("end")) > ended, "runs end while the server is away")
+        server.start()
+        await fleet.all_done(within=15)
+        assert not fleet.diary.started_twice()
+        assert len(fleet.diary.started()) == await fleet.count("succeeded") == runs
+
+
+async def test_an_idle_worker_hears_new_work_after_the_server_was_restarted(server: Server, tmp_path: Path) -> None:
+    async with Fleet(server.url, tmp_path) as fleet:
+        # Polls so seldom that only the bell can bring it.
+        [member] = await fleet.start(settings=QUICK | {"poll_s": 60})
+        await fleet.app.enqueue(fleet.does["nap"], 0)
+        await fleet.all_done(within=10)
+        server.restart()
+        with server.client() as client:
+            assert client.script_exists(script("run_claim").sha) == [False]
+            await until(lambda: any(each["cmd"] == "blpop" for each in client.client_list()), "it listens again")
+        asked = time.monotonic()
+        await fleet.app.enqueue(fleet.does["nap"], 0, id="later", keep=0)
+        await fleet.all_done(within=10)
+        [start] = fleet.diary.starts_of("later")
+        assert start.at - asked < 2
+        assert await fleet.alive() == {member.first_name}
+
+
+async def test_agents_are_registered_again_and_jobs_run_after_the_server_was_emptied(
+    server: Server, tmp_path: Path
+) -> None:
+    async with Fleet(server.url, tmp_path) as fleet:
+        [member] = await fleet.start(queues=["agents", "default"], agent_every=0.2)
+        await until(lambda: len(fleet.diary.starts_of("tick")) > 2, "its agent runs")
+        await _empty(server, fleet, "tick")
+        asked = time.monotonic()
+        await fleet.app.enqueue(fleet.does["nap"], 0, id="later", keep=0)
+        await until(lambda: fleet.diary.starts_of("later"), "a new job runs")
+        assert fleet.diary.starts_of("later")[0].at - asked < 2
+        [name] = await fleet.alive()
+        assert f":{member.pid}:" in name
+
+
+async def test_an_agent_that_was_running_while_the_server_was_emptied_is_registered_again(
+    server: Server, tmp_path: Path
+) -> None:
+    """Not the part that claims notices it first, but the one that writes down what has ended."""
+    async with Fleet(server.url, tmp_path) as fleet:
+        await fleet.start(queues=["agents"], agent_every=0.2)
+        await until(lambda: "patrol" in fleet.diary.started(), "its agent runs")
+        await _empty(server, fleet, "patrol")
+
+
+async def _empty(server: Server, fleet: Fleet, agent: str) -> None:
+    before = {entry.run for entry in fleet.diary.starts_of(agent)}
+    with server.client() as client:
+        client.flushall()
+        fleet.open_gate("patrol")
+    await until(lambda: len({entry.run for entry in fleet.diary.starts_of(agent)} - before) > 2, "the agent runs again")
+
+
+async def test_workers_go_on_with_the_new_primary_after_a_failover(tmp_path: Path) -> None:
+    with sentinel() as watched:
+        async with Fleet(watched.url, tmp_path) as fleet:
+            await fleet.start(2)
+            diary, runs = fleet.diary, 300
+            await fleet.app.enqueue_many(fleet.does["nap"], [(0.1,)] * runs, ids=(f"n{i}" for i in range(runs)), keep=0)
+            await until(lambda: len(diary.started()) >= runs // 4, "they are busy")
+            watched.primary.kill()
+            await fleet.all_done(within=30)
+            await fleet.app.enqueue(fleet.does["nap"], 0, id="later", keep=0)
+            await fleet.all_done(within=10)
+            # What the old primary had not passed on in its last moments may be claimed again; nothing is lost.
+            assert diary.started() == {"later", *(f"n{i}" for i in range(runs))}

@@ -1,0 +1,120 @@
+"""What becomes of a run: each case a line in a table. The interval is 10 s, the run was due at T."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tocsin import Every, Once, Retry
+from tocsin.engine import decide
+from tocsin.engine.decide import BURY, DONE, Finish, RetryIn
+from tocsin.model.job import Policy, Spec
+from tocsin.model.run import MAX_RECOVERIES, Claim
+from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
+
+T = 1_900_000_000_000
+
+
+def claim(*, attempt: int = 1, recoveries: int = 0, cancelled: bool = False) -> Claim:
+    return Claim("default", 0, b"job", 1, T, attempt, recoveries, cancelled, T + 60_000, b"")
+
+
+def once(retry: Retry | None = None) -> Spec:
+    return Spec("handler", retry=retry)
+
+
+def every(retry: Retry | None = None, **rules) -> Spec:
+    return Spec("handler", trigger=Every("10s"), retry=retry, policy=Policy(**rules) if rules else None)
+
+
+THREE = Retry(3, "200ms", "500ms")
+
+
+@pytest.mark.parametrize(
+    ("given", "spec", "recurring", "late", "decided"),
+    [
+        ({}, once(), False, 0, None),
+        ({}, once(), False, 10**9, None),
+        ({}, every(), True, 10**9, None),
+        ({"attempt": 4, "recoveries": MAX_RECOVERIES - 1}, once(), False, 0, None),
+        ({"recoveries": MAX_RECOVERIES}, once(), False, 0, BURY),
+        ({"recoveries": MAX_RECOVERIES}, every(), True, 0, Finish(T + 10_000, FAILED)),
+        ({"recoveries": MAX_RECOVERIES}, every(ends=T), True, 0, Finish(0, FAILED)),
+        ({"cancelled": True}, once(THREE), False, 0, Finish(0, CANCELLED)),
+        ({"cancelled": True}, every(), True, 25_000, Finish(T + 30_000, CANCELLED)),
+        ({"cancelled": True, "recoveries": MAX_RECOVERIES}, once(), False, 0, Finish(0, CANCELLED)),
+        ({}, every(misfire="skip"), True, 9_999, None),
+        ({}, every(misfire="skip"), True, 10_000, Finish(T + 10_000, SKIPPED)),
+        ({}, every(misfire="skip"), True, 25_000, Finish(T + 30_000, SKIPPED)),
+        ({}, every(misfire="skip", grace=1.0), True, 1_001, Finish(T + 10_000, SKIPPED)),
+        ({}, every(misfire="skip", ends=T + 5), True, 10_000, Finish(0, SKIPPED)),
+        # An extra run of a schedule is a one-shot with the schedule's body: it is never too late.
+        ({}, every(misfire="skip"), False, 25_000, None),
+    ],
+)
+def test_what_needs_no_execution_is_decided_before_it(given, spec, recurring, late, decided):
+    found = decide.before(claim(**given), spec, recurring, T + late)
+    assert (found if found is None else found[0]) == decided
+
+
+def test_a_decision_before_execution_says_why():
+    _, why = decide.before(claim(recoveries=5), once(), False, T)
+    assert "recovered 5 times" in why
+
+
+@pytest.mark.parametrize(
+    ("spec", "recurring", "late", "decided"),
+    [
+        (once(), False, 0, DONE),
+        (Spec("handler", trigger=Once(datetime(2030, 1, 1, tzinfo=UTC))), False, 0, DONE),
+        (every(), False, 0, DONE),
+        (every(), True, 0, Finish(T + 10_000, SUCCEEDED)),
+        (every(), True, 25_000, Finish(T + 30_000, SUCCEEDED)),
+        (every(misfire="all"), True, 25_000, Finish(T + 10_000, SUCCEEDED)),
+        (every(misfire="all", catch_up=10.0), True, 25_000, Finish(T + 20_000, SUCCEEDED)),
+        (every(ends=T + 9_999), True, 0, Finish(0, SUCCEEDED)),
+        (every(error_interval=60.0), True, 0, Finish(T + 10_000, SUCCEEDED)),
+    ],
+)
+def test_after_success_one_shots_end_and_schedules_wait_for_their_next_time(spec, recurring, late, decided):
+    assert decide.after_success(claim(), spec, recurring, T + late) == decided
+
+
+@pytest.mark.parametrize(
+    ("attempt", "spec", "recurring", "late", "chance", "decided"),
+    [
+        (1, once(), False, 0, 0.0, BURY),
+        (1, once(Retry(0, "1s")), False, 0, 0.0, BURY),
+        (1, once(THREE), False, 0, 0.0, RetryIn(200)),
+        (2, once(THREE), False, 0, 0.0, RetryIn(400)),
+        (3, once(THREE), False, 0, 0.5, RetryIn(1_050)),
+        (4, once(THREE), False, 0, 0.0, BURY),
+        (1, once(Retry(1, 0)), False, 0, 0.0, RetryIn(0)),
+        (1, every(THREE), True, 0, 0.0, RetryIn(200)),
+        (4, every(THREE), True, 0, 0.0, Finish(T + 10_000, FAILED)),
+        (1, every(), True, 0, 0.0, Finish(T + 10_000, FAILED)),
+        (1, every(), True, 25_000, 0.0, Finish(T + 30_000, FAILED)),
+        (1, every(ends=T + 5), True, 0, 0.0, Finish(0, FAILED)),
+        (1, every(error_interval=60.0, agent=True), True, 300, 0.0, Finish(T + 60_300, FAILED)),
+        (1, every(THREE, error_interval=60.0), True, 0, 0.0, RetryIn(200)),
+        (4, every(THREE, error_interval=60.0), True, 0, 0.0, Finish(T + 60_000, FAILED)),
+        # An extra run of a schedule has its retries and then is dead, as any one-shot.
+        (1, every(THREE), False, 0, 0.0, RetryIn(200)),
+        (4, every(THREE), False, 0, 0.0, BURY),
+    ],
+)
+def test_after_failure_retry_says_how_often_and_how_long(attempt, spec, recurring, late, chance, decided):
+    assert decide.after_failure(claim(attempt=attempt), spec, recurring, T + late, chance) == decided
+
+
+@pytest.mark.parametrize(
+    ("spec", "recurring", "decided"),
+    [
+        (once(THREE), False, Finish(0, CANCELLED)),
+        (every(THREE), True, Finish(T + 10_000, CANCELLED)),
+        (every(ends=T), True, Finish(0, CANCELLED)),
+    ],
+)
+def test_a_cancelled_run_is_not_retried(spec, recurring, decided):
+    assert decide.after_cancel(claim(), spec, recurring, T) == decided

@@ -1,0 +1,146 @@
+"""The server goes away and comes back: nothing that ended is forgotten, and the worker goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from engine.waiting import Gate, eventually
+from servers import Server
+from tocsin import Every, StoreUnavailable, Tocsin
+
+
+@pytest.fixture
+def server():
+    with Server.valkey(aof=True) as server:
+        yield server
+
+
+@pytest.fixture
+async def app(server):
+    async with Tocsin(server.url) as app:
+        yield app
+
+
+async def ended(handle) -> bool:
+    return await handle.status() == "succeeded"
+
+
+async def test_outcomes_are_kept_while_the_server_is_away_and_written_when_it_is_back(server, app, make_worker):
+    gate = Gate()
+    ran, door = [], threading.Event()
+
+    @app.job
+    async def on_loop(n):
+        await gate.enter(n)
+        ran.append(n)
+        return n * 10
+
+    @app.job
+    def in_thread(n):
+        door.wait(20)
+        ran.append(n)
+        return n * 10
+
+    @app.job
+    async def fails(n):
+        await gate.enter(n)
+        ran.append(n)
+        raise ValueError("while it was away")
+
+    handles = [await app.enqueue(on_loop, n, id=f"loop{n}") for n in range(3)]
+    handles += [await app.enqueue(in_thread, n, id=f"thread{n}") for n in range(3, 5)]
+    bad = await app.enqueue(fails, 5, id="bad")
+    recurring = await app.schedule(on_loop, Every("1h"), 6, id="hourly")
+    await app.fire("hourly")
+    worker = await make_worker(app, start=True)
+    await eventually(lambda: worker.stats().running == 7, "all are running")
+
+    server.kill()
+    gate.open()
+    door.set()
+    await eventually(lambda: len(ran) == 7, "all have ended")
+    await asyncio.sleep(0)
+    assert not worker.finisher.idle()
+
+    server.start()
+    for n, handle in enumerate(handles):
+        assert await handle.result("20s") == n * 10
+
+    async def dead() -> bool:
+        return await bad.status() == "dead"
+
+    await eventually(dead, "the failure is written too")
+    await eventually(worker.finisher.idle, "nothing is left to write")
+    assert sorted(ran) == list(range(7))
+    assert await recurring.status() == "waiting"
+    assert (await app.get("hourly")).succeeded == 1
+    assert worker.stats().lost == 0
+
+
+async def test_a_worker_finds_new_work_after_a_restart_of_the_server(server, app, make_worker):
+    @app.job
+    async def job(n):
+        return n
+
+    worker = await make_worker(app, start=True)
+    assert await (await app.enqueue(job, 1, id="before")).result("10s") == 1
+    for n in range(2, 4):
+        server.restart()
+        handle = await app.enqueue(job, n, id=f"after {n}")
+        assert await handle.result("20s") == n
+    assert worker.stats().ran == 3
+
+
+async def test_a_call_waits_a_while_for_a_server_that_is_away(server, app):
+    @app.job
+    async def job():
+        pass
+
+    await app.enqueue(job)
+    server.kill()
+    enqueueing = asyncio.create_task(app.enqueue(job, id="patient"))
+    await asyncio.sleep(0)
+    server.start()
+    handle = await asyncio.wait_for(enqueueing, 10)
+    assert handle.new
+    assert await handle.status() == "waiting"
+
+
+async def test_a_call_gives_up_when_the_server_stays_away(server, app, monkeypatch):
+    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.1)
+
+    @app.job
+    async def job():
+        pass
+
+    await app.enqueue(job)
+    server.kill()
+    with pytest.raises(StoreUnavailable):
+        await app.enqueue(job)
+    with pytest.raises(StoreUnavailable):
+        await app.get("x")
+    server.start()
+    assert (await app.enqueue(job)).new
+
+
+async def test_a_worker_on_a_server_that_was_wiped_goes_on_with_what_comes(server, app, make_worker):
+    gate = Gate()
+
+    @app.job
+    async def job(n):
+        await gate.enter(n)
+        return n
+
+    await app.enqueue(job, 1, id="wiped")
+    worker = await make_worker(app, start=True)
+    await eventually(lambda: gate.inside, "it runs")
+    with server.client() as client:
+        client.flushall()
+    gate.open()
+    handle = await app.enqueue(job, 2, id="new")
+    assert await handle.result("20s") == 2
+    await eventually(worker.finisher.idle, "nothing is left to write")
+    assert await app.get("wiped") is None

@@ -1,0 +1,52 @@
+"""Waiting for what real time brings."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from tocsin.model.clock import monotonic
+
+
+async def eventually(condition: Callable[[], Any], what: str, *, within: float = 10.0) -> Any:
+    """Look again every few ms until it holds; the deadline is there to fail the test, not to pace it."""
+    deadline = monotonic() + within
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
+        if monotonic() > deadline:
+            raise AssertionError(f"not within {within:g} s: {what}")
+        await asyncio.sleep(0.003)
+
+
+class Gate:
+    """Runs that wait inside their handler until the test lets them go on."""
+
+    def __init__(self) -> None:
+        self.inside: list[Any] = []
+        self.most = 0
+        self.passed = 0
+        self._open = asyncio.Event()
+        self._tickets = 0
+
+    async def enter(self, who: Any = None) -> None:
+        self.inside.append(who)
+        self.most = max(self.most, len(self.inside))
+        try:
+            while not self._open.is_set() and not self._tickets:
+                await asyncio.sleep(0.001)
+            self._tickets = max(0, self._tickets - 1)
+        finally:
+            self.inside.remove(who)
+        self.passed += 1
+
+    def open(self) -> None:
+        self._open.set()
+
+    def let_go(self, n: int) -> None:
+        self._tickets += n

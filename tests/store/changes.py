@@ -1,0 +1,167 @@
+"""For each script that changes a partition: a state in which it does change something, and the call that does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from line import Line, packed, record
+
+from tocsin.store.runs import SUCCEEDED, failed_item, finish_item, release_item, retry_item
+from tocsin.store.scripts import script, script_names
+
+CALL = ["epoch", "clock", "session", "seq"]
+Prepare = Callable[[Line], Awaitable[list[Any]]]
+
+encode = msgspec.msgpack.encode
+
+
+def changing_scripts() -> list[str]:
+    """Those that belong to a session, so that they can be repeated."""
+    return [name for name in script_names() if script(name).args[:4] == CALL]
+
+
+async def _put(line: Line) -> list[Any]:
+    return [packed("a", record(), line.now)]
+
+
+async def _delete(line: Line) -> list[Any]:
+    await line.put("a")
+    return ["", encode(["a"])]
+
+
+async def _pause(line: Line) -> list[Any]:
+    await line.put("a")
+    return ["a"]
+
+
+async def _resume(line: Line) -> list[Any]:
+    await line.put("a")
+    await line.pause("a")
+    return ["a", 0, 0]
+
+
+async def _cancel(line: Line) -> list[Any]:
+    await line.put("a", keep=60)
+    return ["a", 0]
+
+
+async def _fire(line: Line) -> list[Any]:
+    await line.put("a", 1000, every=1)
+    return ["a", encode([0, line.now - 5])]
+
+
+async def _revive(line: Line) -> list[Any]:
+    await line.put("a")
+    await line.bury(await line.take("a"))
+    return [encode(["a"])]
+
+
+async def _unpark(line: Line) -> list[Any]:
+    await line.put("a")
+    await line.park(await line.take("a"))
+    return ["a"]
+
+
+async def _claim(line: Line) -> list[Any]:
+    await line.put("a")
+    return [line.runs.owner, line.now, b"", 0, 10]
+
+
+async def _claim_ids(line: Line) -> list[Any]:
+    await line.put("a")
+    return [line.runs.owner, line.now, b"", 0, encode(["a"])]
+
+
+async def _extend(line: Line) -> list[Any]:
+    await line.put("a")
+    claim = await line.take("a")
+    return [line.runs.owner, "a", claim.token, 120_000]
+
+
+async def _recover(line: Line) -> list[Any]:
+    await line.put("a")
+    await line.take("a")
+    return [line.runs.owner, "0", 0, 1000]
+
+
+async def _finish(line: Line) -> list[Any]:
+    await line.put("a", keep=60)
+    item = finish_item(await line.take("a"), 0, SUCCEEDED, keep=60, result=encode(7))
+    return list(line.runs.settle("finish", line.queue, 0, [item]).args)
+
+
+async def _retry(line: Line) -> list[Any]:
+    await line.put("a")
+    item = retry_item(await line.take("a"), 1000, b"bad")
+    return list(line.runs.settle("retry", line.queue, 0, [item]).args)
+
+
+async def _release(line: Line) -> list[Any]:
+    await line.put("a")
+    item = release_item(await line.take("a"))
+    return list(line.runs.settle("release", line.queue, 0, [item]).args)
+
+
+async def _bury(line: Line) -> list[Any]:
+    await line.put("a")
+    item = failed_item(await line.take("a"), b"bad")
+    return list(line.runs.settle("bury", line.queue, 0, [item]).args)
+
+
+async def _park(line: Line) -> list[Any]:
+    await line.put("a")
+    item = failed_item(await line.take("a"), b"odd")
+    return list(line.runs.settle("park", line.queue, 0, [item]).args)
+
+
+async def _pause_queue(line: Line) -> list[Any]:
+    return ["1"]
+
+
+async def _mend(line: Line) -> list[Any]:
+    await line.put("a")
+    await line.store.client.zrem(line.keys["waiting"], "a")
+    return [encode(["a"])]
+
+
+CHANGES: dict[str, Prepare] = {
+    "audit_mend": _mend,
+    "job_cancel": _cancel,
+    "job_delete": _delete,
+    "job_fire": _fire,
+    "job_pause": _pause,
+    "job_put": _put,
+    "job_resume": _resume,
+    "job_revive": _revive,
+    "job_unpark": _unpark,
+    "queue_pause": _pause_queue,
+    "run_bury": _bury,
+    "run_claim": _claim,
+    "run_claim_ids": _claim_ids,
+    "run_extend": _extend,
+    "run_finish": _finish,
+    "run_park": _park,
+    "run_recover": _recover,
+    "run_release": _release,
+    "run_retry": _retry,
+}
+
+# Calls that find nothing to do, in an empty queue.
+IDLE: dict[str, list[Any]] = {
+    "audit_mend": [encode(["a"])],
+    "job_cancel": ["a", 0],
+    "job_delete": ["", encode(["a"])],
+    "job_fire": ["a", encode([0])],
+    "job_pause": ["a"],
+    "job_put": [packed("a", record(), 0, mode=4)],
+    "job_resume": ["a", 0, 0],
+    "job_revive": [encode(["a"])],
+    "job_unpark": ["a"],
+    "queue_pause": [""],
+    "run_claim": ["w", 10**15, b"", 0, 10],
+    "run_claim_ids": ["w", 10**15, b"", 0, encode(["a"])],
+    "run_extend": ["w", "a", 1, 1000],
+    "run_recover": ["w", "0", 0, 1000],
+}

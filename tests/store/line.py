@@ -1,0 +1,235 @@
+"""A queue of one partition under test: every transition as one call, and everything it left in Redis."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tocsin.model import codec
+from tocsin.model.errors import StoreError
+from tocsin.model.job import Every, Header, Job, Spec
+from tocsin.model.run import Claim
+from tocsin.store.jobs import EDIT, IGNORE, Entry, Jobs, Put, read_entry, record_of
+from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.runs import (
+    SUCCEEDED,
+    Claimed,
+    Item,
+    Runs,
+    Wish,
+    failed_item,
+    finish_item,
+    release_item,
+    retry_item,
+)
+from tocsin.store.scripts import script
+from tocsin.store.store import OpenQueue, Store
+from tocsin.testing import ManualClock
+
+HANDLER = "tests.handler"
+STRANGE = "tests.strange"
+FOR_EVER = 1e15
+
+
+def record(
+    *,
+    every: float | None = None,
+    keep: int = 0,
+    timeout: int = 60_000,
+    args: tuple[object, ...] = (),
+    handler: str = HANDLER,
+) -> bytes:
+    """A job of HANDLER that does nothing, as bytes."""
+    spec = Spec(handler, args, {}, None if every is None else Every(every))
+    header = Header(
+        recurring=every is not None,
+        timeout=timeout,
+        handler=codec.handler_digest(handler),
+        trigger=codec.trigger_digest(spec),
+        keep=keep,
+    )
+    return record_of(header, spec)
+
+
+def packed(
+    member: str, record: bytes, due: int, relative: bool = False, mode: int = IGNORE, expected: int = 0
+) -> bytes:
+    """The items of job_put, for calls that do not go through `Jobs`."""
+    values = [msgspec.msgpack.encode(value) for value in (due, int(relative), mode, expected)]
+    return b"\x96" + codec.text(member.encode()) + b"".join(values) + codec.text(record)
+
+
+async def dump(client: Any, prefix: str) -> dict[str, Any]:
+    """Every key of a namespace with all that is in it."""
+    found: dict[str, Any] = {}
+    async for key in client.scan_iter(match=f"{prefix}*", count=1000):
+        kind = (await client.type(key)).decode()
+        name = key.decode().removeprefix(prefix)
+        if kind == "hash":
+            found[name] = await client.hgetall(key)
+        elif kind == "zset":
+            found[name] = await client.zrange(key, 0, -1, withscores=True)
+        elif kind == "stream":
+            found[name] = await client.xrange(key)
+        else:
+            found[name] = await client.lrange(key, 0, -1)
+    return found
+
+
+class Line:
+    """A worker `runs`, another worker `other`, and a program that puts and changes jobs."""
+
+    def __init__(self, store: Store, queue: OpenQueue, clock: ManualClock) -> None:
+        self.store = store
+        self.queue = queue
+        self.clock = clock
+        self.jobs = Jobs(store)
+        self.runs = self.worker("worker-1.1")
+        self.other = self.worker("worker-2.1")
+        self.keys = queue.keys[0]
+        self._seq = itertools.count(1)
+
+    def worker(self, owner: str, *handlers: str) -> Runs:
+        known = [codec.handler_digest(name) for name in handlers or (HANDLER,)]
+        return Runs(self.store, owner, known)
+
+    @property
+    def now(self) -> int:
+        return self.clock.ms
+
+    # What a program does
+
+    async def put(self, member: str, due: int = 0, *, mode: int = IGNORE, expected: int = 0, **about: Any) -> int:
+        """`due` is a delay, or with EDIT and 0 the wish to keep the one it has."""
+        relative = not (mode == EDIT and due == 0)
+        code, _ = await self.jobs.put(self.queue, Put(member, record(**about), due, relative, mode, expected))
+        return code
+
+    async def delete(self, member: str, only: str = "") -> bool:
+        return await self.jobs.delete(self.queue, member, only)
+
+    async def pause(self, member: str) -> int:
+        return int((await self.store.change("job_pause", self.queue, 0, member))[1])
+
+    async def resume(self, member: str, expected: int = 0, due: int = 0) -> int:
+        return (await self.jobs.resume(self.queue, member, expected, due))[0]
+
+    async def cancel(self, member: str, due: int = 0) -> int:
+        return (await self.jobs.cancel(self.queue, member, due))[0]
+
+    async def fire(self, member: str, *dues: int) -> list[int]:
+        return await self.jobs.fire(self.queue, member, list(dues) or [0])
+
+    async def revive(self, member: str) -> bool:
+        return await self.jobs.revive(self.queue, member)
+
+    async def unpark(self, member: str) -> bool:
+        return await self.jobs.unpark(self.queue, member)
+
+    # What a worker does
+
+    async def ask(
+        self,
+        runs: Runs | None = None,
+        *,
+        limit: int = 1000,
+        members: Sequence[str] = (),
+        lease: float = FOR_EVER,
+        timeout: int = 0,
+    ) -> Claimed:
+        [answer] = await (runs or self.runs).claim([Wish(self.queue, 0, limit, members)], lease, timeout)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    async def claim(self, runs: Runs | None = None, **options: Any) -> list[Claim]:
+        return (await self.ask(runs, **options)).claims
+
+    async def take(self, member: str, runs: Runs | None = None) -> Claim:
+        """Claim this one, which must be due."""
+        [claim] = await self.claim(runs, members=[member])
+        return claim
+
+    async def settle(self, verb: str, *items: Item, runs: Runs | None = None) -> list[str]:
+        """The members whose claim was lost."""
+        answer = await self.store.call((runs or self.runs).settle(verb, self.queue, 0, items))
+        return [member.decode() for member in answer[1]]
+
+    async def finish(
+        self, claim: Claim, next_due: int = 0, outcome: int = SUCCEEDED, *, runs: Runs | None = None, **kept: Any
+    ) -> list[str]:
+        return await self.settle("finish", finish_item(claim, next_due, outcome, **kept), runs=runs)
+
+    async def retry(self, claim: Claim, delay: int = 1000, *, runs: Runs | None = None) -> list[str]:
+        return await self.settle("retry", retry_item(claim, delay, b"\x91\xa3bad"), runs=runs)
+
+    async def release(self, claim: Claim, *, runs: Runs | None = None) -> list[str]:
+        return await self.settle("release", release_item(claim), runs=runs)
+
+    async def bury(self, claim: Claim, *, runs: Runs | None = None) -> list[str]:
+        return await self.settle("bury", failed_item(claim, b"\x91\xa3bad"), runs=runs)
+
+    async def park(self, claim: Claim, *, runs: Runs | None = None) -> list[str]:
+        return await self.settle("park", failed_item(claim, b"\x91\xa3odd"), runs=runs)
+
+    async def recover(self, owner: str = "worker-1.1", overdue: int = 0) -> int:
+        return await self.other.recover(self.queue, 0, owner, overdue)
+
+    # What Redis holds
+
+    async def stage(self, member: str) -> str | None:
+        """Where it is; a test that finds it in two places, or in none with a record, has found a bug."""
+        client = self.store.client
+        scores = {stage: await client.zscore(self.keys[stage], member) for stage in STAGE_KEYS}
+        stages = [stage for stage, score in scores.items() if score is not None]
+        exists = await client.hexists(self.keys["jobs"], member)
+        assert len(stages) == int(exists), f"{member!r} {'has a' if exists else 'has no'} record and is in {stages}"
+        return stages[0] if stages else None
+
+    async def job(self, member: str) -> Job:
+        found = await self.jobs.get(self.queue, member)
+        assert found is not None
+        return found
+
+    async def entry(self, member: str) -> Entry | None:
+        raw = await self.store.client.hget(self.keys["claims"], member)
+        return None if raw is None else read_entry(raw)
+
+    async def not_before(self, member: str) -> float | None:
+        return await self.store.client.zscore(self.keys["waiting"], member)
+
+    async def outcome(self, member: str) -> str | None:
+        found = await self.jobs.outcome(self.queue, member)
+        return None if found is None else found.name
+
+    async def spoil(self, member: str, bytes_: bytes) -> None:
+        """Let a record be what no version of ours wrote."""
+        await self.store.client.hset(self.keys["jobs"], member, bytes_)
+
+    async def meta(self) -> dict[str, int | str]:
+        found = await self.store.client.hgetall(self.keys["meta"])
+        return {k.decode(): int(v) if v.isdigit() else v.decode() for k, v in found.items() if k != b"epoch"}
+
+    async def events(self) -> list[dict[bytes, bytes]]:
+        return [fields for _, fields in await self.store.client.xrange(self.keys["events"])]
+
+    async def dump(self) -> dict[str, Any]:
+        return await dump(self.store.client, self.store.keys.prefix)
+
+    # Calls as they go over the wire
+
+    async def raw(
+        self, name: str, args: Sequence[Any], *, session: str = "s", seq: int | None = None, epoch: bytes | None = None
+    ) -> list[Any]:
+        """One script call with nothing between it and us."""
+        what = script(name)
+        about = [
+            self.queue.epochs[0] if epoch is None else epoch,
+            self.now,
+            session,
+            next(self._seq) if seq is None else seq,
+        ]
+        return await what(self.store.client, self.queue.keys_of(what, 0), [*about, *args])

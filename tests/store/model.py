@@ -1,0 +1,328 @@
+"""The state machine in plain Python: what the scripts must do, said once more without Redis.
+
+Each method is one transition. It answers what the script answers and changes the jobs as the script must. `calls`
+counts those that changed something: each is one event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tocsin.store.jobs import CHANGED, CONFLICT, EDIT, IGNORE, MISSING, NEW, REMEMBERED, UNCHANGED, UPDATE
+from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
+
+EXTRA = "\x1f"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a record says, apart from its counters and its version."""
+
+    recurring: bool = False
+    trigger: int = 0
+    keep: int = 0
+    timeout: int = 1000
+    handler: str = ""
+    body: int = 0
+
+
+@dataclass
+class Wish:
+    """A put that waits for the end of a run; due 0: it leaves the run alone."""
+
+    definition: Definition
+    version: int
+    due: int
+
+
+@dataclass
+class Job:
+    definition: Definition
+    version: int
+    stage: str
+    # Not before in `waiting`, the deadline in `working`, since when elsewhere.
+    score: int
+    due: int
+    attempt: int = 1
+    recoveries: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    attempts: int = 0
+    cancelled: bool = False
+    unreadable: bool = False
+    # While it is working:
+    token: int = 0
+    owner: str = ""
+    pausing: bool = False
+    removing: bool = False
+    wish: Wish | None = None
+
+    def fresh(self, due: int) -> None:
+        """Another run."""
+        self.due, self.attempt, self.recoveries = due, 1, 0
+        self.cancelled = self.unreadable = False
+
+    def move(self, stage: str, score: int) -> None:
+        self.stage, self.score = stage, score
+        self.token, self.owner = 0, ""
+        self.pausing = self.removing = False
+        self.wish = None
+
+    def define(self, definition: Definition, version: int) -> None:
+        self.definition, self.version = definition, version
+
+    def count(self, outcome: int) -> None:
+        self.succeeded += outcome == SUCCEEDED
+        self.failed += outcome == FAILED
+        self.attempts += outcome != SKIPPED
+
+
+@dataclass
+class Model:
+    jobs: dict[str, Job] = field(default_factory=dict)
+    # Ended one-shots: until when, and how they ended.
+    done: dict[str, tuple[int, int]] = field(default_factory=dict)
+    calls: int = 0
+
+    # What a program does
+
+    def put(self, now: int, member: str, definition: Definition, due: int, mode: int, expected: int) -> int:
+        code = self._put(now, member, definition, due, mode, expected)
+        self.calls += code in (NEW, CHANGED)
+        return code
+
+    def _put(self, now: int, member: str, definition: Definition, due: int, mode: int, expected: int) -> int:
+        job, version = self.jobs.get(member), self.calls + 1
+        if job is None:
+            if mode == EDIT:
+                return MISSING
+            if mode == IGNORE and self.done.get(member, (0, 0))[0] > now:
+                return REMEMBERED
+            self.done.pop(member, None)
+            self.jobs[member] = Job(definition, version, "waiting", due, due)
+            return NEW
+        old = job.wish or job
+        if expected and old.version != expected:
+            return CONFLICT
+        if job.removing and mode == EDIT:
+            return MISSING
+        if not job.removing and (mode == IGNORE or (mode == UPDATE and old.definition == definition)):
+            return UNCHANGED
+        keeps = (mode == EDIT and due == 0) or (
+            mode == UPDATE and old.definition.trigger == definition.trigger and not job.removing
+        )
+        if job.stage == "working":
+            kept = job.wish.due if job.wish else 0
+            job.wish = Wish(definition, version, kept if keeps else due)
+            job.removing = False
+            return CHANGED
+        job.define(definition, version)
+        if keeps and job.stage != "parked":
+            return CHANGED
+        job.fresh(job.due if keeps else due)
+        if job.stage != "paused":
+            job.move("waiting", job.due)
+        return CHANGED
+
+    def delete(self, member: str, only: str) -> str:
+        job = self.jobs.get(member)
+        if job is None or job.removing or (only and job.stage != only):
+            return "0"
+        self.calls += 1
+        if job.stage != "working":
+            del self.jobs[member]
+            return "1"
+        job.removing, job.pausing, job.wish = True, False, None
+        return "2"
+
+    def pause(self, now: int, member: str) -> int:
+        job = self.jobs.get(member)
+        if job is None or job.removing:
+            return 0
+        if job.stage in ("dead", "paused"):
+            return 3
+        self.calls += 1
+        if job.stage == "working":
+            job.pausing = True
+            return 2
+        job.move("paused", now)
+        return 1
+
+    def resume(self, member: str, expected: int, due: int) -> int:
+        job = self.jobs.get(member)
+        if job is None:
+            return 0
+        if job.stage == "paused":
+            if expected and job.version != expected:
+                return 4
+            self.calls += 1
+            if due not in (0, job.due):
+                job.fresh(due)
+            job.move("waiting", due or job.due)
+            return 1
+        if job.stage == "working" and job.pausing:
+            self.calls += 1
+            job.pausing = False
+            return 2
+        return 3
+
+    def cancel(self, now: int, member: str, due: int) -> int:
+        job = self.jobs.get(member)
+        if job is None or (due and due != job.due):
+            return 0
+        if job.stage == "working":
+            self.calls += 1
+            job.cancelled = True
+            return 2
+        if job.definition.recurring or job.stage == "dead":
+            return 0
+        self.calls += 1
+        self._end(now, member, job.definition.keep, CANCELLED)
+        return 1
+
+    def fire(self, now: int, member: str, due: int) -> list[int] | None:
+        job = self.jobs.get(member)
+        if job is None or job.removing:
+            return None
+        at = due or now
+        while not due and f"{member}{EXTRA}{at}" in self.jobs:
+            at += 1
+        if f"{member}{EXTRA}{at}" in self.jobs:
+            return []
+        extra = replace(job.definition, recurring=False, keep=0)
+        self.calls += 1
+        self.jobs[f"{member}{EXTRA}{at}"] = Job(extra, self.calls, "waiting", at, at)
+        return [at]
+
+    def revive(self, now: int, member: str) -> str:
+        job = self.jobs.get(member)
+        if job is None or job.stage != "dead":
+            return "0"
+        self.calls += 1
+        job.fresh(job.due)
+        job.move("waiting", now)
+        return "1"
+
+    def unpark(self, member: str) -> int:
+        job = self.jobs.get(member)
+        if job is None or job.stage != "parked":
+            return 0
+        self.calls += 1
+        job.unreadable = False
+        job.move("waiting", job.due)
+        return 1
+
+    # What a worker does
+
+    def due_now(self, now: int) -> list[str]:
+        """In the order in which they are claimed."""
+        waiting = [(job.score, member) for member, job in self.jobs.items() if job.stage == "waiting"]
+        return [member for score, member in sorted(waiting) if score <= now]
+
+    def parked_for(self, now: int, handlers: set[str]) -> list[str]:
+        return [
+            member
+            for member, job in self.jobs.items()
+            if job.stage == "parked" and not job.unreadable and job.due <= now and job.definition.handler in handlers
+        ]
+
+    def claim(self, now: int, owner: str, handlers: set[str], token: int, found: list[str], parked: list[str]) -> None:
+        """`found` are due, `parked` are parked and known to this worker; strange ones among `found` are parked."""
+        taken = [member for member in found if self.jobs[member].definition.handler in handlers]
+        self.calls += bool(found or parked)
+        for member in (*taken, *parked):
+            job = self.jobs[member]
+            job.move("working", now + job.definition.timeout)
+            job.token, job.owner = token, owner
+        for member in set(found) - set(taken):
+            self.jobs[member].move("parked", now)
+
+    def holds(self, member: str, owner: str, token: int) -> bool:
+        job = self.jobs.get(member)
+        return job is not None and job.stage == "working" and (job.token, job.owner) == (token, owner)
+
+    def finish(self, now: int, member: str, next_due: int, outcome: int, keep: int) -> None:
+        job = self.jobs[member]
+        parent = self.jobs.get(member.partition(EXTRA)[0]) if EXTRA in member else None
+        if next_due:
+            job.count(outcome)
+        elif parent is not None:
+            parent.count(outcome)
+        if self._obeyed(now, member, next_due, ended=True):
+            return
+        if not next_due:
+            self._end(now, member, keep, outcome)
+            return
+        job.fresh(next_due)
+        job.move("waiting", next_due)
+
+    def retry(self, now: int, member: str, delay: int) -> None:
+        job = self.jobs[member]
+        job.attempts += 1
+        job.attempt += 1
+        keep = job.definition.keep
+        if self._obeyed(now, member, 0, ended=False):
+            return
+        if job.cancelled and not job.definition.recurring:
+            self._end(now, member, keep, CANCELLED)
+            return
+        job.move("waiting", now if job.cancelled else now + delay)
+
+    def release(self, now: int, member: str) -> None:
+        if not self._obeyed(now, member, 0, ended=False):
+            job = self.jobs[member]
+            job.move("waiting", job.due)
+
+    def recover(self, now: int, member: str) -> None:
+        self.jobs[member].recoveries += 1
+        self.release(now, member)
+
+    def bury(self, now: int, member: str) -> None:
+        job = self.jobs[member]
+        keep = job.definition.keep
+        job.count(FAILED)
+        if self._obeyed(now, member, 0, ended=True):
+            return
+        if job.cancelled:
+            self._end(now, member, keep, CANCELLED)
+        else:
+            job.move("dead", now)
+
+    def park(self, now: int, member: str) -> None:
+        if not self._obeyed(now, member, 0, ended=False):
+            self.jobs[member].unreadable = True
+            self.jobs[member].move("parked", now)
+
+    def extend(self, now: int, member: str, by: int) -> None:
+        self.calls += 1
+        self.jobs[member].score = now + by
+
+    def forget(self, now: int) -> None:
+        self.done = {member: kept for member, kept in self.done.items() if kept[0] > now}
+
+    def _obeyed(self, now: int, member: str, next_due: int, ended: bool) -> bool:
+        """What a person asked for during the run goes before what the worker wants."""
+        job = self.jobs[member]
+        if job.removing:
+            del self.jobs[member]
+            return True
+        wish, due = job.wish, next_due
+        if wish is not None:
+            job.define(wish.definition, wish.version)
+            due = wish.due or due
+        over = ended and not due
+        if job.pausing and not over:
+            if due:
+                job.fresh(due)
+            job.move("paused", now)
+            return True
+        if wish is not None and wish.due:
+            job.fresh(due)
+            job.move("waiting", due)
+            return True
+        return False
+
+    def _end(self, now: int, member: str, keep: int, outcome: int) -> None:
+        del self.jobs[member]
+        if keep:
+            self.done[member] = (now + keep * 1000, outcome)

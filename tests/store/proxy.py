@@ -1,0 +1,95 @@
+"""A proxy that cuts connections: what happens to a call when its reply, or the call itself, is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+from servers import Server
+from tocsin.store.scripts import script
+
+CUTS = ("before", "after")
+
+
+class Proxy:
+    """Passes everything on until the next call of one script: around that it cuts the connection."""
+
+    def __init__(self, server: Server) -> None:
+        self.cuts = 0
+        self._server = server
+        self._folder = Path(tempfile.mkdtemp(prefix="tocsin-", dir="/tmp"))
+        self._when, self._sha = "", b""
+        self._busy: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self._folder / 'p'}"
+
+    def cut(self, when: str, name: str) -> None:
+        """`before` it reaches the server, or `after` the server ran it and before its reply is heard."""
+        self._when, self._sha = when, script(name).sha.encode()
+
+    async def __aenter__(self) -> Self:
+        self._listener = await asyncio.start_unix_server(self._serve, str(self._folder / "p"))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
+        for task in self._busy:
+            task.cancel()
+        await asyncio.gather(*self._busy, return_exceptions=True)
+        shutil.rmtree(self._folder)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._busy.add(task)
+        answers, calls = await asyncio.open_unix_connection(str(self._server.socket))
+        deaf = asyncio.Event()
+        back = asyncio.create_task(self._answer(answers, writer, deaf))
+        try:
+            while data := await reader.read(1 << 20):
+                if self._is_the_one(data):
+                    if self._when == "before":
+                        break
+                    deaf.set()
+                calls.write(data)
+                if deaf.is_set():
+                    await back
+                    break
+        except ConnectionError:
+            pass
+        finally:
+            back.cancel()
+            calls.close()
+            writer.close()
+            self._busy.discard(task)
+
+    async def _answer(self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter, deaf: asyncio.Event) -> None:
+        with contextlib.suppress(ConnectionError):
+            while (data := await answers.read(1 << 20)) and not deaf.is_set():
+                writer.write(data)
+
+    def _is_the_one(self, data: bytes) -> bool:
+        if not self._sha or self._sha not in data:
+            return False
+        self.cuts += 1
+        self._sha = b""
+        return True
+
+
+def comparable(found: dict[str, Any]) -> dict[str, Any]:
+    """Without what differs between any two stores: epochs, sessions and the ids of events."""
+    same = {}
+    for key, value in found.items():
+        if key.startswith("meta"):
+            same[key] = {name: kept for name, kept in value.items() if name != b"epoch"}
+        elif key.startswith("events"):
+            same[key] = [fields for _, fields in value]
+        elif not key.startswith("sessions"):
+            same[key] = value
+    return same

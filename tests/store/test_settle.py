@@ -1,0 +1,314 @@
+"""Ending claims: finish, retry, release; what is counted, what is remembered, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from line import Line
+
+from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED, finish_item, release_item
+
+VERBS = ("finish", "retry", "release", "bury", "park")
+
+
+async def test_a_finished_one_shot_leaves_nothing(line: Line):
+    await line.put("a")
+    assert await line.finish(await line.take("a")) == []
+    assert await line.stage("a") is None
+    left = {key.partition(":")[0] for key in await line.dump()}
+    assert left == {"meta", "sessions", "events", "queues{tocsin}"}
+
+
+async def test_a_recurring_job_waits_for_its_next_time_and_counts(line: Line):
+    await line.put("a", every=5)
+    outcomes = [SUCCEEDED, FAILED, SKIPPED, CANCELLED, SUCCEEDED]
+    for outcome in outcomes:
+        claim = await line.take("a")
+        await line.finish(claim, claim.due + 5000, outcome)
+        assert await line.not_before("a") == claim.due + 5000
+        assert await line.entry("a") is None
+        line.clock.advance("5s")
+    job = await line.job("a")
+    assert (job.succeeded, job.failed, job.attempts) == (2, 1, 4)
+    meta = await line.meta()
+    assert [meta[name] for name in ("succeeded", "failed", "skipped", "cancelled")] == [2, 1, 1, 1]
+
+
+async def test_the_last_failure_of_a_recurring_job_is_kept_until_another(line: Line):
+    await line.put("a", every=5)
+    claim = await line.take("a")
+    await line.finish(claim, claim.due + 5000, FAILED, error=b"\x91\xa3bad")
+    assert (await line.job("a")).failure.error == "bad"
+    line.clock.advance("5s")
+    claim = await line.take("a")
+    await line.finish(claim, claim.due + 5000)
+    assert (await line.job("a")).failure.error == "bad"
+
+
+async def test_a_recurring_job_without_another_time_ends(line: Line):
+    await line.put("a", every=5)
+    claim = await line.take("a")
+    await line.finish(claim, 0)
+    assert await line.stage("a") is None
+
+
+async def test_a_recurring_job_whose_record_has_vanished_ends(line: Line):
+    await line.put("a", every=5)
+    claim = await line.take("a")
+    await line.store.client.hdel(line.keys["jobs"], "a")
+    await line.finish(claim, claim.due + 5000)
+    assert await line.store.client.zcard(line.keys["waiting"]) == 0
+    assert await line.entry("a") is None
+
+
+async def test_finish_says_who_is_first_in_line(line: Line):
+    await line.put("a", every=5)
+    await line.put("b", 2000)
+    claim = await line.take("a")
+    item = finish_item(claim, claim.due + 5000, SUCCEEDED)
+    assert (await line.store.call(line.runs.settle("finish", line.queue, 0, [item])))[1:] == [[], line.now + 2000]
+
+
+async def test_a_batch_is_one_event_and_says_which_claims_were_lost(line: Line):
+    for member in "abc":
+        await line.put(member)
+    claims = await line.claim()
+    await line.release(claims[1])
+    told = len(await line.events())
+    assert await line.settle("finish", *(finish_item(claim, 0, SUCCEEDED) for claim in claims)) == ["b"]
+    assert [await line.stage(member) for member in "abc"] == [None, "waiting", None]
+    assert len(await line.events()) == told + 1
+
+
+@pytest.mark.parametrize("verb", VERBS)
+class TestLostClaim:
+    async def lost(self, line: Line, verb: str, claim, runs=None) -> list[str]:
+        return await getattr(line, verb)(claim, runs=runs)
+
+    async def unmoved(self, line: Line) -> dict[str, object]:
+        """All but what every call leaves: its number, its answer and its event."""
+        found = await line.dump()
+        return {key: found[key] for key in found if key.partition(":")[0] not in ("meta", "sessions", "events")}
+
+    async def test_an_old_token_changes_nothing(self, line: Line, verb: str):
+        await line.put("a", keep=60)
+        old = await line.take("a")
+        await line.recover()
+        new = await line.take("a")
+        assert new.token > old.token
+        before = await self.unmoved(line)
+        assert await self.lost(line, verb, old) == ["a"]
+        assert await self.unmoved(line) == before
+        assert await line.finish(new) == []
+
+    async def test_the_token_of_another_worker_changes_nothing(self, line: Line, verb: str):
+        await line.put("a", keep=60)
+        claim = await line.take("a")
+        before = await self.unmoved(line)
+        assert await self.lost(line, verb, claim, line.other) == ["a"]
+        assert await self.unmoved(line) == before
+
+    async def test_what_was_let_go_cannot_be_settled(self, line: Line, verb: str):
+        await line.put("a", keep=60)
+        claim = await line.take("a")
+        await line.retry(claim)
+        before = await self.unmoved(line)
+        assert await self.lost(line, verb, claim) == ["a"]
+        assert await self.unmoved(line) == before
+
+    async def test_what_is_no_more_does_not_come_back(self, line: Line, verb: str):
+        await line.put("a")
+        claim = await line.take("a")
+        await line.finish(claim)
+        before = await self.unmoved(line)
+        assert await self.lost(line, verb, claim) == ["a"]
+        assert await self.unmoved(line) == before
+
+
+class TestRetry:
+    async def test_it_waits_for_its_backoff_and_keeps_its_due(self, line: Line):
+        await line.put("a", every=60)
+        due = line.now
+        for attempt in (1, 2, 3):
+            claim = await line.take("a")
+            assert (claim.due, claim.attempt) == (due, attempt)
+            await line.retry(claim, delay=700)
+            assert await line.not_before("a") == line.now + 700
+            job = await line.job("a")
+            assert (job.due_ms, job.attempt, job.attempts) == (due, attempt + 1, attempt)
+            assert (job.succeeded, job.failed, job.failure.error) == (0, 0, "bad")
+            line.clock.advance("699ms")
+            assert await line.claim() == []
+            line.clock.advance("1ms")
+        assert (await line.meta())["retried"] == 3
+
+    async def test_the_next_occurrence_is_a_first_attempt_again(self, line: Line):
+        await line.put("a", every=5)
+        await line.retry(await line.take("a"), delay=0)
+        claim = await line.take("a")
+        await line.finish(claim, claim.due + 5000)
+        line.clock.advance("5s")
+        assert (await line.take("a")).attempt == 1
+
+
+class TestRelease:
+    async def test_it_counts_nothing_and_goes_back_to_its_due_time(self, line: Line):
+        await line.put("a")
+        due = line.now
+        line.clock.advance("5s")
+        await line.release(await line.take("a"))
+        assert await line.not_before("a") == due
+        assert await line.entry("a") is None
+        again = await line.take("a")
+        assert (again.due, again.attempt, again.recoveries) == (due, 1, 0)
+        assert (await line.job("a")).attempts == 0
+
+    async def test_it_keeps_what_was_counted_before(self, line: Line):
+        await line.put("a")
+        due = line.now
+        await line.retry(await line.take("a"), delay=500)
+        line.clock.advance("500ms")
+        await line.recover(overdue=0)
+        await line.take("a")
+        await line.recover()
+        await line.release(await line.take("a"))
+        again = await line.take("a")
+        assert (again.due, again.attempt, again.recoveries) == (due, 2, 1)
+
+    async def test_a_released_job_does_not_lose_its_place_in_line(self, line: Line):
+        await line.put("a")
+        line.clock.advance("1s")
+        await line.put("b")
+        claims = await line.claim()
+        await line.settle("release", *map(release_item, claims))
+        assert [claim.member for claim in await line.claim()] == ["a", "b"]
+
+
+class TestExtraRuns:
+    async def test_firing_adds_a_run_and_leaves_the_cadence_alone(self, line: Line):
+        await line.put("a", 5000, every=5, keep=60)
+        assert await line.fire("a") == [line.now]
+        assert await line.not_before("a") == line.now + 5000
+        [extra] = await line.claim()
+        assert (extra.job_id, extra.run_id, extra.member) == ("a", f"a@{line.now}", f"a\x1f{line.now}")
+        job = await line.job(extra.member)
+        assert (job.recurring, job.header.keep, job.attempts) == (False, 0, 0)
+
+    async def test_two_fires_in_one_millisecond_are_two_runs(self, line: Line):
+        await line.put("a", 5000, every=5)
+        assert await line.fire("a") + await line.fire("a") == [line.now, line.now + 1]
+        assert await line.fire("a", 0, 0) == [line.now + 2, line.now + 3]
+        assert (await line.jobs.count(line.queue))["waiting"] == 5
+
+    async def test_the_same_occurrence_is_added_once(self, line: Line):
+        await line.put("a", 5000, every=5)
+        past = [line.now - 10_000, line.now - 5000]
+        assert await line.fire("a", *past) == past
+        assert await line.fire("a", *past, line.now - 15_000, line.now - 15_000) == [line.now - 15_000]
+        assert (await line.meta())["put"] == 4
+
+    async def test_its_end_counts_for_the_job(self, line: Line):
+        await line.put("a", 5000, every=5)
+        await line.fire("a", line.now, line.now - 1, line.now - 2)
+        outcomes = [finish_item(claim, 0, n) for n, claim in enumerate(await line.claim())]
+        await line.settle("finish", *outcomes)
+        job = await line.job("a")
+        assert (job.succeeded, job.failed, job.attempts) == (1, 1, 2)
+        assert (job.due_ms, job.version) == (line.now + 5000, 1)
+
+    async def test_it_and_the_job_may_end_in_one_batch(self, line: Line):
+        await line.put("a", every=5)
+        await line.fire("a", line.now - 1)
+        extra, job = await line.claim()
+        await line.settle("finish", finish_item(extra, 0, SUCCEEDED), finish_item(job, job.due + 5000, FAILED))
+        counted = await line.job("a")
+        assert (counted.succeeded, counted.failed, counted.attempts) == (1, 1, 2)
+
+    @pytest.mark.parametrize("first", ["job", "extra"])
+    async def test_a_one_shot_that_ends_with_its_extra_run_leaves_nothing(self, line: Line, first: str):
+        await line.put("a")
+        await line.fire("a", line.now - 1)
+        items = [finish_item(claim, 0, SUCCEEDED) for claim in await line.claim()]
+        await line.settle("finish", *(items if first == "extra" else items[::-1]))
+        assert await line.stage("a") is None
+        assert await line.put("a") == 1
+
+    async def test_it_runs_also_if_the_job_has_been_removed(self, line: Line):
+        await line.put("a", 5000, every=5)
+        await line.fire("a")
+        await line.delete("a")
+        [extra] = await line.claim()
+        assert await line.finish(extra) == []
+        assert await line.stage("a") is None
+
+    async def test_a_job_that_has_become_garbage_does_not_stop_its_extra_runs(self, line: Line):
+        await line.put("a", 5000, every=5)
+        await line.put("b")
+        await line.fire("a")
+        claims = await line.claim()
+        await line.spoil("a", b"junk")
+        assert await line.settle("finish", *(finish_item(claim, 0, SUCCEEDED) for claim in claims)) == []
+        assert await line.store.client.hget(line.keys["jobs"], "a") == b"junk"
+
+    async def test_no_job_no_extra_run(self, line: Line):
+        assert (await line.raw("job_fire", ["a", b"\x91\x00"])) == [1, 0, [], -1]
+
+
+class TestRemembering:
+    async def test_outcome_and_result_are_remembered_for_as_long_as_asked(self, line: Line):
+        await line.put("a", keep=60)
+        await line.finish(await line.take("a"), keep=60, result=b"\x93\x01\x02\x03")
+        kept = await line.jobs.outcome(line.queue, "a")
+        assert (kept.name, kept.at, kept.result) == ("succeeded", line.now, [1, 2, 3])
+        assert await line.store.client.zscore(line.keys["done"], "a") == line.now + 60_000
+
+    async def test_what_is_past_its_time_is_forgotten_by_a_later_end(self, line: Line):
+        for n in range(3):
+            await line.put(f"{n}", keep=60)
+            await line.finish(await line.take(f"{n}"), keep=60)
+            line.clock.advance("20s")
+        await line.put("a")
+        await line.finish(await line.take("a"))
+        assert [await line.outcome(f"{n}") for n in range(3)] == [None, "succeeded", "succeeded"]
+        assert await line.store.client.zcard(line.keys["done"]) == 2
+
+    async def test_forgetting_is_bounded(self, line: Line):
+        client, keys = line.store.client, line.keys
+        old = {f"{n}": line.now - 1 for n in range(1500)}
+        await client.zadd(keys["done"], old)
+        await client.hset(keys["results"], mapping=dict.fromkeys(old, b"\x01" + bytes(8)))
+        await line.put("a")
+        await line.finish(await line.take("a"))
+        assert await client.zcard(keys["done"]) == await client.hlen(keys["results"]) == 500
+
+    async def test_no_more_than_a_hundred_thousand_are_remembered(self, line: Line):
+        client, keys = line.store.client, line.keys
+        for first in range(0, 100_003, 20_000):
+            many = range(first, min(first + 20_000, 100_003))
+            await client.zadd(keys["done"], {f"{n}": line.now + 1 + n for n in many})
+        await line.put("a")
+        await line.finish(await line.take("a"))
+        assert await client.zcard(keys["done"]) == 100_000
+        assert await client.zscore(keys["done"], "2") is None
+        assert await client.zscore(keys["done"], "3") is not None
+
+    async def test_a_cancelled_one_shot_is_remembered_as_cancelled(self, line: Line):
+        for member, stage in [("a", "waiting"), ("b", "paused"), ("c", "parked")]:
+            await line.put(member, keep=60)
+            if stage == "paused":
+                await line.pause(member)
+            if stage == "parked":
+                await line.park(await line.take(member))
+            assert await line.cancel(member) == 1
+            assert (await line.stage(member), await line.outcome(member)) == (None, "cancelled")
+
+    async def test_a_cancel_of_what_is_recurring_dead_or_gone_changes_nothing(self, line: Line):
+        await line.put("a", every=5)
+        await line.put("b")
+        await line.bury(await line.take("b"))
+        assert [await line.cancel(member) for member in "abc"] == [0, 0, 0]
+        assert [await line.stage(member) for member in "abc"] == ["waiting", "dead", None]
+
+    async def test_a_cancel_of_one_run_needs_its_due_time(self, line: Line):
+        await line.put("a", 100)
+        assert await line.cancel("a", line.now) == 0
+        assert await line.cancel("a", line.now + 100) == 1
