@@ -317,7 +317,7 @@ class Worker:
     def _look_again(self, queue: OpenQueue, partition: int) -> None:
         """There may be work: told to ourselves too, because a bell may be heard by a worker that is stopped."""
         if queue.name in self.lanes:
-            self.lanes[queue.name].expect(partition, 0.0)
+            self.lanes[queue.name].hear(partition)
             self.fetcher.wake.set()
         self._ringer.ring(queue, partition)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tocsin import Run, Tocsin
 from tocsin.engine.catalog import Handler
+from tocsin.store.embedded import EmbeddedServer
+from tocsin.testing import ManualClock
 
 
 @pytest.fixture
@@ -40,3 +43,12 @@ def note(tocsin_app: Tocsin, ran: list[Any], runs: list[Run]) -> Handler:
 @pytest.fixture
 def prefix(tocsin_app: Tocsin) -> str:
     return tocsin_app.store.keys.prefix
+
+
+@pytest.fixture
+async def stranger(
+    tocsin_app: Tocsin, tocsin_server: EmbeddedServer, tocsin_clock: ManualClock
+) -> AsyncIterator[Tocsin]:
+    """Another program in the same namespace, which knows none of the handlers of `tocsin_app`."""
+    async with Tocsin(tocsin_server.url, prefix=tocsin_app.store.keys.prefix, clock=tocsin_clock) as app:
+        yield app

@@ -188,6 +188,10 @@ class Fleet:
             await until(member.is_ready, "the worker is ready", within=30)
         return members
 
+    def log(self) -> str:
+        """What all its workers said."""
+        return (self.folder / "log").read_text()
+
     def open_gate(self, gate: str) -> None:
         (self.folder / f"gate-{gate}").touch()
 

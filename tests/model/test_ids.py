@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tocsin import InvalidArgument
 from tocsin.model.ids import (
     check_job_id,
+    check_member,
     check_queue_name,
     extra_member,
     idempotency_key,
@@ -62,6 +63,14 @@ def test_an_id_is_almost_any_text(job_id):
 def test_an_id_that_cannot_be_says_why(job_id, why):
     with pytest.raises(InvalidArgument, match=why):
         check_job_id(job_id)
+
+
+def test_an_extra_run_is_named_by_its_job_and_its_due_time():
+    assert check_member("job") == "job"
+    assert check_member(extra_member("job", 12)) == "job\x1f12"
+    for wrong in ("a\x1fb", "\x1f12", "a\x1f1\x1f2", "a\x1f", 5, None):
+        with pytest.raises(InvalidArgument):
+            check_member(wrong)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a{b}", "é", "x" * 101, "a/b", "a:b", None, 3])

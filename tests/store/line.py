@@ -41,11 +41,12 @@ def record(
     timeout: int = 60_000,
     args: tuple[object, ...] = (),
     handler: str = HANDLER,
+    recurring: bool = True,
 ) -> bytes:
-    """A job of HANDLER that does nothing, as bytes."""
+    """A job of HANDLER that does nothing, as bytes. An extra run has a trigger and is not recurring."""
     spec = Spec(handler, args, {}, None if every is None else Every(every))
     header = Header(
-        recurring=every is not None,
+        recurring=recurring and every is not None,
         timeout=timeout,
         handler=codec.handler_digest(handler),
         trigger=codec.trigger_digest(spec),

@@ -185,9 +185,11 @@ class Model:
         if job is None or job.removing:
             return None
         at = due or now
-        while not due and f"{member}{EXTRA}{at}" in self.jobs:
+        taken = {job.due} if job.stage in ("waiting", "working") else set()
+        taken |= {int(name.partition(EXTRA)[2]) for name in self.jobs if name.startswith(f"{member}{EXTRA}")}
+        while not due and at in taken:
             at += 1
-        if f"{member}{EXTRA}{at}" in self.jobs:
+        if at in taken:
             return []
         extra = replace(job.definition, recurring=False, keep=0)
         self.calls += 1

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from importlib.resources import files
 
 import pytest
 from changes import CHANGES, IDLE, changing_scripts
-from line import Line
+from line import FOR_EVER, Line, record
 
+from tocsin.model.errors import StoreChanged
+from tocsin.model.job import Queue
+from tocsin.store.jobs import NEW, UNCHANGED, Put
 from tocsin.store.keys import FLEET_KEYS, PARTITION_KEYS
+from tocsin.store.runs import Wish
 from tocsin.store.scripts import Script, script, script_names
 
 KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bell"}
@@ -132,13 +137,46 @@ async def test_an_ended_session_leaves_nothing(line: Line):
     assert await line.store.client.hlen(line.keys["sessions"]) == 0
 
 
-async def test_events_are_bounded(line: Line):
-    for _ in range(3):
-        await line.put("a", args=("x" * 1000,), mode=1)
-    big = ["", b"\x91" + b"\xdb" + (600_000).to_bytes(4, "big") + b"y" * 600_000]
-    await line.store.client.zadd(line.keys["waiting"], {b"y" * 600_000: 1})
-    await line.raw("job_delete", big)
-    assert await line.store.client.xlen(line.keys["events"]) <= 116
+async def test_events_are_bounded_by_their_size(line: Line):
+    """A stream is trimmed by whole nodes, of a hundred entries each."""
+    for n in range(350):
+        await line.put(f"{n}", 1000)
+    assert len(await line.events()) == 350
+    large = b"y" * 600_000
+    await line.store.client.zadd(line.keys["waiting"], {large: line.now})
+    await line.raw("job_delete", ["", b"\x91\xdb" + len(large).to_bytes(4, "big") + large])
+    events = await line.events()
+    assert 16 <= len(events) <= 116
+    assert int(events[-1][b"seq"]) == 351
+
+
+async def test_a_program_goes_on_with_a_store_that_was_wiped(line: Line):
+    await line.put("a")
+    await line.store.client.delete(*line.keys.values())
+    assert await line.put("a") == NEW
+    assert await line.stage("a") == "waiting"
+
+
+async def test_a_program_is_told_of_a_partition_that_is_sealed(line: Line):
+    await line.store.client.hset(line.keys["meta"], "sealed", 1)
+    with pytest.raises(StoreChanged):
+        await line.put("a")
+
+
+async def test_scripts_that_the_server_forgot_are_sent_again(line: Line):
+    wide = await line.store.open_queue(Queue("wide", partitions=4))
+    await line.store.client.script_flush()
+    for n in range(8):
+        await line.jobs.put(wide, Put(f"{n}", record(), line.now))
+    await line.store.client.script_flush()
+    answers = await line.runs.claim([Wish(wide, partition, 9) for partition in range(4)], FOR_EVER)
+    assert sorted(claim.member for answer in answers for claim in answer.claims) == [f"{n}" for n in range(8)]
+
+
+async def test_calls_at_the_same_time_do_not_take_each_other_for_repeated(line: Line):
+    codes = await asyncio.gather(*(line.put(f"{n % 100}") for n in range(200)))
+    assert sorted(codes) == [UNCHANGED] * 100 + [NEW] * 100
+    assert (await line.jobs.count(line.queue))["waiting"] == 100
 
 
 async def test_an_opened_partition_keeps_what_it_was_created_with(line: Line):

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 from line import Line
 
-from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED, finish_item, release_item
+from tocsin.store.jobs import EDIT
+from tocsin.store.runs import (
+    CANCELLED,
+    FAILED,
+    SKIPPED,
+    SUCCEEDED,
+    failed_item,
+    finish_item,
+    release_item,
+    retry_item,
+)
 
 VERBS = ("finish", "retry", "release", "bury", "park")
 
@@ -124,6 +134,30 @@ class TestLostClaim:
         assert await self.unmoved(line) == before
 
 
+@pytest.mark.parametrize("edited", [False, True], ids=["", "edited"])
+@pytest.mark.parametrize("verb", [*VERBS, "recover"])
+async def test_a_record_that_became_garbage_during_its_run_stops_nobody(line: Line, verb: str, edited: bool):
+    for member in "ab":
+        await line.put(member, every=5)
+    claims = await line.claim()
+    if edited:
+        await line.put("a", mode=EDIT, every=5, args=(2,))
+    await line.spoil("a", b"junk")
+    items = {
+        "finish": lambda claim: finish_item(claim, claim.due + 5000, SUCCEEDED),
+        "retry": lambda claim: retry_item(claim, 1000, b"bad"),
+        "release": release_item,
+    }
+    if verb == "recover":
+        assert await line.recover() == 2
+    else:
+        make = items.get(verb, lambda claim: failed_item(claim, b"bad"))
+        assert await line.settle(verb, *map(make, claims)) == []
+    stage = {"bury": "dead", "park": "parked"}.get(verb, "waiting")
+    assert [await line.stage(member) for member in "ab"] == [stage, stage]
+    assert (await line.job("a")).name == ("tests.handler" if edited else "?")
+
+
 class TestRetry:
     async def test_it_waits_for_its_backoff_and_keeps_its_due(self, line: Line):
         await line.put("a", every=60)
@@ -205,6 +239,18 @@ class TestExtraRuns:
         assert await line.fire("a", *past) == past
         assert await line.fire("a", *past, line.now - 15_000, line.now - 15_000) == [line.now - 15_000]
         assert (await line.meta())["put"] == 4
+
+    async def test_the_run_that_the_job_is_about_to_have_or_has_is_not_added(self, line: Line):
+        await line.put("a", every=5)
+        assert await line.fire("a", line.now, line.now - 5000) == [line.now - 5000]
+        assert await line.fire("a") == [line.now + 1]
+        await line.take("a")
+        assert await line.fire("a", line.now, line.now - 10_000) == [line.now - 10_000]
+
+    async def test_the_run_that_a_paused_job_would_have_had_can_be_added(self, line: Line):
+        await line.put("a", every=5)
+        await line.pause("a")
+        assert await line.fire("a", line.now) == [line.now]
 
     async def test_its_end_counts_for_the_job(self, line: Line):
         await line.put("a", 5000, every=5)

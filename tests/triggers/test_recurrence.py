@@ -8,7 +8,7 @@ import pytest
 
 from tocsin import Every, InvalidTrigger, Once
 from tocsin.model.job import Policy, Spec
-from tocsin.triggers.recurrence import first_due, is_misfire, next_due, occurrences, phase, upcoming
+from tocsin.triggers.recurrence import first_due, is_misfire, next_due, next_from, occurrences, phase, upcoming
 
 T = 1_900_000_000_000
 TEN = Every("10s")
@@ -133,6 +133,12 @@ def test_upcoming_times_begin_with_the_one_that_is_due_and_end_with_the_schedule
     assert upcoming(spec(), T, 3) == [T, T + 10_000, T + 20_000]
     assert upcoming(spec(ends=T + 15_000), T, 9) == [T, T + 10_000]
     assert upcoming(spec(), T, 0) == []
+
+
+def test_a_schedule_whose_end_has_passed_has_nothing_to_go_on_with():
+    assert next_from(spec(ends=T + 15_000), T, T + 10_000) == T + 10_000
+    assert next_from(spec(ends=T + 15_000), T, T + 10_001) is None
+    assert next_from(ONCE, T, T + 99) == T
 
 
 def test_jitter_moves_the_phase_of_a_schedule_by_a_stable_hash():

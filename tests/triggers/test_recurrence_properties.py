@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tocsin import Every
 from tocsin.model.durations import ceil_ms
 from tocsin.model.job import Policy, Spec
-from tocsin.triggers.recurrence import first_due, is_misfire, next_due, occurrences, phase, upcoming
+from tocsin.triggers.recurrence import first_due, is_misfire, next_due, next_from, occurrences, phase, upcoming
 
 times = st.integers(1_000_000_000_000, 3_000_000_000_000)
 intervals = st.one_of(st.integers(1, 10_000), st.integers(1, 366 * 86_400_000)).map(lambda ms: ms / 1000)
@@ -100,3 +100,12 @@ def test_upcoming_times_are_those_that_next_due_gives_when_nothing_is_late(due, 
 def test_what_is_skipped_as_too_late_has_its_next_tick_due_as_well(due, interval, late):
     now = due + late
     assert is_misfire(spec(interval, misfire="skip"), due, now) is (due + ceil_ms(interval) <= now)
+
+
+@given(times, intervals, lateness, st.sampled_from(["coalesce", "skip", "all"]))
+def test_going_on_after_a_pause_replays_nothing_whatever_the_misfire_policy(due, interval, late, misfire):
+    now, step = due + late, ceil_ms(interval)
+    found = next_from(spec(interval, misfire=misfire), due, now)
+    assert found >= max(due, now)
+    assert (found - due) % step == 0
+    assert found == due or found - step < now

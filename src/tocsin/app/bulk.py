@@ -12,6 +12,8 @@ from tocsin.store.store import LARGEST_BATCH, OpenQueue
 # Batches on their way at once, and bytes in one: a script never takes more than about 4 MiB.
 IN_FLIGHT = 4
 LARGEST_BYTES = 2 * 1024 * 1024
+# Rows of a plain iterable after which other tasks get a turn: a few milliseconds.
+TURN_AFTER = 500
 
 
 class Bulk:
@@ -34,8 +36,10 @@ class Bulk:
                 async for row in rows:
                     await self._add(make(row))
             else:
-                for row in rows:
+                for n, row in enumerate(rows, 1):
                     await self._add(make(row))
+                    if n % TURN_AFTER == 0:
+                        await asyncio.sleep(0)
             return await self._flush()
         finally:
             for task in self._sending:

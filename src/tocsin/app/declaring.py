@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 
 from tocsin.app.registry import Agent, Registry
 from tocsin.engine.catalog import Handler
-from tocsin.model.durations import Duration
+from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.job import AGENTS_QUEUE, Every, Queue, Retry
 
@@ -68,6 +68,8 @@ class Declaring:
     ) -> Callable[[Callable[..., Any]], Handler]:
         """Make a function an agent: workers register it, and it runs for ever, one at a time."""
         interval = Every(every)
+        if error_interval is not None:
+            seconds(error_interval, "error_interval")
 
         def declare(function: Callable[..., Any]) -> Handler:
             handler = self._registry.handler(

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.model.errors import ConflictingJobs, UnknownJob
-from tocsin.model.ids import check_job_id
+from tocsin.model.ids import check_job_id, check_member
 from tocsin.model.job import Job, Stage
 from tocsin.store.events import PastRun, past_runs
 from tocsin.store.jobs import Jobs
@@ -53,7 +53,7 @@ class Lookup:
 
     async def find(self, job_id: str, queue: str | None) -> tuple[OpenQueue, Job] | None:
         """All queues are asked at once. Raises ConflictingJobs if several have it."""
-        check_job_id(job_id)
+        check_member(job_id)
         queues = await self.queues(queue)
         jobs = await asyncio.gather(*(self._jobs.get(where, job_id) for where in queues))
         hits = [(where, job) for where, job in zip(queues, jobs, strict=True) if job is not None]
@@ -62,14 +62,14 @@ class Lookup:
         return hits[0] if hits else None
 
     async def must_find(self, job_id: str, queue: str | None) -> tuple[OpenQueue, Job]:
-        found = await self.find(job_id, queue)
+        found = await self.find(check_job_id(job_id), queue)
         if found is None:
             raise UnknownJob(job_id)
         return found
 
     async def walk(self, queue: str | None, stage: Stage | None, wanted: Wanted) -> AsyncIterator[Job]:
         """Stage by stage, each in order of its score over all queues and partitions, page by page."""
-        stages = [stage] if stage is not None else [Stage(name) for name in STAGE_KEYS]
+        stages = [Stage(name) for name in STAGE_KEYS if stage is None or name == stage]
         queues = await self.queues(queue)
         for each in stages:
             async for job in self._in_order(queues, each, wanted):

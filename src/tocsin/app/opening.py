@@ -61,10 +61,8 @@ class Opening(Declaring):
         store = Store(server, prefix=self._prefix, hash_tag=self._hash_tag, clock=self._clock)
         await store.open()
         self._store = store
-        self._jobs = Jobs(store)
         self._fleet = Fleet(store)
         self._ringer = Ringer(self._fleet)
-        self._lookup = Lookup(store, self._jobs)
 
     async def close(self) -> None:
         if self._store is not None:
@@ -77,3 +75,11 @@ class Opening(Declaring):
         if self._store is None:
             raise TocsinError("the app is not open: use `async with app:` around this call, or app.sync")
         return self._store
+
+    @property
+    def _jobs(self) -> Jobs:
+        return Jobs(self.store)
+
+    @property
+    def _lookup(self) -> Lookup:
+        return Lookup(self.store, self._jobs)

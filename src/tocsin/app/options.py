@@ -58,6 +58,8 @@ RESERVED = frozenset(
         "ends",
     ]
 )
+# Without a limit of its own: more is a span that nobody meant.
+MOST_BACKFILLED = 100_000
 _IF_EXISTS = {"ignore": jobs.IGNORE, "replace": jobs.REPLACE, "postpone": jobs.POSTPONE, "update": jobs.UPDATE}
 
 
@@ -121,7 +123,21 @@ def bound(
         return what.handler, what.args, what.kwargs
     if not isinstance(what, Handler):
         raise InvalidArgument(f"{what!r} is not a job: decorate the function with @app.job()")
+    refuse_unknown(what, kwargs)
     return what, args, what.check(args, kwargs)
+
+
+def refuse_unknown(handler: Handler, kwargs: Mapping[str, Any]) -> None:
+    """A keyword that is neither an option nor a parameter is a slip of the pen: say what was probably meant."""
+    parameters = handler.signature.parameters.values()
+    if handler.batch is not None or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = {parameter.name for parameter in parameters}
+    for name in kwargs:
+        if name not in known:
+            raise InvalidArgument(
+                f"{name!r} is no option, and no parameter of {handler.name}; {nearest(name, known | RESERVED)}"
+            )
 
 
 def one_shot(
@@ -159,14 +175,15 @@ def first(spec: Spec, member: str, now: Millis) -> tuple[Millis, bool]:
     due = first_due(trigger, rules, member, now)
     if isinstance(trigger, Once) or rules.starts is not None:
         return max(due, 0), False
-    wait = 0 if rules.agent else ceil_ms(trigger.interval)
-    return wait + phase(member, rules.jitter), True
+    return ceil_ms(trigger.interval) + phase(member, rules.jitter), True
 
 
 class Rows:
     """Rows of bulk calls: what they share is checked and encoded once."""
 
     def __init__(self, what: Handler | Bound, **shared: Any) -> None:
+        if isinstance(what, Bound) and (what.args or what.kwargs):
+            raise InvalidArgument("the rows are the arguments here: pass the job itself, not what bind() made of it")
         self.handler = what.handler if isinstance(what, Bound) else what
         empty = Bound(handler=self.handler, args=(), kwargs={}) if isinstance(self.handler, Handler) else what
         self._plan = plan(empty, (), {}, **shared)
@@ -307,6 +324,15 @@ def check_criticality(criticality: int) -> int:
     return criticality
 
 
+def check_limit(limit: int | None) -> int:
+    """How many runs a backfill may add."""
+    if limit is None:
+        return MOST_BACKFILLED
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise InvalidArgument(f"limit must be a whole number from 1, not {limit!r}")
+    return limit
+
+
 def check_no_priority(priority: str | None, queue: str) -> None:
     if priority is not None:
         raise InvalidArgument(f"queue {queue!r} has order 'due', which knows no priorities: leave priority out")
@@ -324,4 +350,4 @@ def check_stage(stage: str) -> Stage:
     try:
         return Stage(stage)
     except ValueError:
-        raise InvalidArgument(f"there is no stage {stage!r}; {nearest(str(stage), list(Stage))}") from None
+        raise InvalidArgument(f"there is no stage {stage!r}; {nearest(str(stage), [each.value for each in Stage])}") from None

@@ -25,6 +25,8 @@ async def serve(app: Tocsin, queues: Iterable[str] | None, concurrency: int, unt
     """Work until a signal, a cancellation or, with until="idle", until there is nothing left to do."""
     if until not in ("stopped", "idle"):
         raise InvalidArgument(f"until must be 'stopped' or 'idle', not {until!r}")
+    if not isinstance(concurrency, int) or isinstance(concurrency, bool):
+        raise InvalidArgument(f"concurrency must be a whole number, 0 for no bound, not {concurrency!r}")
     wait = seconds(grace, "grace")
     stop, hurry = asyncio.Event(), asyncio.Event()
     with signals(stop, hurry):

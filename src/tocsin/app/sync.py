@@ -23,6 +23,7 @@ class Sync:
         self._make = make
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._app: Opening | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -33,21 +34,37 @@ class Sync:
     def close(self) -> None:
         """End the thread and the connections. The next call opens them again."""
         with self._lock:
-            if self._loop is not None and self._app is not None:
+            if self._app is not None:
                 self._wait(self._app.close())
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._loop = self._app = None
+                self._app = None
+                self._end_loop()
 
     def _opened(self) -> Opening:
         with self._lock:
             if self._app is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="tocsin sync", daemon=True).start()
+                self._begin_loop()
                 app = self._make()
-                self._wait(app.open())
+                try:
+                    self._wait(app.open())
+                except BaseException:
+                    self._end_loop()
+                    raise
                 self._app = app
                 atexit.register(self.close)
             return self._app
+
+    def _begin_loop(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_serve, args=(self._loop,), name="tocsin sync", daemon=True)
+        self._thread.start()
+
+    def _end_loop(self) -> None:
+        assert self._loop is not None
+        assert self._thread is not None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop = self._thread = None
+        atexit.unregister(self.close)
 
     def _blocking(self, thing: Any) -> Any:
         if not callable(thing):
@@ -71,7 +88,8 @@ class Sync:
             return await awaitable
 
         assert self._loop is not None
-        if threading.current_thread().name == "tocsin sync":
+        if threading.current_thread() is self._thread:
+            awaitable.close()
             raise RuntimeError("app.sync was called from inside its own event loop: use the async call there")
         return asyncio.run_coroutine_threadsafe(ask(), self._loop).result()
 
@@ -81,6 +99,14 @@ class Sync:
                 yield self._wait(anext(values))
             except StopAsyncIteration:
                 return
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """On a thread of its own, until the loop is stopped; then nothing of it is left."""
+    loop.run_forever()
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
 
 
 class BlockingHandle:

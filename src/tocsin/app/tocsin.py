@@ -6,6 +6,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from datetime import datetime
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from tocsin.app import options
 from tocsin.app.bulk import Bulk
 from tocsin.app.handle import Handle
@@ -22,7 +24,7 @@ from tocsin.model.run import Claim, Run
 from tocsin.store.events import PastRun
 from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, UPDATE, Put, record_of
 from tocsin.store.store import OpenQueue
-from tocsin.triggers.recurrence import next_due, occurrences, upcoming
+from tocsin.triggers.recurrence import next_from, occurrences, upcoming
 from tocsin.worker import GRACE_S, Settings, Worker
 
 
@@ -129,12 +131,15 @@ class Tocsin(Opening):
         return await Bulk(self._jobs, where, self._ringer.ring).put_all(rows, lambda row: make(row, self._now()))
 
     async def register_agents(self) -> None:
-        """Put the agents of this program; those that are there keep their due time."""
+        """Put the agents of this program, new ones for now; those that are there keep their due time."""
         where = await self.store.open_queue(self._registry.queues[AGENTS_QUEUE])
         for agent in self._registry.agents.values():
             rules = options.policy(error_interval=agent.error_interval, agent=True)
             planned = options.plan(agent.handler, (), {}, trigger=agent.every, policy=rules)
-            await self._put(where, options.recurring(planned, agent.handler.name, self._now(), UPDATE))
+            put = options.recurring(planned, agent.handler.name, self._now(), UPDATE)
+            if await self._jobs.get(where, put.member) is None:
+                put = replace(put, due=0)
+            await self._put(where, put)
 
     async def _put(self, where: OpenQueue, put: Put) -> Handle:
         code, head = await self._jobs.put(where, put)
@@ -183,9 +188,12 @@ class Tocsin(Opening):
             if found is None:
                 return False
             where, job = found
-            due = 0
-            if job.recurring and not replay and job.due_ms < self._now():
-                due = next_due(job.spec, job.due_ms, self._now()) or 0
+            due: Millis | None = 0
+            if job.recurring and not replay and job.stage is Stage.PAUSED:
+                due = next_from(job.spec, job.due_ms, self._now())
+            if due is None:
+                # Its end passed while it was paused: there is nothing left of it to resume.
+                return await self._jobs.delete(where, id, only="paused")
             code, head = await self._jobs.resume(where, id, job.version, due)
             if head >= 0:
                 self._ringer.ring(where, where.partition_of(id))
@@ -210,13 +218,20 @@ class Tocsin(Opening):
         *,
         queue: str | None = None,
     ) -> int:
-        """Run the occurrences from `start` up to, not including, `end`, each a run of its own. How many."""
+        """Run the missed occurrences from `start` up to, not including, `end`, each a run of its own. How many."""
         if overlap != "allow":
             raise InvalidArgument(f"overlap must be 'allow' here, not {overlap!r}")
+        most = options.check_limit(limit)
         where, job = await self._lookup.must_find(id, queue)
-        first, last = epoch_ms(start, "start"), epoch_ms(end, "end")
-        most = 100_000 if limit is None else limit
-        dues = occurrences(job.spec, job.due_ms, first, last, most)
+        first, last = epoch_ms(start, "start"), min(epoch_ms(end, "end"), self._now() + 1)
+        own = job.due_ms if job.stage is not Stage.PAUSED else None
+        if own is not None and job.spec.rules.misfire == "all":
+            last = min(last, own)
+        # What the job will run itself is not missed: it would run twice, under one run id.
+        dues = [due for due in occurrences(job.spec, job.due_ms, first, last, most + 2) if due != own]
+        if limit is None and len(dues) > most:
+            raise InvalidArgument(f"these are more than {most} runs: give a shorter span, or a limit")
+        del dues[most:]
         return sum([len(await self._fire(where, id, dues[i : i + 1000])) for i in range(0, len(dues), 1000)])
 
     async def _fire(self, where: OpenQueue, job_id: str, dues: list[Millis]) -> list[Millis]:

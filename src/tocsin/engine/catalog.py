@@ -73,6 +73,8 @@ class Handler:
         """Raise InvalidArgument unless the function can be called like this."""
         if self.batch is not None:
             return kwargs
+        if self.wants_run and "run" in kwargs:
+            raise InvalidArgument(f"{self.name} gets its run from the worker: leave run= out")
         given = {**kwargs, "run": None} if self.wants_run else kwargs
         try:
             self.signature.bind(*args, **given)

@@ -88,6 +88,7 @@ class Fetcher:
             return self._rest(math.inf)
         for lane, wish in wishes:
             self._asked[lane.name, wish.partition] = wish.limit
+            lane.ask(wish.partition)
         try:
             answers = await self._runs().claim([wish for _, wish in wishes], self._lease())
         finally:
@@ -112,7 +113,7 @@ class Fetcher:
         for lane in self.lanes:
             lane.age()
             lane.turn = (lane.turn + 1) % lane.queue.partitions
-            lane.next_due[lane.turn] = 0.0
+            lane.look(lane.turn)
 
     def _rest(self, now: float) -> float:
         """Seconds until something is due or a poll is."""
@@ -206,7 +207,8 @@ class Fetcher:
         return rest
 
     def _learn(self, lane: Lane, partition: int, answer: Claimed) -> None:
-        lane.next_due[partition] = answer.next_due if answer.next_due >= 0 else math.inf
+        next_due = answer.next_due if answer.next_due >= 0 else math.inf
+        lane.learn(partition, next_due, answer.now, len(answer.claims))
         lane.left[partition] = answer.left
         if answer.parked:
             self._refer(lane.name, partition)

@@ -35,7 +35,7 @@ class Listener:
         heard = await self._ear.listen(LONGEST_S if bells else 0.25, bells)
         if isinstance(heard, tuple):
             queue, partition = heard
-            self._lanes[queue].expect(partition, 0.0)
+            self._lanes[queue].hear(partition)
             self._on_bell()
         elif heard is not None:
             self._read(heard)
@@ -51,7 +51,7 @@ class Listener:
         elif message.get("look"):
             for queue, partition in message["look"]:
                 if queue in self._lanes:
-                    self._lanes[queue].expect(partition, 0.0)
+                    self._lanes[queue].look(partition)
             self._on_bell()
         else:
             log.warning("mail that this version cannot read", message=message)

@@ -7,6 +7,7 @@ stopped by cancelling the runner that is inside its handler; the runner catches 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from tocsin.model.clock import monotonic
 
 # A runner that never waits lets the others have a turn after this long.
 SLICE_S = 0.005
+# How long the handlers that are still running may take to end when the pool does.
+CLOSE_S = 1.0
 # How much a new measurement of a handler counts against those before.
 WEIGHT = 0.1
 
@@ -165,7 +168,17 @@ class Pool:
     async def close(self) -> None:
         """End the runners, and with them whatever still runs."""
         for runner in self.runners:
+            # Not to be taken for the end of a run that was asked to end.
+            runner.reason = ""
             runner.task.cancel()
-        await asyncio.gather(*(runner.task for runner in self.runners), return_exceptions=True)
+        ending = [runner.task for runner in self.runners]
+        if ending:
+            _, stubborn = await asyncio.wait(ending, timeout=CLOSE_S)
+            for task in stubborn:
+                # Its handler swallows cancellations: whoever ends the event loop would wait for it for ever.
+                with contextlib.suppress(RuntimeError):
+                    task.get_coro().close()
+                task.cancel()
+            await asyncio.wait(ending, timeout=CLOSE_S)
         self.runners.clear()
         self.idle.clear()

@@ -21,6 +21,10 @@ class Lane:
         self.next_due: list[float] = [0.0] * queue.partitions
         # How many more were due when each partition was asked last.
         self.left = [0] * queue.partitions
+        # Partitions for which a bell rang after they were asked: the answer on its way may not know of what it rang for.
+        self._rung: set[int] = set()
+        # Partitions to be asked until nothing comes: what is parked comes a few at a time, and nothing announces the rest.
+        self._unsure = set(range(queue.partitions))
         # Where the next fallback poll looks, and where the next claim begins.
         self.turn = 0
         self.start = 0
@@ -36,13 +40,33 @@ class Lane:
         if due < self.next_due[partition]:
             self.next_due[partition] = due
 
+    def hear(self, partition: int) -> None:
+        self._rung.add(partition)
+        self.next_due[partition] = 0.0
+
+    def look(self, partition: int) -> None:
+        """Something may be parked there that this worker knows."""
+        self._unsure.add(partition)
+        self.hear(partition)
+
+    def ask(self, partition: int) -> None:
+        self._rung.discard(partition)
+
+    def learn(self, partition: int, next_due: float, now: float, came: int) -> None:
+        """An answer, with as many runs as `came`."""
+        if not came:
+            self._unsure.discard(partition)
+        again = partition in self._rung or partition in self._unsure
+        self.next_due[partition] = 0.0 if again and next_due > now else next_due
+
     def age(self) -> None:
         """Another interval: a slow handler that is seen no more does not count for ever."""
         self._before, self.handlers = self.handlers or self._before, set()
 
     def forget_dues(self) -> None:
         """What was known is no longer true: ask everywhere."""
-        self.next_due = [0.0] * self.queue.partitions
+        for partition in range(self.queue.partitions):
+            self.look(partition)
 
     def slowest(self) -> float:
         """Mean seconds of the slowest handler seen here lately."""

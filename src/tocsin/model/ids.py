@@ -34,6 +34,16 @@ def check_job_id(job_id: object) -> str:
     return job_id
 
 
+def check_member(member: object) -> str:
+    """A job id, or an extra run of a job as lists name it."""
+    if isinstance(member, str):
+        job_id, _, due = member.partition(EXTRA)
+        if due.isdigit():
+            check_job_id(job_id)
+            return member
+    return check_job_id(member)
+
+
 def check_queue_name(name: object) -> str:
     if not isinstance(name, str) or not _QUEUE.fullmatch(name):
         raise InvalidArgument(f"a queue name has 1 to 100 of A-Z a-z 0-9 _ . -, not {name!r}")

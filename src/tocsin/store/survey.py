@@ -129,13 +129,13 @@ class Survey:
     async def members(self, queue: OpenQueue, partition: int, base: str) -> AsyncIterator[list[bytes]]:
         """The ids in a sorted set, in no order; some may come twice."""
         key, cursor = queue.keys[partition][base], 0
-        while True:
+        left = _enough(await self._store.read(lambda c: c.zcard(key)))
+        while left > 0:
             cursor, page = await self._store.read(
                 lambda c, at=cursor: c.zscan(key, at, count=PAGE)  # type: ignore[misc]
             )
             yield [member for member, _ in page]
-            if not cursor:
-                return
+            left = left - len(page) if cursor else 0
 
     async def sessions(self, queue: OpenQueue, partition: int) -> AsyncIterator[list[Session]]:
         async for page in self._hash(queue.keys[partition]["sessions"], LARGEST_SESSION):
@@ -146,13 +146,13 @@ class Survey:
 
     async def _hash(self, key: str, widest: int) -> AsyncIterator[dict[bytes, bytes]]:
         count, cursor = max(10, min(PAGE, PAGE_BYTES // max(widest, 1))), 0
-        while True:
+        left = _enough(await self._store.read(lambda c: c.hlen(key)))
+        while left > 0:
             cursor, page = await self._store.read(
                 lambda c, at=cursor: c.hscan(key, at, count=count)  # type: ignore[misc]
             )
             yield page
-            if not cursor:
-                return
+            left = left - len(page) if cursor else 0
 
     async def look(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> list[Standing]:
         """Where they stand, all at one instant, however many a page had."""
@@ -235,6 +235,11 @@ class Survey:
             items = _ids([part for s in sessions[first : first + PAGE] for part in (s.name.encode(), s.mark)])
             dropped += int(await self._store.read(lambda c, i=items: forget(c, keys, [i])))  # type: ignore[misc]
         return dropped
+
+
+def _enough(size: int) -> int:
+    """How many entries of a cursor are enough: one that is chased by new entries might never end."""
+    return 2 * size + 1000
 
 
 def _ids(members: Sequence[bytes]) -> bytes:

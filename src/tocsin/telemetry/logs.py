@@ -30,7 +30,8 @@ def set_up(level: str = "info", stream: TextIO | None = None) -> None:
     structlog.configure(
         processors=[_name, *_FIELDS, *_rendering(out)],
         wrapper_class=structlog.make_filtering_bound_logger(_number(level)),
-        logger_factory=lambda *names: _Named(out, *names),
+        # Stderr as it is when a line is written: programs, and tests, replace it.
+        logger_factory=lambda *names: _Named(sys.stderr if stream is None else stream, *names),
         cache_logger_on_first_use=False,
     )
 

@@ -37,6 +37,14 @@ def next_due(spec: Spec, due: Millis, now: Millis) -> Millis | None:
     return following
 
 
+def next_from(spec: Spec, due: Millis, now: Millis) -> Millis | None:
+    """The first occurrence from `due` on that is not in the past, whatever was missed; None when there is none."""
+    if isinstance(spec.trigger, Every):
+        due = _first_from(due, ceil_ms(spec.trigger.interval), now)
+    ends = spec.rules.ends
+    return None if ends is not None and due > ends else due
+
+
 def occurrences(spec: Spec, due: Millis, start: Millis, end: Millis, limit: int) -> list[Millis]:
     """The due times in [start, end), on the cadence that `due` belongs to."""
     if not isinstance(spec.trigger, Every):

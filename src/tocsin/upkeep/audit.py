@@ -102,6 +102,9 @@ class Audit:
         async for page in self._ids(queue, partition, settings):
             met = met or bool(page)
             await self._check(queue, partition, page, seen)
+        if settings.epoch is None:
+            # It may have been opened while we looked.
+            settings = await self._survey.settings(queue, partition)
         self._compare(queue, partition, settings, met)
         async for sessions in self._survey.sessions(queue, partition):
             await self._check_sessions(queue, partition, sessions, alive)

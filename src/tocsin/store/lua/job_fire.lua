@@ -11,12 +11,17 @@
 if answered then return answered end
 local record = redis.call('HGET', jobs, id)
 local raw = redis.call('HGET', claims, id)
-if not readable(record) or (raw and has(read_claim(raw).intent, REMOVE)) then return unchanged({1, 0, {}, -1}) end
+local claim = raw and read_claim(raw)
+if not readable(record) or (claim and has(claim.intent, REMOVE)) then return unchanged({1, 0, {}, -1}) end
 local extra = with_version(as_extra(record), version)
 local puts, lines, added, members, adding = {}, {}, {}, {}, {}
 
-local function is_there(member)
-  return adding[member] or redis.call('HEXISTS', jobs, member) == 1
+-- The run that the job itself is about to have, or has.
+local line = redis.call('ZSCORE', waiting, id)
+local own = claim and (line or claim.token > 0) and claim.due or line and tonumber(line)
+
+local function is_there(member, due)
+  return due == own or adding[member] or redis.call('HEXISTS', jobs, member) == 1
 end
 
 for _, due in ipairs(cmsgpack.unpack(dues)) do
@@ -24,11 +29,11 @@ for _, due in ipairs(cmsgpack.unpack(dues)) do
   if asked == 0 then due = now end
   local member = id .. '\31' .. string.format('%.0f', due)
   -- Two fires in one millisecond are two runs; the same past occurrence twice is one.
-  while asked == 0 and is_there(member) do
+  while asked == 0 and is_there(member, due) do
     due = due + 1
     member = id .. '\31' .. string.format('%.0f', due)
   end
-  if not is_there(member) then
+  if not is_there(member, due) then
     adding[member] = true
     puts[#puts + 1] = member
     puts[#puts + 1] = extra

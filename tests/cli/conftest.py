@@ -1,0 +1,35 @@
+"""Each test has a namespace of its own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from commandline import Tool
+
+from servers import Server
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    """A command sets up the log lines of its process, which here is that of all tests."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def tocsin(valkey: Server, tmp_path: Path) -> Iterator[Tool]:
+    tool = Tool(valkey.url, f"t{secrets.token_hex(4)}:", tmp_path)
+    yield tool
+    tool.close()
+
+
+@pytest.fixture(scope="module")
+def module_tool(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tool]:
+    """For tests that only look."""
+    tool = Tool(valkey.url, f"t{secrets.token_hex(4)}:", tmp_path_factory.mktemp("looking"))
+    yield tool
+    tool.close()

@@ -1,0 +1,30 @@
+"""A program as users write it: what the tests of the command line let workers import."""
+
+import asyncio
+
+from tocsin import Retry, Tocsin
+
+# Nobody listens there: tests say --url.
+app = Tocsin("redis://127.0.0.1:1")
+app.queue("mail", partitions=2)
+
+
+@app.agent(every="1h")
+async def tick() -> None:
+    """There so that a worker has an agent to register."""
+
+
+@app.job(queue="mail")
+async def quick(n: int) -> int:
+    return n
+
+
+@app.job(queue="mail")
+async def slow(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "rested"
+
+
+@app.job(queue="mail", retry=Retry(1, "10ms"))
+async def bad() -> None:
+    raise ValueError("no [good] at\nall")

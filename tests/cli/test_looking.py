@@ -1,0 +1,190 @@
+"""`queues list`, `jobs list|show`, `workers`, `dead`: what an operator sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import shop
+from commandline import HERE, Tool
+
+from servers import until
+from tocsin import Every, Tocsin
+
+
+@pytest.fixture(scope="module")
+def seen(module_tool: Tool) -> Iterator[Tool]:
+    """A worker, and jobs that wait, are paused, are dead, are done, and recur."""
+    worker = module_tool.worker()
+
+    async def fill(app: Tocsin) -> None:
+        await app.enqueue(shop.quick, 1, id="later", delay="1h", tenant="acme")
+        await app.enqueue(shop.quick, 2, id="soon", delay="20m")
+        await app.schedule(shop.quick, Every("10m"), 3, id="again [x]\x1b")
+        await app.enqueue(shop.quick, 4, id="set aside", delay="1d")
+        await app.pause("set aside")
+        dead = await app.enqueue(shop.bad, id="bad")
+        done = await app.enqueue(shop.quick, 5, id="five")
+        assert await done.result(timeout=20) == 5
+        with pytest.raises(Exception, match=r"no \[good\]"):
+            await dead.result(timeout=20)
+
+    module_tool.do(fill)
+    yield module_tool
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+def ids(found: list[dict[str, Any]]) -> list[str]:
+    return [job["id"] for job in found]
+
+
+def test_queues_with_counts_per_stage(seen: Tool) -> None:
+    queues = {queue["name"]: queue for queue in seen.json("queues", "list")}
+    mail = queues["mail"]
+    assert mail["partitions"] == 2
+    assert mail["stages"] == {"waiting": 3, "working": 0, "paused": 1, "parked": 0, "dead": 1}
+    assert (mail["due"], mail["done"], mail["counters"]["succeeded"]) == (0, 1, 1)
+    assert queues["agents"]["stages"]["waiting"] == 1
+
+
+def test_jobs_in_the_order_in_which_they_run(seen: Tool) -> None:
+    found = seen.json("jobs", "list", "--queue", "mail")
+    assert ids(found) == ["again [x]\x1b", "soon", "later", "set aside", "bad"]
+    assert [job["stage"] for job in found] == ["waiting"] * 3 + ["paused", "dead"]
+    assert found[0]["every"] == 600
+    assert found[4]["error"] == "ValueError: no [good] at\nall"
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--stage", "dead"], ["bad"]),
+        (["--tenant", "acme"], ["later"]),
+        (["--name", "shop.bad"], ["bad"]),
+        (["--stage", "waiting", "--due-before", "+30m", "--name", "shop.quick"], ["again [x]\x1b", "soon"]),
+        (["--stage", "waiting", "--due-after", "+30m", "--limit", "1", "--queue", "mail"], ["later"]),
+    ],
+)
+def test_jobs_can_be_chosen(seen: Tool, words: list[str], wanted: list[str]) -> None:
+    assert ids(seen.json("jobs", "list", *words)) == wanted
+
+
+def test_without_a_terminal_rows_are_lines_and_nothing_escapes(seen: Tool) -> None:
+    lines = seen("jobs", "list", "--queue", "mail").splitlines()
+    assert lines[0].split()[:4] == ["id", "queue", "stage", "due"]
+    assert len(lines) == 6
+    assert lines[1].startswith("again [x]\\x1b ")
+    assert "ValueError: no [good] at\\nall" in lines[5]
+
+
+def test_a_list_that_was_cut_says_so_beside_it(seen: Tool) -> None:
+    words = [sys.executable, "-m", "tocsin.cli", "jobs", "list", "--limit", "2", *seen.where]
+    ran = subprocess.run(words, cwd=HERE, capture_output=True, text=True)
+    assert len(ran.stdout.splitlines()) == 3
+    assert "--limit 2 was reached" in ran.stderr
+
+
+def test_a_queue_that_does_not_exist_names_the_nearest(seen: Tool) -> None:
+    assert "there is no queue 'mial'; did you mean 'mail'?" in seen("jobs", "list", "--queue", "mial", code=1)
+
+
+def test_one_job_with_all_there_is_to_know(seen: Tool) -> None:
+    said = seen("jobs", "show", "bad")
+    assert "stage:        dead" in said
+    assert "raise ValueError" in said
+    about = seen.json("jobs", "show", "later", "--queue", "mail")
+    assert (about["stage"], about["args"], about["tenant"]) == ("waiting", [1], "acme")
+
+
+def test_a_job_that_ended_is_shown_while_it_is_remembered(seen: Tool) -> None:
+    about = seen.json("jobs", "show", "five")
+    assert (about["stage"], about["outcome"], about["result"]) == ("done", "succeeded", 5)
+
+
+def test_a_job_that_nobody_knows_is_an_error(seen: Tool) -> None:
+    assert "there is no job 'nobody'" in seen("jobs", "show", "nobody", code=1)
+
+
+def test_workers_and_whether_they_live(seen: Tool) -> None:
+    [worker] = seen.json("workers")
+    assert worker["alive"] is True
+    assert (worker["state"], worker["queues"]) == ("running", ["agents", "default", "mail"])
+    assert worker["finished"] >= 3
+
+
+def test_a_watched_list_is_shown_again_until_ctrl_c(seen: Tool) -> None:
+    running = seen.start("queues", "list", "--watch", "--json")
+    until(lambda: running.said.count("\n") >= 2, "two rounds", within=20)
+    running.signal(signal.SIGINT)
+    assert running.wait() == 0
+    for line in running.said.splitlines():
+        assert {queue["name"] for queue in json.loads(line)} == {"agents", "default", "mail"}
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(seen: Tool) -> None:
+    words = [sys.executable, "-m", "tocsin.cli", "jobs", "list", "--watch", *seen.where]
+    process = subprocess.Popen(words, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith(b"id")
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(20) == 0
+
+
+def test_a_terminal_gets_a_table(seen: Tool) -> None:
+    ours, theirs = os.openpty()
+    env = os.environ | {"COLUMNS": "200", "TERM": "xterm"}
+    words = [sys.executable, "-m", "tocsin.cli", "queues", "list", *seen.where]
+    process = subprocess.Popen(words, cwd=HERE, stdout=theirs, stderr=subprocess.PIPE, env=env)
+    os.close(theirs)
+    said = b""
+    while b"mail" not in said:
+        said += os.read(ours, 4096)
+    assert b"\x1b[1m" in said
+    os.close(ours)
+    _, error = process.communicate(timeout=20)
+    assert error == b""
+
+
+# Dead jobs, which are changed
+
+
+@pytest.fixture
+def dead(tocsin: Tool) -> Tool:
+    """Three dead jobs, and no worker any more."""
+
+    async def bury(app: Tocsin) -> None:
+        for n in range(3):
+            await app.enqueue(shop.bad, id=f"bad {n}")
+        await app.work(queues=["mail"], until="idle")
+        while await anext(app.jobs(queue="mail", stage="waiting"), None):
+            await app.work(queues=["mail"], until="idle")
+
+    tocsin.do(bury)
+    return tocsin
+
+
+def test_dead_jobs_are_retried_or_dropped_by_id(dead: Tool) -> None:
+    assert ids(dead.json("dead", "list")) == ["bad 0", "bad 1", "bad 2"]
+    assert dead("dead", "retry", "bad 0") == "retried 1 dead job\n"
+    assert dead.json("dead", "drop", "bad 1", "bad 0", code=1) == {
+        "dropped": ["bad 1"],
+        "refused": {"bad 0": "no dead job has the id 'bad 0'"},
+    }
+    stages = {job["id"]: job["stage"] for job in dead.json("jobs", "list")}
+    assert stages == {"bad 0": "waiting", "bad 2": "dead"}
+
+
+def test_all_dead_jobs_are_retried_or_dropped_and_counted(dead: Tool) -> None:
+    assert dead("dead", "retry", "--all", "--queue", "mail") == "retried 3 dead jobs\n"
+    assert dead("dead", "drop", "--all") == "dropped 0 dead jobs\n"
+    assert ids(dead.json("jobs", "list", "--stage", "waiting")) == ["bad 0", "bad 1", "bad 2"]

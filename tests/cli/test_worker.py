@@ -1,0 +1,160 @@
+"""`tocsin worker`: from its start, with a server or without, to a clean end; one process, or several."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+import shop
+from commandline import Running, Tool, alive
+
+from servers import Server, until
+from tocsin import Tocsin
+
+
+@pytest.fixture(scope="module", autouse=True)
+def doomed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, float]]:
+    """A worker whose server never comes. It takes its time to give up, so it begins before the other tests."""
+    words = ["worker", "shop:app", "--url", "redis://127.0.0.1:1"]
+    running = Running(words, tmp_path_factory.mktemp("doomed") / "log")
+    yield running, time.monotonic()
+    running.kill()
+
+
+async def stage_of(app: Tocsin, job_id: str) -> str:
+    job = await app.get(job_id)
+    return job.stage.value if job else "gone"
+
+
+def test_it_runs_jobs_where_url_says_and_ends_with_0(tocsin: Tool) -> None:
+    worker = tocsin.worker("--queues", "mail", "--concurrency", "3")
+
+    async def ask(app: Tocsin) -> object:
+        return await (await app.enqueue(shop.quick, 7, id="seven")).result(timeout=20)
+
+    assert tocsin.do(ask) == 7
+    [about] = tocsin.json("workers")
+    assert (about["queues"], about["concurrency"]) == (["mail"], 3)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert tocsin.json("workers") == []
+    # Not a terminal: each line is JSON.
+    assert all(line.startswith('{"') for line in worker.said.splitlines())
+
+
+def test_a_second_signal_hurries_and_the_run_is_handed_over(tocsin: Tool) -> None:
+    worker = tocsin.worker("--grace", "1m")
+
+    async def begin(app: Tocsin) -> None:
+        await app.enqueue(shop.slow, 600, id="long")
+        while await stage_of(app, "long") != "working":
+            pass
+
+    tocsin.do(begin)
+    worker.signal(signal.SIGTERM)
+    worker.until_it_says("a second signal hurries")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert tocsin.do(lambda app: stage_of(app, "long")) == "waiting"
+
+
+def test_a_queue_that_the_app_does_not_declare_is_an_error(tocsin: Tool) -> None:
+    assert "queue 'mial' is not declared" in tocsin("worker", "shop:app", "--queues", "mial", code=1)
+
+
+def test_it_waits_for_a_server_that_comes_late(tocsin: Tool) -> None:
+    with Server.valkey(tcp=True) as server:
+        server.kill()
+        tocsin.url = server.url
+        worker = tocsin.start("worker", "shop:app")
+        worker.until_it_says("server away, trying again")
+        server.start()
+        worker.until_it_says("worker started")
+        worker.signal(signal.SIGINT)
+        assert worker.wait() == 0
+
+
+def test_told_to_stop_while_it_waits_for_a_server_it_stops(tocsin: Tool) -> None:
+    tocsin.url = "redis://127.0.0.1:1"
+    worker = tocsin.start("worker", "shop:app")
+    worker.until_it_says("server away, trying again")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(5) == 0
+
+
+# Several processes
+
+
+def pids(tocsin: Tool, count: int) -> list[int]:
+    """The processes of the workers, once there are as many as there should be and all of them live."""
+    found: list[int] = []
+
+    def joined() -> bool:
+        found[:] = [worker["pid"] for worker in tocsin.json("workers") if alive(worker["pid"])]
+        return len(found) == count
+
+    until(joined, f"{count} workers", within=30)
+    return found
+
+
+def test_a_process_that_dies_is_replaced_and_all_end_together(tocsin: Tool) -> None:
+    crew = tocsin.worker("--processes", "2", "--queues", "mail")
+    first, second = pids(tocsin, 2)
+    os.kill(first, signal.SIGKILL)
+    crew.until_it_says("worker process died, starting another")
+    assert second in pids(tocsin, 2)
+    crew.signal(signal.SIGTERM)
+    assert crew.wait() == 0
+    assert not any(map(alive, (first, second)))
+
+
+def test_a_signal_to_all_processes_at_once_is_not_taken_for_a_second_one(tocsin: Tool) -> None:
+    """As systemd sends it, while the first process passes its own on."""
+    crew = tocsin.worker("--processes", "2", "--queues", "mail")
+    workers = pids(tocsin, 2)
+
+    async def begin(app: Tocsin) -> None:
+        await app.enqueue(shop.slow, 1.5, id="rest")
+        while await stage_of(app, "rest") != "working":
+            pass
+
+    tocsin.do(begin)
+    for pid in (crew.process.pid, *workers):
+        os.kill(pid, signal.SIGTERM)
+    assert crew.wait() == 0
+    assert tocsin.json("jobs", "show", "rest")["result"] == "rested"
+
+
+def test_a_second_signal_hurries_all_processes(tocsin: Tool) -> None:
+    crew = tocsin.worker("--processes", "2", "--queues", "mail", "--grace", "1m")
+    pids(tocsin, 2)
+
+    async def begin(app: Tocsin) -> None:
+        await app.enqueue(shop.slow, 600, id="long")
+        while await stage_of(app, "long") != "working":
+            pass
+
+    tocsin.do(begin)
+    crew.signal(signal.SIGINT)
+    crew.until_it_says("a second signal hurries")
+    crew.signal(signal.SIGINT)
+    assert crew.wait() == 0
+    assert tocsin.do(lambda app: stage_of(app, "long")) == "waiting"
+
+
+def test_processes_do_not_outlive_the_one_that_started_them(tocsin: Tool) -> None:
+    crew = tocsin.worker("--processes", "2", "--queues", "mail")
+    workers = pids(tocsin, 2)
+    crew.kill()
+    until(lambda: not any(map(alive, workers)), "the workers are gone", within=20)
+
+
+def test_it_gives_up_on_a_server_that_never_comes(doomed: tuple[Running, float]) -> None:
+    running, begun = doomed
+    assert running.wait(20) == 1
+    assert "server away, trying again" in running.said
+    assert running.said.splitlines()[-1].startswith("tocsin: redis://127.0.0.1:1 is not available")
+    assert time.monotonic() - begun > 7

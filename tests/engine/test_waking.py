@@ -1,0 +1,105 @@
+"""A worker that sleeps wakes for what comes due, also for what it made due itself. Polling is as good as off."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.waiting import eventually
+from tocsin import Every, Retry, Run
+
+NEVER_POLLS = 600.0
+
+
+async def test_a_job_that_is_enqueued_rings_for_an_idle_worker(live_app, make_worker):
+    @live_app.job
+    async def job():
+        return "ran"
+
+    worker = await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
+    for n in range(20):
+        handle = await live_app.enqueue(job, id=f"j{n}")
+        assert await handle.result("5s") == "ran"
+    assert worker.stats().ran == 20
+
+
+async def test_a_job_that_becomes_the_first_in_line_moves_the_worker_forward(live_app, make_worker):
+    @live_app.job
+    async def job():
+        return "ran"
+
+    await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
+    await live_app.enqueue(job, delay="1h")
+    handle = await live_app.enqueue(job, id="sooner", delay="50ms")
+    assert await handle.result("5s") == "ran"
+
+
+@pytest.mark.xfail(strict=True, reason="a finish that makes the job due sooner than the fetcher sleeps does not wake it")
+async def test_a_recurring_job_wakes_the_worker_for_its_next_time(live_app, make_worker):
+    late = []
+
+    @live_app.job
+    async def job(run: Run):
+        late.append(live_app.store.clock.server_ms() - run.due.timestamp() * 1000)
+
+    await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
+    await live_app.schedule(job, Every("50ms"), id="j")
+    await eventually(lambda: len(late) >= 5, "it has run five times", within=2.0)
+
+
+@pytest.mark.xfail(strict=True, reason="a retry that is due sooner than the fetcher sleeps does not wake it")
+async def test_a_retry_wakes_the_worker_when_its_backoff_is_over(live_app, make_worker):
+    @live_app.job(retry=Retry(3, "20ms"))
+    async def flaky(run: Run):
+        if run.attempt < 4:
+            raise ValueError
+        return run.attempt
+
+    await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
+    handle = await live_app.enqueue(flaky, id="j")
+    assert await handle.result("2s") == 4
+
+
+async def test_a_resumed_job_wakes_the_worker(live_app, make_worker):
+    @live_app.job
+    async def job():
+        return "ran"
+
+    await live_app.enqueue(job, id="j")
+    await live_app.pause("j")
+    await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
+    handle = await live_app.enqueue(job, id="j")
+    await live_app.resume("j")
+    assert await handle.result("5s") == "ran"
+
+
+async def test_a_job_that_is_changed_fired_or_revived_wakes_the_worker(live_app, make_worker):
+    ran = asyncio.Queue()
+    broken = True
+
+    @live_app.job
+    async def job(what):
+        ran.put_nowait(what)
+        if what == "dead" and broken:
+            raise ValueError
+
+    await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
+    await live_app.schedule(job, Every("1h"), "fired", id="j")
+    await live_app.fire("j")
+    assert await asyncio.wait_for(ran.get(), 5) == "fired"
+    await live_app.update("j", trigger=Every("50ms"), args=("changed",))
+    assert await asyncio.wait_for(ran.get(), 5) == "changed"
+    await live_app.pause("j")
+
+    await live_app.enqueue(job, "dead", id="d")
+    while await asyncio.wait_for(ran.get(), 5) != "dead":
+        pass
+
+    async def revived() -> bool:
+        return await live_app.retry_dead("d")
+
+    broken = False
+    await eventually(revived, "it is dead and is revived")
+    while await asyncio.wait_for(ran.get(), 5) != "dead":
+        pass
