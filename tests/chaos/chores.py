@@ -53,7 +53,8 @@ def noted(run: Run) -> Iterator[None]:
 
 
 def is_open(gate: str) -> bool:
-    return (_folder() / f"gate-{gate}").exists()
+    """For all, or for this process alone."""
+    return any((_folder() / name).exists() for name in (f"gate-{gate}", f"gate-{gate}-{os.getpid()}"))
 
 
 async def nap(seconds: float, run: Run) -> None:

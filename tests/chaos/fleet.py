@@ -192,8 +192,9 @@ class Fleet:
         """What all its workers said."""
         return (self.folder / "log").read_text()
 
-    def open_gate(self, gate: str) -> None:
-        (self.folder / f"gate-{gate}").touch()
+    def open_gate(self, gate: str, only: Member | None = None) -> None:
+        name = f"gate-{gate}" if only is None else f"gate-{gate}-{only.pid}"
+        (self.folder / name).touch()
 
     # What the server says
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
@@ -21,32 +21,51 @@ def server() -> Iterator[Server]:
         yield server
 
 
-async def test_an_outage_of_many_ttls_buries_nobody_and_runs_nothing_twice(server: Server, tmp_path: Path) -> None:
-    await _survive_outage(server, tmp_path, QUICK, away=10, naps=600)
+class Outage(NamedTuple):
+    """How the server goes away, for how long, and the settings of the workers that live through it."""
+
+    how: str
+    seconds: float
+    settings: dict[str, float]
+
+
+OUTAGES = {
+    "no answer for many ttls": Outage("pause", 10, QUICK),
+    # Longer than a reply is waited for and shorter than a lease: it executes what nobody waits for any more.
+    "answers that come too late": Outage("pause", 4, {}),
+    "killed and restarted": Outage("kill", 3, QUICK),
+}
+MINUTES = {"no answer for a minute": Outage("pause", 60, {}), "gone for a minute": Outage("kill", 60, {})}
+
+
+@pytest.mark.parametrize("outage", OUTAGES.values(), ids=OUTAGES)
+async def test_an_outage_buries_nobody_and_runs_nothing_twice(server: Server, tmp_path: Path, outage: Outage) -> None:
+    await _survive(outage, server, tmp_path, naps=800)
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("outage", MINUTES.values(), ids=MINUTES)
 async def test_a_minute_without_the_server_buries_nobody_and_runs_nothing_twice(
-    server: Server, tmp_path: Path
+    server: Server, tmp_path: Path, outage: Outage
 ) -> None:
-    await _survive_outage(server, tmp_path, {}, away=60, naps=2000)
+    await _survive(outage, server, tmp_path, naps=2000)
 
 
-async def _survive_outage(server: Server, folder: Path, settings: dict[str, Any], away: float, naps: int) -> None:
+async def _survive(outage: Outage, server: Server, folder: Path, naps: int) -> None:
     async with Fleet(server.url, folder) as fleet:
-        members = await fleet.start(3, settings=settings)
+        members = await fleet.start(3, settings=outage.settings)
         diary, names = fleet.diary, {member.first_name for member in members}
-        await fleet.app.enqueue_many(fleet.does["nap"], [(0.2,)] * naps, ids=(f"n{i}" for i in range(naps)), keep=0)
         # One that ends while the server is away and one that goes on beyond that.
         await fleet.app.enqueue(fleet.does["linger"], "during", id="during", keep=0)
         await fleet.app.enqueue(fleet.does["wait"], "after", id="after", keep=0)
-        await until(lambda: len(diary.started()) >= naps // 4 and {"during", "after"} <= diary.started(), "all are busy")
-        server.pause()
-        back = time.monotonic() + away
+        await fleet.app.enqueue_many(fleet.does["nap"], [(0.2,)] * naps, ids=(f"n{i}" for i in range(naps)), keep=0)
+        await until(lambda: len(diary.started()) >= 150 and {"during", "after"} <= diary.started(), "all are busy")
+        back = time.monotonic() + outage.seconds
+        server.pause() if outage.how == "pause" else server.kill()
         fleet.open_gate("during")
         await until(lambda: any(entry.job == "during" for entry in diary.entries("end")), "it ends")
-        await until(lambda: time.monotonic() > back, "the outage ends", within=away + 1)
-        server.resume()
+        await until(lambda: time.monotonic() > back, "the outage ends", within=outage.seconds + 1)
+        server.resume() if outage.how == "pause" else server.start()
         await fleet.until_left(1, within=30)
         fleet.open_gate("after")
         await fleet.all_done(within=10)
@@ -55,21 +74,6 @@ async def _survive_outage(server: Server, folder: Path, settings: dict[str, Any]
         assert await fleet.alive() == names
         assert await fleet.count("recovered") == 0
         assert [(await member.stats()).lost for member in members] == [0, 0, 0]
-
-
-async def test_workers_go_on_when_the_server_is_killed_and_restarted_under_load(server: Server, tmp_path: Path) -> None:
-    async with Fleet(server.url, tmp_path) as fleet:
-        await fleet.start(2)
-        runs = 400
-        await fleet.app.enqueue_many(fleet.does["nap"], [(0.1,)] * runs, ids=(f"n{i}" for i in range(runs)), keep=0)
-        await until(lambda: len(fleet.diary.started()) >= runs // 4, "they are busy")
-        server.kill()
-        ended = len(fleet.diary.entries("end"))
-        await until(lambda: len(fleet.diary.entries("end")) > ended, "runs end while the server is away")
-        server.start()
-        await fleet.all_done(within=15)
-        assert not fleet.diary.started_twice()
-        assert len(fleet.diary.started()) == await fleet.count("succeeded") == runs
 
 
 async def test_an_idle_worker_hears_new_work_after_the_server_was_restarted(server: Server, tmp_path: Path) -> None:

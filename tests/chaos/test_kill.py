@@ -54,8 +54,7 @@ async def test_a_worker_that_wakes_after_its_burial_is_refused_and_begins_anew(f
     await until(lambda: len(diary.entries("end", pid=other.pid)) == 4, "the other ends what it can")
     sleeper.send(signal.SIGCONT)
     await until(lambda: len(diary.entries("told", pid=sleeper.pid)) == 4, "its threads are told to stop")
-    fleet.open_gate("wait")
-    await fleet.all_done(within=10)
+    fleet.open_gate("wait", only=sleeper)
     # What runs on the loop may be cancelled before it can end; threads always end.
     await until(lambda: len(diary.entries("end", "cancelled", pid=sleeper.pid)) == 8, "nothing runs there any more")
 
@@ -63,6 +62,9 @@ async def test_a_worker_that_wakes_after_its_burial_is_refused_and_begins_anew(f
         return 4 <= (await sleeper.stats()).lost <= 8
 
     await until(refused, "it is told that these are not its to finish")
+    assert await fleet.left() == 4
+    fleet.open_gate("wait")
+    await fleet.all_done(within=10)
     assert await fleet.count("succeeded") == await fleet.count("recovered") == len(jobs)
     await other.end()
     later = {f"later{i}" for i in range(20)}

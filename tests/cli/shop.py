@@ -28,3 +28,8 @@ async def slow(seconds: float) -> str:
 @app.job(queue="mail", retry=Retry(1, "10ms"))
 async def bad() -> None:
     raise ValueError("no [good] at\nall")
+
+
+@app.job(queue="mail")
+async def hopeless() -> None:
+    raise ValueError("never")

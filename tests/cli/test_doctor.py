@@ -23,7 +23,7 @@ def test_it_finds_and_mends_what_raw_commands_broke(tocsin: Tool, valkey: Server
         return [queue.keys[queue.partition_of(f"job {n}")]["waiting"] for n in (1, 2)]
 
     first, second = tocsin.do(fill)
-    assert "nothing is wrong: 1 worker, 3 queues" in tocsin("doctor")
+    assert "nothing is wrong: 1 worker, 3 queues" in tocsin.quick("doctor")
     with valkey.client() as client:
         client.zrem(first, "job 1")
         client.hdel(second.replace("waiting", "jobs"), "job 2")
@@ -52,7 +52,9 @@ def test_what_is_wrong_is_told_with_what_to_do(tocsin: Tool, valkey: Server) -> 
     with valkey.client() as client:
         _twice(client, tocsin.prefix)
     # On stdout: it is what was asked for.
-    said = tocsin.output("doctor", code=1)
+    ran = tocsin.process("doctor")
+    assert ran.returncode == 1
+    said = ran.stdout
     assert "wrong: jobs are in two stages at once: 1 in mail (a)" in said
     assert "-> `tocsin doctor --repair`" in said
     assert said.endswith("something is wrong\n")

@@ -77,7 +77,7 @@ def test_jobs_can_be_chosen(seen: Tool, words: list[str], wanted: list[str]) -> 
 
 
 def test_without_a_terminal_rows_are_lines_and_nothing_escapes(seen: Tool) -> None:
-    lines = seen("jobs", "list", "--queue", "mail").splitlines()
+    lines = seen.quick("jobs", "list", "--queue", "mail").splitlines()
     assert lines[0].split()[:4] == ["id", "queue", "stage", "due"]
     assert len(lines) == 6
     assert lines[1].startswith("again [x]\\x1b ")
@@ -85,14 +85,13 @@ def test_without_a_terminal_rows_are_lines_and_nothing_escapes(seen: Tool) -> No
 
 
 def test_a_list_that_was_cut_says_so_beside_it(seen: Tool) -> None:
-    words = [sys.executable, "-m", "tocsin.cli", "jobs", "list", "--limit", "2", *seen.where]
-    ran = subprocess.run(words, cwd=HERE, capture_output=True, text=True)
+    ran = seen.process("jobs", "list", "--limit", "2")
     assert len(ran.stdout.splitlines()) == 3
     assert "--limit 2 was reached" in ran.stderr
 
 
 def test_a_queue_that_does_not_exist_names_the_nearest(seen: Tool) -> None:
-    assert "there is no queue 'mial'; did you mean 'mail'?" in seen("jobs", "list", "--queue", "mial", code=1)
+    assert "there is no queue 'mial'; did you mean 'mail'?" in seen.quick("jobs", "list", "--queue", "mial", code=1)
 
 
 def test_one_job_with_all_there_is_to_know(seen: Tool) -> None:
@@ -109,7 +108,7 @@ def test_a_job_that_ended_is_shown_while_it_is_remembered(seen: Tool) -> None:
 
 
 def test_a_job_that_nobody_knows_is_an_error(seen: Tool) -> None:
-    assert "there is no job 'nobody'" in seen("jobs", "show", "nobody", code=1)
+    assert "there is no job 'nobody'" in seen.quick("jobs", "show", "nobody", code=1)
 
 
 def test_workers_and_whether_they_live(seen: Tool) -> None:
@@ -164,10 +163,8 @@ def dead(tocsin: Tool) -> Tool:
 
     async def bury(app: Tocsin) -> None:
         for n in range(3):
-            await app.enqueue(shop.bad, id=f"bad {n}")
+            await app.enqueue(shop.hopeless, id=f"bad {n}")
         await app.work(queues=["mail"], until="idle")
-        while await anext(app.jobs(queue="mail", stage="waiting"), None):
-            await app.work(queues=["mail"], until="idle")
 
     tocsin.do(bury)
     return tocsin
@@ -185,6 +182,6 @@ def test_dead_jobs_are_retried_or_dropped_by_id(dead: Tool) -> None:
 
 
 def test_all_dead_jobs_are_retried_or_dropped_and_counted(dead: Tool) -> None:
-    assert dead("dead", "retry", "--all", "--queue", "mail") == "retried 3 dead jobs\n"
-    assert dead("dead", "drop", "--all") == "dropped 0 dead jobs\n"
+    assert dead.quick("dead", "retry", "--all", "--queue", "mail") == "retried 3 dead jobs\n"
+    assert dead.quick("dead", "drop", "--all") == "dropped 0 dead jobs\n"
     assert ids(dead.json("jobs", "list", "--stage", "waiting")) == ["bad 0", "bad 1", "bad 2"]

@@ -101,7 +101,7 @@ def test_a_server_that_is_away_is_one_line_and_exit_code_1(tocsin: Tool) -> None
 
 def test_an_address_that_cannot_be_is_one_line_and_exit_code_1(tocsin: Tool) -> None:
     tocsin.url = "rediss+clutser://x"
-    assert "unknown scheme" in tocsin("workers", code=1)
+    assert "unknown scheme" in tocsin.quick("workers", code=1)
 
 
 # Values

@@ -35,7 +35,9 @@ async def test_a_job_that_becomes_the_first_in_line_moves_the_worker_forward(liv
     assert await handle.result("5s") == "ran"
 
 
-@pytest.mark.xfail(strict=True, reason="a finish that makes the job due sooner than the fetcher sleeps does not wake it")
+@pytest.mark.xfail(
+    strict=True, reason="a finish that makes the job due sooner than the fetcher sleeps does not wake it"
+)
 async def test_a_recurring_job_wakes_the_worker_for_its_next_time(live_app, make_worker):
     late = []
 

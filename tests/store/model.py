@@ -291,9 +291,16 @@ class Model:
             job.move("dead", now)
 
     def park(self, now: int, member: str) -> None:
-        if not self._obeyed(now, member, 0, ended=False):
-            self.jobs[member].unreadable = True
-            self.jobs[member].move("parked", now)
+        job = self.jobs[member]
+        edited = job.wish is not None
+        if self._obeyed(now, member, 0, ended=False):
+            return
+        if edited:
+            # What could not be read is there no more.
+            job.move("waiting", job.due)
+        else:
+            job.unreadable = True
+            job.move("parked", now)
 
     def extend(self, now: int, member: str, by: int) -> None:
         self.calls += 1

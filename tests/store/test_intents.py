@@ -170,6 +170,14 @@ async def test_an_edit_during_the_run_stays_with_a_job_that_goes_on(line: Line, 
     assert job.attempt == (2 if end == "retry" else 1)
 
 
+async def test_a_job_edited_while_a_worker_could_not_read_it_is_tried_again(line: Line):
+    claim = await working(line)
+    await line.put("a", mode=EDIT, args=(2,))
+    await line.park(claim)
+    assert await line.stage("a") == "waiting"
+    assert (await line.take("a", line.other)).due == claim.due
+
+
 async def test_an_edit_during_the_last_run_of_a_one_shot_does_not_fire_it_again(line: Line):
     claim = await working(line)
     await line.put("a", mode=EDIT, args=(2,))
@@ -265,7 +273,7 @@ async def test_a_cancel_does_not_outlive_a_put(line: Line):
 @pytest.mark.parametrize("first", ["job", "extra"])
 async def test_a_job_removed_during_its_run_stays_away_when_its_extra_run_ends_with_it(line: Line, first: str):
     claim = await working(line, "recurring")
-    await line.fire("a")
+    await line.fire("a", line.now - 1)
     [extra] = await line.claim()
     await line.delete("a")
     items = [finish_item(claim, claim.due + 5000, 1), finish_item(extra, 0, 1)]
@@ -278,7 +286,7 @@ async def test_a_job_removed_during_its_run_stays_away_when_its_extra_run_ends_w
 @pytest.mark.parametrize("first", ["job", "extra"])
 async def test_a_job_put_during_its_run_stays_so_when_its_extra_run_ends_with_it(line: Line, first: str):
     claim = await working(line, "recurring")
-    await line.fire("a")
+    await line.fire("a", line.now - 1)
     [extra] = await line.claim()
     await line.put("a", 9000, mode=REPLACE, every=9, args=(2,))
     items = [finish_item(claim, claim.due + 5000, 1), finish_item(extra, 0, 1)]

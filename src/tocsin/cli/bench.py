@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import tempfile
+from typing import Annotated
 
 import msgspec
+from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
 from tocsin.app import Tocsin
 from tocsin.cli.measures import Bench, Measure
+from tocsin.cli.options import Given, WrongUsage
+from tocsin.cli.show import print_json, say
+from tocsin.telemetry import logs
 
 
-async def bench(scale: float = 1.0, as_json: bool = False) -> bool:
-    """Measure, print, and say whether every bar was cleared."""
+async def bench(
+    *,
+    scale: Annotated[float, Parameter(help="Of the full counts, how much: 0.1 is quick and rough.")] = 1.0,
+    options: Given,
+) -> int:
+    """Measure this design's own numbers on an embedded server of its own. Exit code 1 if a bar was missed."""
+    if not 0 < scale <= 1:
+        raise WrongUsage(f"--scale must be above 0 and at most 1, not {scale}")
+    logs.set_up("warning")
     measures: list[Measure] = []
-    console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as folder:
         async with Tocsin(data=folder) as app:
             async for measure in Bench(app, scale).all():
                 measures.append(measure)
-                if not as_json:
-                    console.print(f"  {measure.what}: {shown(measure.value)} {measure.unit}", highlight=False)
-    if as_json:
-        rows = [{**msgspec.to_builtins(measure), "good": measure.good} for measure in measures]
-        print(msgspec.json.encode(rows).decode())
+                say(f"  {measure.what}: {shown(measure.value)} {measure.unit}")
+    if options.json:
+        print_json([{**msgspec.to_builtins(measure), "good": measure.good} for measure in measures])
     else:
         Console().print(table(measures))
-    return all(measure.good is not False for measure in measures)
+    return 1 if any(measure.good is False for measure in measures) else 0
 
 
 def table(measures: list[Measure]) -> Table:

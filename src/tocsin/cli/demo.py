@@ -37,8 +37,8 @@ FEED_S = 4.0
 # When reports are enqueued, and when a worker that writes some of them is killed.
 REPORTS_AT_S = 2.0
 KILL_AT_S = 3.5
-# Without a terminal: the usual length, and how much longer it waits for what has not been seen.
-LENGTH_S = 20.0
+# Without a terminal: with start and end about 20 s; the longest, if something was not seen by then.
+LENGTH_S = 16.0
 LONGEST_S = 60.0
 GRACE_S = 1.0
 # How long the first two workers may take to start.

@@ -11,6 +11,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
 
 from tocsin import __version__
+from tocsin.cli.bench import bench
 from tocsin.cli.dead import dead
 from tocsin.cli.demo import demo
 from tocsin.cli.doctor import doctor
@@ -32,6 +33,7 @@ app.command(jobs)
 app.command(list_workers, name="workers")
 app.command(dead)
 app.command(doctor)
+app.command(bench)
 
 
 @app.meta.default

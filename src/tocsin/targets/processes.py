@@ -10,6 +10,7 @@ import importlib
 import multiprocessing
 import os
 import sys
+import threading
 import traceback
 from typing import Any
 
@@ -35,7 +36,8 @@ class Processes:
     async def run(self, handler: Handler, namespace: str, unit: Unit) -> Any:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = pebble.ProcessPool(max_workers=max(2, os.cpu_count() or 2), context=context)
+            workers = max(2, os.cpu_count() or 2)
+            self._pool = pebble.ProcessPool(max_workers=workers, context=context, initializer=_end_with_the_worker)
         fields = [_fields(claim) for claim, _ in unit.all()]
         message = codec.encode(
             (
@@ -71,6 +73,18 @@ def _unwrap(answer: bytes) -> Any:
     if kind == "outcomes":
         return [ProcessFailure(text) if failed else outcome for failed, outcome, text in value]
     raise type(kind, (ProcessFailure,), {"__module__": "tocsin"})(f"{value}\n\nin its process:\n{trace}")
+
+
+def _end_with_the_worker() -> None:
+    """In the child: a worker that was killed must not leave its runs behind, others have them by then."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="tocsin parent", daemon=True).start()
 
 
 def _execute(message: bytes) -> bytes:

@@ -7,6 +7,7 @@ is in order, and one that moves while we look is never reported.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 
@@ -16,7 +17,7 @@ from tocsin.model.codec import decode_header
 from tocsin.model.durations import Millis
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.ids import partition_of
-from tocsin.store.fleet import Fleet, Worker
+from tocsin.store.fleet import Fleet
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue
 from tocsin.store.survey import LARGEST_ERROR, LARGEST_RESULT, Node, Session, Settings, Survey
@@ -76,11 +77,23 @@ class Audit:
         self._findings = Findings()
 
     async def run(self) -> Report:
-        nodes = await self._look_at_servers()
+        # Hearts take their time: they are listened to meanwhile.
+        listening = asyncio.ensure_future(hearts.listen(self._fleet, self._patience_s))
+        try:
+            nodes = await self._look_at_servers()
+            queues, garbled = await self._survey.queues()
+            self._findings.add("unreadable-queue", "", *garbled)
+            await self._look_at_jobs(queues)
+            sizes = [await self._size(queue) for queue in queues]
+            workers, silent = await listening
+        finally:
+            listening.cancel()
+        self._findings.add("silent-worker", "", *sorted(silent))
+        await self._look_at_burials()
+        return Report(self._findings.all(), sizes, nodes, [worker.id for worker in workers])
+
+    async def _look_at_jobs(self, queues: list[OpenQueue]) -> None:
         alive = {worker.id for worker in await self._fleet.workers()}
-        queues, garbled = await self._survey.queues()
-        for name in garbled:
-            self._findings.add("unreadable-queue", "", name)
         total, done = sum(queue.partitions for queue in queues), 0
         for queue in queues:
             for partition in range(queue.partitions):
@@ -88,9 +101,6 @@ class Audit:
                 await self.step(queue, partition, alive)
                 done += 1
         self._progress(done, total)
-        sizes = [await self._size(queue) for queue in queues]
-        workers = await self._look_at_workers()
-        return Report(self._findings.all(), sizes, nodes, [worker.id for worker in workers])
 
     async def step(self, queue: OpenQueue, partition: int, alive: set[str]) -> None:
         """One partition."""
@@ -191,13 +201,10 @@ class Audit:
                 self._findings.add("memory", "", f"{node.name}: {node.used_bytes} of {node.max_bytes} bytes")
         return nodes
 
-    async def _look_at_workers(self) -> list[Worker]:
-        workers, silent = await hearts.listen(self._fleet, self._patience_s)
-        self._findings.add("silent-worker", "", *sorted(silent))
+    async def _look_at_burials(self) -> None:
         now = await self._survey.now()
         late = [name for name, since in await self._survey.buried() if now - since > BURIAL_MS]
         self._findings.add("buried", "", *late)
-        return workers
 
 
 def is_stale(session: Session, alive: set[str], now: Millis) -> bool:

@@ -17,23 +17,32 @@ local ids = cmsgpack.unpack(items)
 local seen = {}
 for i = 1, #ids do seen[i] = 0 end
 
-for n, set in ipairs({waiting, working, paused, parked, dead, done}) do
-  for i, score in ipairs(redis.call('ZMSCORE', set, unpack(ids))) do
-    if score then seen[i] = seen[i] + 2 ^ n end
+for n, stage in ipairs({waiting, working, paused, parked, dead, done}) do
+  if redis.call('ZCARD', stage) > 0 then
+    for i, score in ipairs(redis.call('ZMSCORE', stage, unpack(ids))) do
+      if score then seen[i] = seen[i] + 2 ^ n end
+    end
   end
 end
 
-for i, id in ipairs(ids) do
-  local sum = seen[i]
-  local raw = redis.call('HGET', claims, id)
-  if raw then
-    sum = sum + 128
-    local readable, claim = pcall(read_claim, raw)
-    if not readable then sum = sum + 512 elseif claim.token > 0 then sum = sum + 256 end
+local function mark(hash, number)
+  if redis.call('HLEN', hash) == 0 then return end
+  for i, id in ipairs(ids) do
+    if redis.call('HEXISTS', hash, id) == 1 then seen[i] = seen[i] + number end
   end
-  if redis.call('HEXISTS', jobs, id) == 1 then sum = sum + 1 end
-  if redis.call('HEXISTS', errors, id) == 1 then sum = sum + 1024 end
-  if redis.call('HEXISTS', results, id) == 1 then sum = sum + 2048 end
-  seen[i] = sum
+end
+mark(jobs, 1)
+mark(errors, 1024)
+mark(results, 2048)
+
+if redis.call('HLEN', claims) > 0 then
+  for i, id in ipairs(ids) do
+    local raw = redis.call('HGET', claims, id)
+    if raw then
+      local fine, claim = pcall(read_claim, raw)
+      local more = not fine and 512 or claim.token > 0 and 256 or 0
+      seen[i] = seen[i] + 128 + more
+    end
+  end
 end
 return seen

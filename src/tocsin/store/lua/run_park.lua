@@ -25,12 +25,17 @@ for i, id in ipairs(ids) do
     leave(working, id)
     local verdict, put = obeyed(id, claim, nil, 0, false)
     if not verdict then
-      if put then set(jobs, id, put) end
-      let_go(claim)
-      claim.intent = with(claim.intent, UNREADABLE)
-      set(claims, id, write_claim(claim))
-      set(errors, id, flat[at + 3])
-      enter(parked, now, id)
+      if put then
+        -- Edited meanwhile: what could not be read is there no more.
+        set(jobs, id, put)
+        go_back(id, claim, claim.due)
+      else
+        let_go(claim)
+        claim.intent = with(claim.intent, UNREADABLE)
+        set(claims, id, write_claim(claim))
+        set(errors, id, flat[at + 3])
+        enter(parked, now, id)
+      end
     end
     told[#told + 1] = id
   else
