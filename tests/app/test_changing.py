@@ -111,7 +111,7 @@ async def test_a_job_that_is_removed_while_it_fails_is_not_tried_again(tocsin_ap
     assert await tocsin_app.get("j") is None
 
 
-async def test_a_paused_one_shot_waits_and_runs_at_its_own_time_when_it_is_resumed(tocsin_app, tocsin_clock, note, runs):
+async def test_a_paused_one_shot_waits_and_keeps_its_due_time_when_it_is_resumed(tocsin_app, tocsin_clock, note, runs):
     due = tocsin_clock.now + timedelta(minutes=1)
     await tocsin_app.enqueue(note, id="j", at=due)
     assert await tocsin_app.pause("j")

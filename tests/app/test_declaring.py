@@ -62,7 +62,7 @@ def test_two_functions_with_one_name_are_refused_and_the_same_one_again_is_not(a
 @pytest.mark.parametrize("parameter", sorted(RESERVED))
 def test_a_parameter_with_the_name_of_an_option_is_refused_at_decoration(app, parameter):
     scope: dict = {}
-    exec(f"async def handler(to, {parameter}=None): ...", scope)  # noqa: S102
+    exec(f"async def handler(to, {parameter}=None): ...", scope)
     with pytest.raises(InvalidArgument, match=f"parameter '{parameter}', which is an option"):
         app.job(scope["handler"])
 

@@ -180,7 +180,7 @@ async def test_a_backfill_of_more_than_anybody_means_is_refused_unless_it_is_lim
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({"overlap": "skip"}, "overlap"), ({"limit": -1}, "limit"), ({"limit": 0}, "limit"), ({"limit": "all"}, "limit"), ({"limit": True}, "limit")],
+    [({"overlap": "skip"}, "overlap"), *[({"limit": limit}, "limit must be") for limit in (-1, 0, "all", True)]],
     ids=str,
 )
 async def test_a_backfill_that_cannot_be_is_refused(tocsin_app, tocsin_clock, note, options, why):

@@ -19,7 +19,7 @@ async def listed(app, **wanted) -> list[str]:
 
 
 async def test_a_job_shows_what_it_is(tocsin_app, tocsin_clock, note):
-    await tocsin_app.schedule(note, Every("1m"), "x", id="j", tenant="acme", criticality=2, retry=Retry(1, 1), fail=None)
+    await tocsin_app.schedule(note, Every("1m"), "x", id="j", tenant="acme", retry=Retry(1, 1), fail=None)
     job = await tocsin_app.get("j")
     assert (job.id, job.queue, job.name, job.args, job.kwargs) == ("j", "default", "note", ("x",), {"fail": None})
     assert (job.trigger, job.retry, job.recurring, job.tenant) == (Every("1m"), Retry(1, 1), True, "acme")

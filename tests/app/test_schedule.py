@@ -180,7 +180,9 @@ async def test_a_changed_definition_keeps_the_counts(tocsin_app, tocsin_clock, n
     assert (await tocsin_app.get("j")).succeeded == 1
 
 
-@pytest.mark.parametrize(("if_exists", "due", "what"), [("ignore", 30, "old"), ("replace", 60, "new"), ("update", 30, "new")])
+@pytest.mark.parametrize(
+    ("if_exists", "due", "what"), [("ignore", 30, "old"), ("replace", 60, "new"), ("update", 30, "new")]
+)
 async def test_if_exists_says_what_becomes_of_a_schedule_that_is_there(
     tocsin_app, tocsin_clock, note, if_exists, due, what
 ):

@@ -114,7 +114,9 @@ class Member:
 
     def is_ready(self) -> bool:
         if not self.alive:
-            raise AssertionError(f"worker {self.pid} ended with {self._process.returncode}; see the log beside the diary")
+            raise AssertionError(
+                f"worker {self.pid} ended with {self._process.returncode}; see the log beside the diary"
+            )
         return bool(self._diary.entries("ready", pid=self.pid))
 
     @property
@@ -235,7 +237,7 @@ class Fleet:
     async def held_by(self, pid: int, queue: str = "default") -> set[str]:
         """The jobs that this process has claimed and not settled, in whatever incarnation."""
         mine = f":{pid}:".encode()
-        claims = [found for found in await self.ask_each("HGETALL", "claims", queue=queue)]
+        claims = await self.ask_each("HGETALL", "claims", queue=queue)
         return {job.decode() for found in claims for job, claim in found.items() if mine in claim}
 
     async def alive(self) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 from chaos.fleet import QUICK, Fleet, until
 from servers import Server, sentinel
+from tocsin import StoreUnavailable
+from tocsin.engine.loop import repeat
 from tocsin.store.scripts import script
 
 
@@ -40,7 +43,7 @@ MINUTES = {"no answer for a minute": Outage("pause", 60, {}), "gone for a minute
 
 @pytest.mark.parametrize("outage", OUTAGES.values(), ids=OUTAGES)
 async def test_an_outage_buries_nobody_and_runs_nothing_twice(server: Server, tmp_path: Path, outage: Outage) -> None:
-    await _survive(outage, server, tmp_path, naps=800)
+    await _survive(outage, server, tmp_path, naps=400)
 
 
 @pytest.mark.soak
@@ -74,6 +77,28 @@ async def _survive(outage: Outage, server: Server, folder: Path, naps: int) -> N
         assert await fleet.alive() == names
         assert await fleet.count("recovered") == 0
         assert [(await member.stats()).lost for member in members] == [0, 0, 0]
+        # They rested between their tries.
+        assert fleet.log().count("server away") < 300
+
+
+async def test_a_part_survives_more_failed_passes_than_any_outage_has() -> None:
+    class Failing:
+        name = "failing"
+        passes = 0
+
+        def __init__(self) -> None:
+            self.wake = asyncio.Event()
+
+        async def step(self) -> float:
+            self.passes += 1
+            self.wake.set()
+            raise StoreUnavailable("away")
+
+    part, stop = Failing(), asyncio.Event()
+    loop = asyncio.create_task(repeat(part, stop))
+    await until(lambda: part.passes > 3000 or loop.done(), "it goes on")
+    stop.set()
+    await loop
 
 
 async def test_an_idle_worker_hears_new_work_after_the_server_was_restarted(server: Server, tmp_path: Path) -> None:

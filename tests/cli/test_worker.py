@@ -116,11 +116,13 @@ def test_a_process_that_dies_is_replaced_and_a_signal_to_all_at_once_is_one_sign
     workers = pids(tocsin, 2)
     assert second in workers
     assert first not in workers
-    # As systemd stops a service, while the first process passes its own signal on: were that taken for a second
-    # one, the run would not get its grace period.
-    tocsin.do(lambda app: begin(app, "rest", 1.5))
-    for pid in (crew.process.pid, *workers):
+    # As systemd stops a service: it signals all, and the first process passes its own signal on. Were that taken for a
+    # second one, the run would not get its grace period.
+    tocsin.do(lambda app: begin(app, "rest", 4))
+    for pid in workers:
         os.kill(pid, signal.SIGTERM)
+    crew.until_it_says("stopping: ")
+    crew.signal(signal.SIGTERM)
     assert crew.wait() == 0
     assert not any(map(alive, workers))
     assert tocsin.json("jobs", "show", "rest")["result"] == "rested"

@@ -10,6 +10,7 @@ import pytest
 from engine.waiting import Gate, eventually
 from servers import Server
 from tocsin import Every, StoreUnavailable, Tocsin
+from tocsin.store.runs import Runs, Wish, release_item
 
 
 @pytest.fixture
@@ -92,6 +93,27 @@ async def test_a_worker_finds_new_work_after_a_restart_of_the_server(server, app
         handle = await app.enqueue(job, n, id=f"after {n}")
         assert await handle.result("20s") == n
     assert worker.stats().ran == 3
+
+
+async def test_a_server_that_is_away_is_not_taken_for_one_with_nothing_to_do(server, app, monkeypatch):
+    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.05)
+
+    @app.job
+    async def job():
+        return "ran"
+
+    handle = await app.enqueue(job, id="held elsewhere")
+    queue, ghost = await app.store.find_queue("default"), Runs(app.store, "ghost")
+    partition = queue.partition_of(handle.id)
+    [claimed] = await ghost.claim([Wish(queue, partition, 1)], lease=1e15)
+    working = asyncio.create_task(app.work(until="idle"))
+    server.kill()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(working), 0.5)
+    server.start()
+    await app.store.call(ghost.settle("release", queue, partition, [release_item(claimed.claims[0])]))
+    await asyncio.wait_for(working, 20)
+    assert await handle.result() == "ran"
 
 
 async def test_a_call_waits_a_while_for_a_server_that_is_away(server, app):

@@ -136,7 +136,7 @@ async def test_a_worker_that_is_killed_takes_its_processes_with_it(tocsin_server
     program.write_text(PROGRAM)
     folder.mkdir()
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    worker = subprocess.Popen([sys.executable, program, tocsin_server.url, folder], env=env)
+    worker = subprocess.Popen([sys.executable, program, tocsin_server.url, folder], env=env, stderr=subprocess.DEVNULL)
     try:
         [file] = await eventually(lambda: list(folder.iterdir()), "it runs", within=60)
     finally:

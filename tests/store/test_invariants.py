@@ -374,8 +374,10 @@ class Calls(RuleBasedStateMachine):
         every = int(spec.trigger.interval) if spec.trigger else 0
         held = Definition(header.recurring, every, header.keep, header.timeout, spec.name, spec.args[0])
         assert (held, header.version) == (job.definition, job.version)
-        if entry:
-            assert (entry.token, entry.owner) == (job.token, job.owner)
+        assert (entry.token, entry.owner) == (job.token, job.owner) if entry else job.token == 0
+        # In the order of the bits in lua/lib/claims.lua.
+        intents = [job.pausing, job.removing, job.wish, job.cancelled, job.unreadable]
+        assert (entry.intent if entry else 0) == sum(1 << bit for bit, wanted in enumerate(intents) if wanted)
         pending = codec.decode_header(entry.pending) if entry and entry.pending else None
         assert (pending and pending.version) == (job.wish and job.wish.version)
 

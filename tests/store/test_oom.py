@@ -72,6 +72,18 @@ async def test_a_change_of_a_working_job_is_refused_and_changes_nothing(full: Li
     assert await full.dump() == before
 
 
+async def test_a_working_job_can_be_paused_resumed_cancelled_and_removed(full: Line):
+    await full.put("a", every=5)
+    claim = await full.take("a")
+    await fill(full)
+    assert await full.pause("a") == 2
+    assert await full.resume("a") == 2
+    assert await full.cancel("a") == 2
+    assert await full.delete("a")
+    await full.finish(claim, claim.due + 5000)
+    assert await full.stage("a") is None
+
+
 @pytest.mark.parametrize("name", [name for name in CHANGES if name not in ADDING])
 async def test_all_else_passes(full: Line, name: str):
     args = await CHANGES[name](full)

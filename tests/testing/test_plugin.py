@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-TESTS = '''
+TESTS = """
 import pytest
 from tocsin import Every, Tocsin
 from tocsin.testing import ManualClock, run_until_idle
@@ -52,7 +52,7 @@ async def test_an_app_of_ones_own_on_the_same_server(tocsin_server, tocsin_clock
         await run_until_idle(app)
         assert sent == ["bob"]
         app.sync.close()
-'''
+"""
 
 
 def test_its_fixtures_work_for_a_stranger(tmp_path):

@@ -350,4 +350,5 @@ def check_stage(stage: str) -> Stage:
     try:
         return Stage(stage)
     except ValueError:
-        raise InvalidArgument(f"there is no stage {stage!r}; {nearest(str(stage), [each.value for each in Stage])}") from None
+        known = [each.value for each in Stage]
+        raise InvalidArgument(f"there is no stage {stage!r}; {nearest(str(stage), known)}") from None

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from tocsin.model.durations import Duration, seconds
-from tocsin.model.errors import InvalidArgument
-from tocsin.worker import Settings
+from tocsin.model.errors import InvalidArgument, StoreUnavailable
+from tocsin.worker import Settings, Worker
 
 if TYPE_CHECKING:
     from tocsin.app.tocsin import Tocsin
@@ -32,16 +32,23 @@ async def serve(app: Tocsin, queues: Iterable[str] | None, concurrency: int, unt
     with signals(stop, hurry):
         worker = await app.worker(queues=queues, settings=Settings(concurrency=concurrency))
         await worker.start()
+        waiting: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
+        if until == "idle":
+            waiting.append(asyncio.create_task(_idle(worker)))
         try:
-            waiting: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
-            if until == "idle":
-                waiting.append(asyncio.create_task(worker.wait_until_idle()))
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
             for task in waiting:
                 task.cancel()
-        finally:
             # Also when this task is cancelled: the stop must not be.
             await asyncio.shield(asyncio.ensure_future(worker.stop(wait, hurry)))
+
+
+async def _idle(worker: Worker) -> None:
+    """Until there is nothing left to do. A server that is away for long says nothing about that."""
+    while True:
+        with contextlib.suppress(StoreUnavailable):
+            return await worker.wait_until_idle()
 
 
 @contextlib.contextmanager

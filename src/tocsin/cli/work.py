@@ -119,17 +119,22 @@ def told(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
     and the starter passes its own signal on as well. When the starter is gone, its end of our stdin closes."""
     loop = asyncio.get_running_loop()
 
-    def hasten() -> None:
-        stop.set()
-        hurry.set()
-
-    def orphaned() -> None:
-        if not os.read(sys.stdin.fileno(), 1):
-            loop.remove_reader(sys.stdin.fileno())
+    def obey(why: str) -> None:
+        if not stop.is_set():
+            log.info("stopping: running jobs may end within the grace period", why=why)
             stop.set()
 
+    def hasten() -> None:
+        obey(HURRY.name)
+        hurry.set()
+
+    def look_up() -> None:
+        if not os.read(sys.stdin.fileno(), 1):
+            loop.remove_reader(sys.stdin.fileno())
+            obey("the process that started this one is gone")
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, obey, number.name)
     loop.add_signal_handler(HURRY, hasten)
-    loop.add_reader(sys.stdin.fileno(), orphaned)
+    loop.add_reader(sys.stdin.fileno(), look_up)
     yield

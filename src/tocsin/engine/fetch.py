@@ -94,8 +94,9 @@ class Fetcher:
         finally:
             for lane, wish in wishes:
                 del self._asked[lane.name, wish.partition]
-        # The other pass may ask the server for more while this one hands out what came.
-        self.wake.set()
+        if not any(isinstance(answer, StoreUnavailable) for answer in answers):
+            # The other pass may ask the server for more while this one hands out what came.
+            self.wake.set()
         return await self._take(wishes, answers)
 
     def _due(self, lane: Lane, now: float) -> list[int]:

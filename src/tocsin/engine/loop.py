@@ -38,7 +38,7 @@ async def repeat(part: Part, stop: asyncio.Event) -> None:
                 log.info("recovered", part=part.name, failed_passes=failures)
             failures = 0
         except Exception as error:
-            rest = min(SHORTEST_REST_S * 2**failures, LONGEST_REST_S)
+            rest = min(SHORTEST_REST_S * 2 ** min(failures, 10), LONGEST_REST_S)
             _tell(part, error, failures)
             failures += 1
         await wait(part.wake, rest)

@@ -21,9 +21,9 @@ class Lane:
         self.next_due: list[float] = [0.0] * queue.partitions
         # How many more were due when each partition was asked last.
         self.left = [0] * queue.partitions
-        # Partitions for which a bell rang after they were asked: the answer on its way may not know of what it rang for.
+        # Partitions for which a bell rang after they were asked: the answer on its way may not know what for.
         self._rung: set[int] = set()
-        # Partitions to be asked until nothing comes: what is parked comes a few at a time, and nothing announces the rest.
+        # Partitions to be asked until nothing comes: what is parked comes a few at a time, unannounced.
         self._unsure = set(range(queue.partitions))
         # Where the next fallback poll looks, and where the next claim begins.
         self.turn = 0

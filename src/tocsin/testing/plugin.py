@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+try:
+    # Understood in pytest-asyncio's strict mode, which is its default, too.
+    from pytest_asyncio import fixture as async_fixture
+except ImportError:
+    async_fixture = pytest.fixture  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from tocsin.app import Tocsin
     from tocsin.store.embedded import EmbeddedServer
@@ -32,7 +38,7 @@ def tocsin_clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture
+@async_fixture
 async def tocsin_app(tocsin_server: EmbeddedServer, tocsin_clock: ManualClock) -> AsyncIterator[Tocsin]:
     """An open app with an empty namespace and `tocsin_clock` for its time."""
     from tocsin.app import Tocsin

@@ -26,9 +26,10 @@ from tocsin.upkeep.findings import Finding, Findings, diagnose
 
 # A worker beats every 2 s; one that is silent for this long has missed two.
 PATIENCE_S = 4.5
-# A worker's sessions outlive it by less than this, if it is still there. A program may be quiet for long.
+# A worker that lives is in the fleet; one that just joined may not have been when we looked. A program may be quiet
+# for long: workers forget those that have not called for a day, some time after that.
 WORKER_SESSION_MS = 60_000
-PROGRAM_SESSION_MS = 86_400_000
+PROGRAM_SESSION_MS = 26 * 3_600_000
 # Recovery looks at one partition a second, 30 s after the deadline.
 OVERDUE_MS = 120_000
 BURIAL_MS = 60_000

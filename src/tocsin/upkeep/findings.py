@@ -67,7 +67,6 @@ KINDS: dict[str, Kind] = {
         "records cannot be read by this version, and are parked when they are due",
         "upgrade, or remove them with the version that wrote them",
     ),
-    "stale-session": Kind("warning", "sessions are left of workers or programs that are gone", f"{_REPAIR} drops them"),
     "bell": Kind("warning", "bells rang more often than there are partitions", "nothing: workers answer them all"),
     "overdue": Kind(
         "warning",
@@ -91,6 +90,11 @@ KINDS: dict[str, Kind] = {
         "note",
         "jobs are parked: no live worker knows their handler, or their record is unreadable",
         "start a worker that knows them; `tocsin jobs list --stage parked` shows them",
+    ),
+    "stale-session": Kind(
+        "note",
+        "sessions are left of workers or programs that are gone",
+        f"nothing: workers drop them after a day; {_REPAIR} does it now",
     ),
     "dead": Kind("note", "jobs are dead", "`tocsin dead list` shows them; retry or drop them"),
 }
