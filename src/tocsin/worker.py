@@ -106,7 +106,7 @@ class Worker:
         self.lanes = {queue.name: Lane(queue) for queue in self._queues}
         self._new_incarnation()
         self.ear = Ear(store, self.name, list(self.lanes))
-        self.finisher = Finisher(store, lambda: self.runs, clock, self._lost_claim)
+        self.finisher = Finisher(store, lambda: self.runs, clock, self._lost_claim, lambda: self.fetcher.wake.set())
         self.pool = Pool(self.settings.concurrency, self.finisher, lambda: self.fetcher.wake.set())
         self.referrer = Referrer(self._fleet, lambda: self.name, self.catalog.names())
         self.fetcher = Fetcher(

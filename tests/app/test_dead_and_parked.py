@@ -106,7 +106,6 @@ async def test_a_job_whose_handler_nobody_knows_is_parked_and_runs_when_somebody
     assert (runs[0].due, runs[0].attempt) == (due, 1)
 
 
-@pytest.mark.xfail(strict=True, reason="Runs.learn: no handler at all is sent as '', which means any handler")
 async def test_a_worker_without_any_handler_leaves_jobs_to_those_that_know_them(tocsin_app, stranger, note):
     await tocsin_app.enqueue(note, id="j")
     await run_until_idle(stranger)

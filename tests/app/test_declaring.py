@@ -206,7 +206,6 @@ async def test_a_run_is_passed_where_the_function_has_the_parameter(tocsin_app):
     assert sorted(seen, key=str) == [(1, "in_a_thread"), (1, "last"), (1, None)]
 
 
-@pytest.mark.xfail(strict=True, reason="the run is passed by keyword: positional arguments cannot stand behind it")
 async def test_a_run_may_be_the_first_parameter(tocsin_app):
     seen = []
 

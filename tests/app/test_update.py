@@ -80,7 +80,6 @@ async def test_an_end_ends_the_schedule(tocsin_app, tocsin_clock, job, ran):
     assert await tocsin_app.get("j") is None
 
 
-@pytest.mark.xfail(strict=True, reason="trigger_digest counts `ends` as part of the trigger")
 async def test_another_end_keeps_the_due_time(tocsin_app, tocsin_clock, job):
     """The trigger is the same: nothing about when it is due has changed."""
     due = (await tocsin_app.get("j")).due

@@ -66,7 +66,6 @@ async def test_until_idle_waits_for_what_another_worker_is_doing(app, tocsin_ser
         await asyncio.wait_for(asyncio.gather(ours, theirs), 10)
 
 
-@pytest.mark.xfail(strict=True, reason="wait_until_idle counts what waits in a paused queue, which nobody may claim")
 async def test_until_idle_does_not_wait_for_what_a_paused_queue_holds(app):
     @app.job
     async def job():

@@ -22,7 +22,7 @@ async def test_a_worker_killed_in_the_middle_of_a_thousand_runs_loses_none(fleet
     await fleet.app.enqueue_many(fleet.does["nap"], [(0.05,)] * RUNS, ids=(f"n{i}" for i in range(RUNS)), keep=0)
     await until(lambda: len(diary.started(victim.pid)) >= RUNS // 5, "the worker is in the middle of it")
     victim.kill()
-    in_flight = await fleet.held_by(victim.pid)
+    in_flight = await fleet.held_by(victim.mark)
     assert in_flight
     await fleet.all_done(within=15)
     assert time.monotonic() - began < 15
@@ -81,28 +81,51 @@ async def test_a_worker_that_was_stopped_claims_nothing_in_the_name_that_was_bur
     [sleeper] = await fleet.start(queues=["line"])
     # Serves another queue: it only buries.
     await fleet.start(queues=["default"])
-    for i in range(20):
-        await fleet.app.enqueue(fleet.does["nap"], 0.01, id=f"n{i}", queue="line", delay=1, keep=0)
+    jobs = {f"n{i}" for i in range(10)}
+    for job in jobs:
+        await fleet.app.enqueue(fleet.does["linger"], "a", id=job, queue="line", delay=1, keep=0)
     sleeper.send(signal.SIGSTOP)
 
     async def is_buried() -> bool:
         return sleeper.first_name not in await fleet.alive()
 
     await until(is_buried, "it is buried")
-    last = await fleet.app.get("n19", queue="line")
-    assert last is not None
-    await until(lambda: time.time() * 1000 > last.due_ms, "all are due")
+    last = max([job.due_ms async for job in fleet.app.jobs(queue="line")])
+    await until(lambda: time.time() * 1000 > last, "all are due")
     sleeper.send(signal.SIGCONT)
+    await until(lambda: fleet.diary.started() == jobs, "it runs them")
+    assert await fleet.held_by(sleeper.first_name, "line") == set()
+    assert await fleet.held_by(sleeper.mark, "line") == jobs
+    fleet.open_gate("a")
     await fleet.all_done(within=10, queue="line")
-    claimed_by = {owner for owner, jobs in await fleet.claimed_by("line") if jobs}
-    assert claimed_by
-    assert sleeper.first_name not in claimed_by
     assert not fleet.diary.started_twice()
 
 
-async def test_a_job_that_kills_its_workers_is_buried_after_five_recoveries(fleet: Fleet) -> None:
-    await fleet.app.enqueue(fleet.does["deadly"], id="deadly", keep=0)
+async def test_what_a_dead_worker_held_is_run_by_another_all_at_once(fleet: Fleet) -> None:
+    """One death proves nothing against a run: only those that were there at several are tried one by one."""
+    jobs = {f"n{i}" for i in range(10)}
+    [victim] = await fleet.start()
+    for job in jobs:
+        await fleet.app.enqueue(fleet.does["linger"], "a", id=job, keep=0)
+    await until(lambda: fleet.diary.started() == jobs, "it runs them")
+    [other] = await fleet.start()
+    victim.kill()
+    await until(lambda: fleet.diary.started(other.pid) == jobs, "the other runs them all")
+    fleet.open_gate("a")
+    await fleet.all_done(within=10)
+    assert await fleet.count("succeeded") == len(jobs)
+
+
+@pytest.mark.parametrize("queue", ["line", "default"])
+async def test_a_job_that_kills_its_workers_is_buried_and_takes_no_other_with_it(fleet: Fleet, queue: str) -> None:
+    """Neither those of its own partition nor those that are claimed from others at the same time."""
+    does, others = fleet.does, {f"n{i}" for i in range(30)}
+    await fleet.app.enqueue(does["deadly"], id="deadly", queue=queue, keep=0)
+    await fleet.app.enqueue_many(does["nap"], [(0.05,)] * len(others), ids=sorted(others), queue=queue, keep=0)
+    await _keep_working_until(fleet, lambda: fleet.none_left_but("deadly", queue))
     await _keep_working_until(fleet, lambda: fleet.is_in("dead", "deadly"))
+    assert await fleet.count("buried", queue) == 1
+    assert await fleet.count("succeeded", queue) == len(others)
     starts = fleet.diary.starts_of("deadly")
     assert [(start.attempt, start.recoveries) for start in starts] == [(1, n) for n in range(5)]
     assert len({start.run for start in starts}) == 1
@@ -110,17 +133,6 @@ async def test_a_job_that_kills_its_workers_is_buried_after_five_recoveries(flee
     assert job is not None
     assert job.failure is not None
     assert "recovered 5 times" in job.failure.error
-
-
-@pytest.mark.xfail(reason="runs that are claimed together with it share its fate, five times over", strict=True)
-async def test_a_job_that_kills_its_workers_takes_no_other_with_it(fleet: Fleet) -> None:
-    does, others = fleet.does, {f"n{i}" for i in range(9)}
-    await fleet.app.enqueue(does["deadly"], id="deadly", queue="line", keep=0)
-    await fleet.app.enqueue_many(does["nap"], [(0.05,)] * len(others), ids=sorted(others), queue="line", keep=0)
-    await _keep_working_until(fleet, lambda: fleet.is_in("dead", "deadly"))
-    assert await fleet.count("buried", "line") == 1
-    await _keep_working_until(fleet, lambda: fleet.none_left_but("deadly", "line"))
-    assert await fleet.count("succeeded", "line") == len(others)
 
 
 async def test_a_recurring_job_that_kills_its_workers_waits_for_its_next_occurrence(fleet: Fleet) -> None:

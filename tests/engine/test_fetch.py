@@ -92,7 +92,6 @@ async def test_an_unbounded_worker_takes_everything_that_is_due(tocsin_app, two_
     await eventually(lambda: len(gate.inside) == 300, "all 300 run at once")
 
 
-@pytest.mark.xfail(strict=True, reason="fetch._plan: inf - inf is nan, so only the first queue is served")
 async def test_an_unbounded_worker_serves_all_its_queues_in_one_pass(tocsin_app, two_queues, make_worker):
     for name in "ab":
         await tocsin_app.enqueue_many(two_queues, [(n,) for n in range(30)], queue=name)

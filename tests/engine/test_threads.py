@@ -234,10 +234,6 @@ async def test_a_thread_whose_claim_is_lost_is_told_when_it_extends(tocsin_app, 
     assert told[0].startswith(f"{handle.id}@")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Pool.close: the runner takes the cancellation for that of its lost run, and waits for more work",
-)
 async def test_a_stuck_thread_does_not_keep_a_worker_from_stopping(tocsin_app, make_worker, door, monkeypatch):
     monkeypatch.setattr("tocsin.worker.CANCEL_S", 0.05)
 

@@ -35,9 +35,6 @@ async def test_a_job_that_becomes_the_first_in_line_moves_the_worker_forward(liv
     assert await handle.result("5s") == "ran"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a finish that makes the job due sooner than the fetcher sleeps does not wake it"
-)
 async def test_a_recurring_job_wakes_the_worker_for_its_next_time(live_app, make_worker):
     late = []
 
@@ -50,7 +47,6 @@ async def test_a_recurring_job_wakes_the_worker_for_its_next_time(live_app, make
     await eventually(lambda: len(late) >= 5, "it has run five times", within=2.0)
 
 
-@pytest.mark.xfail(strict=True, reason="a retry that is due sooner than the fetcher sleeps does not wake it")
 async def test_a_retry_wakes_the_worker_when_its_backoff_is_over(live_app, make_worker):
     @live_app.job(retry=Retry(3, "20ms"))
     async def flaky(run: Run):

@@ -66,12 +66,12 @@ async def _unpark(line: Line) -> list[Any]:
 
 async def _claim(line: Line) -> list[Any]:
     await line.put("a")
-    return [line.runs.owner, line.now, b"", 0, 10]
+    return [line.runs.owner, line.now, b"", 0, 1000, 10]
 
 
 async def _claim_ids(line: Line) -> list[Any]:
     await line.put("a")
-    return [line.runs.owner, line.now, b"", 0, encode(["a"])]
+    return [line.runs.owner, line.now, b"", 0, 1000, encode(["a"])]
 
 
 async def _extend(line: Line) -> list[Any]:
@@ -160,8 +160,8 @@ IDLE: dict[str, list[Any]] = {
     "job_revive": [encode(["a"])],
     "job_unpark": ["a"],
     "queue_pause": [""],
-    "run_claim": ["w", 10**15, b"", 0, 10],
-    "run_claim_ids": ["w", 10**15, b"", 0, encode(["a"])],
+    "run_claim": ["w", 10**15, b"", 0, 1000, 10],
+    "run_claim_ids": ["w", 10**15, b"", 0, 1000, encode(["a"])],
     "run_extend": ["w", "a", 1, 1000],
     "run_recover": ["w", "0", 0, 1000],
 }

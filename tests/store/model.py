@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from tocsin.model.codec import handler_digest
 from tocsin.store.jobs import CHANGED, CONFLICT, EDIT, IGNORE, MISSING, NEW, REMEMBERED, UNCHANGED, UPDATE
 from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 
@@ -237,7 +238,7 @@ class Model:
             job.move("working", now + job.definition.timeout)
             job.token, job.owner = token, owner
         for member in set(found) - set(taken):
-            self.jobs[member].move("parked", now)
+            self.jobs[member].move("parked", handler_digest(self.jobs[member].definition.handler))
 
     def holds(self, member: str, owner: str, token: int) -> bool:
         job = self.jobs.get(member)
@@ -300,7 +301,7 @@ class Model:
             job.move("waiting", job.due)
         else:
             job.unreadable = True
-            job.move("parked", now)
+            job.move("parked", 0)
 
     def extend(self, now: int, member: str, by: int) -> None:
         self.calls += 1

@@ -206,7 +206,7 @@ class Calls(RuleBasedStateMachine):
 
     def send_claim(self, data: st.DataObject, name: str, owner: str, last: Any) -> Any:
         known = b"".join(codec.handler_digest(handler).to_bytes(4, "big") for handler in sorted(WORKERS[owner]))
-        return self.send(data, name, owner, self.now, known, 0, last, session=f"{owner}:claim")
+        return self.send(data, name, owner, self.now, known, 0, 1000, last, session=f"{owner}:claim")
 
     def claim(self, data: st.DataObject) -> None:
         self.now += data.draw(st.sampled_from([0, 0, 1500]), "after")
@@ -389,7 +389,7 @@ def test_any_sequence_of_calls_keeps_the_invariants(valkey: Server):
     run_state_machine_as_test(
         OnServer,
         settings=settings(
-            max_examples=100,
+            max_examples=60,
             stateful_step_count=40,
             deadline=None,
             print_blob=True,

@@ -75,9 +75,9 @@ class Handler:
             return kwargs
         if self.wants_run and "run" in kwargs:
             raise InvalidArgument(f"{self.name} gets its run from the worker: leave run= out")
-        given = {**kwargs, "run": None} if self.wants_run else kwargs
         try:
-            self.signature.bind(*args, **given)
+            given, named = with_run(self.signature, args, kwargs, None)
+            self.signature.bind(*given, **named)
         except TypeError as error:
             raise InvalidArgument(f"{self.name} cannot be called with these arguments: {error}") from None
         return kwargs
@@ -89,6 +89,20 @@ class Handler:
 
     def __repr__(self) -> str:
         return f"<handler {self.name}>"
+
+
+def with_run(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any], run: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with the run where the function wants it, if it does."""
+    if "run" not in signature.parameters:
+        return args, kwargs
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [parameter.name for parameter in signature.parameters.values() if parameter.kind in by_position]
+    at = names.index("run") if "run" in names else len(args) + 1
+    if len(args) >= at:
+        return (*args[:at], run, *args[at:]), kwargs
+    return args, {**kwargs, "run": run}
 
 
 def _not_placed(unit: Any) -> Awaitable[Any]:

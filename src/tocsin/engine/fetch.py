@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 import structlog
+from msgspec.structs import replace
 
 from tocsin.engine import decide
 from tocsin.engine.catalog import Catalog
@@ -75,6 +76,7 @@ class Fetcher:
         self._rung: dict[tuple[str, int], float] = {}
         # Partitions that a pass is asking at the moment, and for how many runs.
         self._asked: dict[tuple[str, int], int] = {}
+        self._allowed = 0
 
     async def step(self) -> float:
         self._poll_one_each()
@@ -86,6 +88,8 @@ class Fetcher:
         if not wishes:
             self._hand_on(due)
             return self._rest(math.inf)
+        if not self._pool.suspects and not self._asked:
+            self._allow_suspect(wishes)
         for lane, wish in wishes:
             self._asked[lane.name, wish.partition] = wish.limit
             lane.ask(wish.partition)
@@ -98,6 +102,12 @@ class Fetcher:
             # The other pass may ask the server for more while this one hands out what came.
             self.wake.set()
         return await self._take(wishes, answers)
+
+    def _allow_suspect(self, wishes: list[tuple[Lane, Wish]]) -> None:
+        """One at a time, each partition in turn: if it kills this worker, it takes no other such run with it."""
+        self._allowed += 1
+        lane, wish = wishes[self._allowed % len(wishes)]
+        wishes[self._allowed % len(wishes)] = (lane, replace(wish, suspects=1))
 
     def _due(self, lane: Lane, now: float) -> list[int]:
         """The partitions to ask, beginning where the last pass ended; not those that another pass is asking."""
@@ -141,7 +151,7 @@ class Fetcher:
             more = ahead - fetched_ahead
             # Ahead of the permits it waits until some of it is used up: a few at a time would cost a call each.
             if permits >= 1 or more >= max(1.0, ahead * REFILL):
-                free -= permits
+                free = free if free == math.inf else free - permits
                 wishes += self._wishes(lane, due[lane], (permits + max(more, 0.0)) * lane.batch())
         if not wishes:
             ahead = max(map(self._ahead, due)) / len(due) * (1 - REFILL)
@@ -164,7 +174,7 @@ class Fetcher:
             limit = min(room, max(lane.left[partition], equal), LARGEST_BATCH)
             if limit < 1:
                 break
-            wishes.append((lane, Wish(lane.queue, partition, limit)))
+            wishes.append((lane, Wish(lane.queue, partition, limit, suspects=0)))
             lane.start = partition + 1
             room -= limit
         return wishes

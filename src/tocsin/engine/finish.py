@@ -52,7 +52,14 @@ class Finisher:
 
     name = "finish"
 
-    def __init__(self, store: Store, runs: Callable[[], Runs], clock: Clock, on_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        runs: Callable[[], Runs],
+        clock: Clock,
+        on_lost: Callable[[str], None],
+        on_due: Callable[[], None],
+    ) -> None:
         self.wake = asyncio.Event()
         self.waiting: deque[Ended] = deque()
         self.lost = 0
@@ -60,6 +67,8 @@ class Finisher:
         self._runs = runs
         self._clock = clock
         self._on_lost = on_lost
+        # Something is due sooner than the fetcher knows.
+        self._on_due = on_due
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
         self._unanswered: dict[tuple[str, int, str], tuple[Lane, Call]] = {}
         # Lanes that have outcomes which no call has taken yet.
@@ -164,8 +173,8 @@ class Finisher:
         for member in answer[1]:
             self.lost += 1
             self._on_lost(member.decode(errors="replace"))
-        if answer[2] >= 0:
-            lane.expect(key[1], answer[2])
+        if answer[2] >= 0 and lane.expect(key[1], answer[2]):
+            self._on_due()
 
     def _prepare(self) -> bool:
         """Turn what is unsent into calls where none is in flight. False when there is nothing to send."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import monotonic
+from tocsin.model.run import SUSPECT
 
 # A runner that never waits lets the others have a turn after this long.
 SLICE_S = 0.005
@@ -128,12 +129,16 @@ class Pool:
         # Set by the fetcher when it could not claim for lack of room: the backlog at which it wants to be woken.
         self.starved_at: int | None = None
         self.busy = 0
+        # Of these, how many may be what kills workers.
+        self.suspects = 0
         self.ran = 0
 
     def submit(self, units: list[Unit]) -> None:
         self.backlog.extend(units)
         for unit in units:
             unit.lane.busy += 1
+            if unit.claim.recoveries >= SUSPECT:
+                self.suspects += 1
         self.busy += len(units)
         for _ in range(min(len(units), len(self.idle))):
             self.idle.popleft().wake()
@@ -161,6 +166,8 @@ class Pool:
     def forget(self, unit: Unit) -> None:
         self.busy -= 1
         unit.lane.busy -= 1
+        if unit.claim.recoveries >= SUSPECT:
+            self.suspects -= 1
         if self.starved_at is not None and self.busy <= self.starved_at:
             self.starved_at = None
             self._on_room()

@@ -36,9 +36,12 @@ class Lane:
         self.handlers: set[Handler] = set()
         self._before: set[Handler] = set()
 
-    def expect(self, partition: int, due: float) -> None:
-        if due < self.next_due[partition]:
+    def expect(self, partition: int, due: float) -> bool:
+        """Whether that is sooner than was known."""
+        sooner = due < self.next_due[partition]
+        if sooner:
             self.next_due[partition] = due
+        return sooner
 
     def hear(self, partition: int) -> None:
         self._rung.add(partition)

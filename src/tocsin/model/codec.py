@@ -106,7 +106,7 @@ def trigger_digest(spec: Spec) -> int:
     if spec.trigger is None:
         return 0
     rules = spec.rules
-    return digest(_encoder.encode((spec.trigger, rules.starts, rules.ends, rules.jitter)))
+    return digest(_encoder.encode((spec.trigger, rules.starts, rules.jitter)))
 
 
 def handler_digest(name: str) -> int:

@@ -13,6 +13,9 @@ from tocsin.model.ids import idempotency_key, job_of, run_id
 from tocsin.model.job import PRIORITIES, Header, Spec
 
 MAX_RECOVERIES = 5
+# Recovered so often a run may be what kills workers, and is tried alone. One death proves nothing against it: what a
+# worker held when it died is run by others all at once.
+SUSPECT = 2
 
 
 class Claim(Struct, frozen=True, gc=False):

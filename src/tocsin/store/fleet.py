@@ -61,7 +61,7 @@ class Fleet:
 
     async def workers(self) -> list[Worker]:
         async def ask(client: Any) -> Any:
-            async with client.pipeline(transaction=True) as pipe:
+            async with client.pipeline(transaction=False) as pipe:
                 pipe.hgetall(self._keys["workers"])
                 pipe.hgetall(self._keys["beats"])
                 return await pipe.execute()

@@ -195,10 +195,13 @@ class Jobs:
                 for queue in queues:
                     for keys in queue.keys:
                         pipe.zcount(keys["waiting"], "-inf", now)
+                        pipe.hget(keys["meta"], "paused")
                         pipe.zcard(keys["working"])
                 return await pipe.execute()
 
-        return any(await self._store.read(ask))
+        found = await self._store.read(ask)
+        # What waits in a paused queue is due for nobody.
+        return any(working or (due and not paused) for due, paused, working in zip(*[iter(found)] * 3, strict=True))
 
     async def outcome(self, queue: OpenQueue, member: str) -> Outcome | None:
         """How a one-shot ended, while it is remembered."""

@@ -51,6 +51,8 @@ class Wish(msgspec.Struct, frozen=True):
     partition: int
     limit: int
     members: Sequence[str] = ()
+    # How many of them may be runs that were recovered before: they may be what kills workers.
+    suspects: int = LARGEST_BATCH
 
 
 class Runs:
@@ -65,7 +67,9 @@ class Runs:
 
     def learn(self, handlers: Sequence[int] | None) -> None:
         """The digests of the handlers that this worker knows; None: it takes whatever there is."""
-        self._handlers = b"" if handlers is None else struct.pack(f">{len(handlers)}I", *handlers)
+        # No handler has the digest 0; an empty text would mean any.
+        digests = [] if handlers is None else (handlers or [0])
+        self._handlers = struct.pack(f">{len(digests)}I", *digests)
 
     @property
     def unanswered(self) -> bool:
@@ -89,7 +93,7 @@ class Runs:
         return [self._claimed(*pair, sent, received) for pair in zip(calls, answers, strict=True)]
 
     def _claim_call(self, wish: Wish, lease: float, timeout: Millis) -> Call:
-        args = [self.owner, int(lease), self._handlers, timeout]
+        args = [self.owner, int(lease), self._handlers, timeout, wish.suspects]
         last: bytes | int = min(wish.limit, LARGEST_BATCH)
         if wish.members:
             last = codec.encode(list(wish.members[:LARGEST_BATCH]))

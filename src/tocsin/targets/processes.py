@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import multiprocessing
 import os
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 import pebble
 
-from tocsin.engine.catalog import Handler
+from tocsin.engine.catalog import Handler, with_run
 from tocsin.engine.unit import Unit
 from tocsin.model import codec
 from tocsin.model.errors import TocsinError
@@ -43,7 +44,6 @@ class Processes:
             (
                 handler.fn.__module__,
                 handler.fn.__qualname__,
-                handler.wants_run,
                 handler.batch is not None,
                 namespace,
                 fields,
@@ -89,7 +89,7 @@ def _end_with_the_worker() -> None:
 
 def _execute(message: bytes) -> bytes:
     """In the child."""
-    module, qualname, wants_run, batch, namespace, fields = codec.decode(message)
+    module, qualname, batch, namespace, fields = codec.decode(message)
     try:
         fn = _resolve(module, qualname)
         runs = [_run(Claim(*values), namespace) for values in fields]
@@ -99,8 +99,8 @@ def _execute(message: bytes) -> bytes:
                 return codec.encode(("outcomes", [_outcome(outcome) for outcome in outcomes], ""))
             return codec.encode(("result", _storable(outcomes), ""))
         run = runs[0]
-        kwargs = {**run.kwargs, "run": run} if wants_run else run.kwargs
-        return codec.encode(("result", _storable(fn(*run.args, **kwargs)), ""))
+        args, kwargs = with_run(inspect.signature(fn), run.args, run.kwargs, run)
+        return codec.encode(("result", _storable(fn(*args, **kwargs)), ""))
     except Exception as error:
         return codec.encode((type(error).__name__, str(error), traceback.format_exc()))
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tocsin.engine.catalog import Deliver, Handler
+from tocsin.engine.catalog import Deliver, Handler, with_run
 from tocsin.engine.unit import Unit
 from tocsin.model.job import Spec
 from tocsin.model.run import Claim, Run
@@ -24,6 +24,7 @@ class OnLoop:
     def __init__(self, handler: Handler, make_run: MakeRun) -> None:
         self._fn = handler.fn
         self._wants_run = handler.wants_run
+        self._signature = handler.signature
         self._batch = handler.batch
         self._special = handler.wants_run or handler.batch is not None
         self._make_run = make_run
@@ -41,7 +42,8 @@ class OnLoop:
             return self._fn(unit.runs)
         if self._wants_run:
             unit.run = self._make_run(unit, unit.claim, unit.spec)
-            return self._fn(*unit.spec.args, run=unit.run, **unit.spec.kwargs)
+            args, kwargs = with_run(self._signature, unit.spec.args, unit.spec.kwargs, unit.run)
+            return self._fn(*args, **kwargs)
         return self._fn(*unit.spec.args, **unit.spec.kwargs)
 
 

@@ -3,7 +3,7 @@
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
 --        paused    ZSET    id -> since ms
---        parked    ZSET    id -> since ms
+--        parked    ZSET    id -> handler digest, 0 if unreadable
 --        dead      ZSET    id -> since ms
 --        claims    HASH    id -> claim
 --        errors    HASH    id -> last failure

@@ -7,7 +7,7 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> since ms
---        parked    ZSET    id -> since ms
+--        parked    ZSET    id -> handler digest, 0 if unreadable
 --        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
@@ -47,7 +47,7 @@ local function line_up(id, claim)
   if record then set(jobs, id, record) end
   if has(claim.intent, UNREADABLE) then
     set(claims, id, write_claim(let_go(claim)))
-    enter(parked, now, id)
+    enter(parked, 0, id)
   else
     go_back(id, claim, claim.due)
   end

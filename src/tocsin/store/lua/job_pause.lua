@@ -6,7 +6,7 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> since ms
---        parked    ZSET    id -> since ms
+--        parked    ZSET    id -> handler digest, 0 if unreadable
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id
 -- RETURN {1, code}: 0 no such job, 1 paused, 2 will be paused when its run ends, 3 left alone (dead or paused)

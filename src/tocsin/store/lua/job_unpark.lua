@@ -3,7 +3,7 @@
 --        sessions  HASH    session -> seq, time, answer
 --        waiting   ZSET    id -> not before ms
 --        claims    HASH    id -> claim
---        parked    ZSET    id -> since ms
+--        parked    ZSET    id -> handler digest, 0 if unreadable
 --        errors    HASH    id -> last failure
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id

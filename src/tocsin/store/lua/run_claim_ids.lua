@@ -5,9 +5,9 @@
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
---        parked    ZSET    id -> since ms
+--        parked    ZSET    id -> handler digest, 0 if unreadable
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, items: msgpack [id] * n, at most 1000
+-- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, items: msgpack [id] * n, at most 1000
 -- RETURN as run_claim; next is when the first of the named ones that wait is due
 -- USES   call, records, claims, moves, take
 local named = cmsgpack.unpack(items)
@@ -48,6 +48,6 @@ for i, id in ipairs(named) do
   end
   seen[id] = true
 end
-if #ids > 0 then take(waiting, ids, scores) end
-if #aside > 0 then take_parked(aside) end
+if #ids > 0 then take(waiting, ids, scores, 1000) end
+if #aside > 0 then take_parked(aside, 2000) end
 return with_rest(finish_taking())

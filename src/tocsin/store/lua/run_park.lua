@@ -6,7 +6,7 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> since ms
---        parked    ZSET    id -> since ms
+--        parked    ZSET    id -> handler digest, 0 if unreadable
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
@@ -34,7 +34,7 @@ for i, id in ipairs(ids) do
         claim.intent = with(claim.intent, UNREADABLE)
         set(claims, id, write_claim(claim))
         set(errors, id, flat[at + 3])
-        enter(parked, now, id)
+        enter(parked, 0, id)
       end
     end
     told[#told + 1] = id

@@ -63,29 +63,42 @@ end
 local taken, parkings, bytes = {}, {}, 0
 local all_records, all_claims = {}, {}
 
-local function park_due(id, score, raw)
+local function park_due(id, score, record, raw)
   parkings[#parkings + 1] = id
   leave(waiting, id)
-  enter(parked, now, id)
+  enter(parked, readable(record) and handler_of(record) or 0, id)
   if not raw then set(claims, id, write_claim(fresh_claim(tonumber(score)))) end
 end
 
--- `ids` and `scores` (text) in step. Stops early when the records have filled the answer.
-local function take(zset, ids, scores)
+-- Where every entry of `claims` belongs to `working`, no other has one: nothing to look up.
+local all_fresh = redis.call('HLEN', claims) == redis.call('ZCARD', working)
+
+-- A run that was recovered twice may be what kills workers (SUSPECT in model/run.py). Only so many are given out, so
+-- that it takes no other with it.
+local suspects_left, held_back = tonumber(suspects), 0
+local function is_suspect(raw) return string.byte(raw, 21) > 0 or string.byte(raw, 22) > 1 end
+
+-- `ids` and `scores` (text) in step. Stops early when there are enough, or the records have filled the answer.
+local function take(zset, ids, scores, most)
   local widest = tonumber(redis.call('HGET', meta, 'widest') or 0)
   local step = math.max(1, math.min(1000, math.floor(LARGEST / math.max(widest, 1))))
   local left, entered, claimed = list_of(out, zset), list_of(into, working), list_of(fields, claims)
   local n, pairs_n = #taken, #entered
-  -- Where every entry of `claims` belongs to `working`, none of these has one: nothing to look up.
-  local all_fresh = redis.call('HLEN', claims) == redis.call('ZCARD', working)
   for first = 1, #ids, step do
     if bytes >= LARGEST then return end
     local to = math.min(first + step - 1, #ids)
     local records = redis.call('HMGET', jobs, unpack(ids, first, to))
     local raws = all_fresh and {} or redis.call('HMGET', claims, unpack(ids, first, to))
     for i = first, to do
+      if n + #parkings >= most then return end
       local id, record, raw = ids[i], records[i - first + 1], raws[i - first + 1]
-      if understood(record) then
+      local suspect = raw and is_suspect(raw)
+      if not understood(record) then
+        if zset == waiting then park_due(id, scores[i], record, raw) end
+      elseif suspect and suspects_left < 1 then
+        held_back = held_back + 1
+      else
+        if suspect then suspects_left = suspects_left - 1 end
         local claim = raw and next_claim(raw) or first_claim(scores[i])
         left[#left + 1] = id
         entered[pairs_n + 1], entered[pairs_n + 2] = deadline_of(record), id
@@ -95,15 +108,13 @@ local function take(zset, ids, scores)
         n = n + 1
         taken[n], all_records[n], all_claims[n] = id, record, claim
         bytes = bytes + #record
-      elseif zset == waiting then
-        park_due(id, scores[i], raw)
       end
     end
   end
 end
 
 -- Parked jobs whose handler this worker knows are taken straight from there, never the unreadable ones.
-local function take_parked(ids)
+local function take_parked(ids, most)
   local raws = redis.call('HMGET', claims, unpack(ids))
   local fit, scores = {}, {}
   for i, raw in ipairs(raws) do
@@ -113,13 +124,13 @@ local function take_parked(ids)
       scores[#scores + 1] = string.format('%.0f', claim.due)
     end
   end
-  if #fit > 0 then take(parked, fit, scores) end
+  if #fit > 0 then take(parked, fit, scores, most) end
 end
 
 local function finish_taking()
   apply()
   if #taken > 0 then redis.call('HINCRBY', meta, 'claimed', #taken) end
   local answer = {now, token, taken, #parkings}
-  if #taken == 0 and #parkings == 0 then unchanged(answer) else commit(answer, 'claim', {taken, parkings, owner}) end
+  if #taken == 0 and #parkings == 0 then unchanged(answer) else commit(answer, 'claim', taken) end
   return {1, now, token, taken, all_records, all_claims, -1, #parkings}
 end
