@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 
@@ -170,6 +172,38 @@ def test_a_server_that_is_not_there_is_told_each_time_and_leaves_nothing_behind(
         with pytest.raises(StoreUnavailable):
             app.sync.get("j")
     assert threading.active_count() == before
+
+
+FORKING = """
+import os, signal, sys
+from tocsin import Tocsin
+
+app = Tocsin(sys.argv[1], prefix=sys.argv[2])
+
+
+@app.job(name="job")
+async def job(): ...
+
+
+app.sync.enqueue(job, id="parent", delay="1h")
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    new = app.sync.enqueue(job, id="child", delay="1h").new
+    os._exit(0 if new and app.sync.get("parent") else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert app.sync.get("child").id == "child"
+app.sync.close()
+"""
+
+
+def test_a_forked_child_opens_its_own_connection(tocsin_server, tmp_path):
+    """A web server that imports the program and forks its workers afterwards."""
+    program = tmp_path / "program.py"
+    program.write_text(FORKING)
+    command = [sys.executable, program, tocsin_server.url, f"fork-{secrets.token_hex(4)}:"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_handler_in_a_thread_may_use_it(app, job):

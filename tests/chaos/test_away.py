@@ -10,11 +10,15 @@ from typing import NamedTuple
 
 import pytest
 
+from chaos.chores import nap
 from chaos.fleet import QUICK, Fleet, until
 from servers import Server, sentinel
-from tocsin import StoreUnavailable
+from tocsin import StoreUnavailable, Tocsin
 from tocsin.engine.loop import repeat
+from tocsin.model.job import Queue
+from tocsin.store.runs import Claimed, Runs, Wish
 from tocsin.store.scripts import script
+from tocsin.store.store import Store
 
 
 @pytest.fixture
@@ -78,7 +82,7 @@ async def _survive(outage: Outage, server: Server, folder: Path, naps: int) -> N
         assert await fleet.count("recovered") == 0
         assert [(await member.stats()).lost for member in members] == [0, 0, 0]
         # They rested between their tries.
-        assert fleet.log().count("server away") < 300
+        assert fleet.log().count("server away") < 60
 
 
 async def test_a_part_survives_more_failed_passes_than_any_outage_has() -> None:
@@ -101,6 +105,35 @@ async def test_a_part_survives_more_failed_passes_than_any_outage_has() -> None:
     await loop
 
 
+async def test_an_answer_that_is_given_again_is_known_to_be_old(server: Server) -> None:
+    """Neither the clock nor the time that is left to the run may be counted from when it was asked again."""
+    store = Store(server.url)
+    await store.open()
+    try:
+        queue = await store.open_queue(Queue("line", partitions=1))
+        runs, wish, lease = Runs(store, "worker.1"), Wish(queue, 0, 10), time.time() * 1000 + 60_000
+        # The server knows the script from here on.
+        await runs.claim([wish], lease)
+        app = Tocsin(server.url)
+        app.queue("line", partitions=1)
+        async with app:
+            await app.enqueue(app.job(name="nap")(nap), 0, queue="line", timeout=60)
+        server.pause()
+        [unheard] = await runs.claim([wish], lease)
+        assert isinstance(unheard, StoreUnavailable)
+        server.resume()
+        old = time.monotonic() + 1.5
+        await until(lambda: time.monotonic() > old, "its answer is old")
+        [again] = await runs.claim([wish], lease)
+        assert isinstance(again, Claimed)
+        now = time.time() * 1000
+        assert abs(store.clock.server_ms() - now) < 500
+        assert abs(again.now - now) < 500
+        assert again.claims[0].deadline - now < 59_000
+    finally:
+        await store.close()
+
+
 async def test_an_idle_worker_hears_new_work_after_the_server_was_restarted(server: Server, tmp_path: Path) -> None:
     async with Fleet(server.url, tmp_path) as fleet:
         # Polls so seldom that only the bell can bring it.
@@ -115,7 +148,7 @@ async def test_an_idle_worker_hears_new_work_after_the_server_was_restarted(serv
         await fleet.app.enqueue(fleet.does["nap"], 0, id="later", keep=0)
         await fleet.all_done(within=10)
         [start] = fleet.diary.starts_of("later")
-        assert start.at - asked < 2
+        assert start.at - asked < 3
         assert await fleet.alive() == {member.first_name}
 
 
@@ -129,7 +162,7 @@ async def test_agents_are_registered_again_and_jobs_run_after_the_server_was_emp
         asked = time.monotonic()
         await fleet.app.enqueue(fleet.does["nap"], 0, id="later", keep=0)
         await until(lambda: fleet.diary.starts_of("later"), "a new job runs")
-        assert fleet.diary.starts_of("later")[0].at - asked < 2
+        assert fleet.diary.starts_of("later")[0].at - asked < 3
         [name] = await fleet.alive()
         assert f":{member.pid}:" in name
 

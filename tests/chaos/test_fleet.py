@@ -30,8 +30,8 @@ async def test_a_bell_wakes_an_idle_worker_for_a_job_of_another_process(fleet: F
     for i in range(40):
         asked = time.monotonic()
         await fleet.app.enqueue(fleet.does["nap"], 0, id=f"n{i}", keep=0)
-        await until(lambda n=f"n{i}": fleet.diary.starts_of(n), "it starts", within=5)
-        assert fleet.diary.starts_of(f"n{i}")[0].at - asked < 1
+        await until(lambda n=f"n{i}": fleet.diary.starts_of(n), "it starts", within=10)
+        assert fleet.diary.starts_of(f"n{i}")[0].at - asked < 3
 
 
 async def test_no_job_of_a_burst_is_overheard(fleet: Fleet) -> None:
@@ -40,7 +40,7 @@ async def test_no_job_of_a_burst_is_overheard(fleet: Fleet) -> None:
     for burst in range(50):
         jobs = {f"n{burst}.{i}" for i in range(20)}
         await asyncio.gather(*(fleet.app.enqueue(fleet.does["nap"], 0, id=job, keep=0) for job in jobs))
-        await until(lambda jobs=jobs: jobs <= fleet.diary.started(), f"all of burst {burst} start", within=3)
+        await until(lambda jobs=jobs: jobs <= fleet.diary.started(), f"all of burst {burst} start", within=10)
 
 
 async def test_a_sleeping_worker_is_woken_for_a_job_that_comes_before_what_it_waits_for(fleet: Fleet) -> None:
@@ -49,7 +49,7 @@ async def test_a_sleeping_worker_is_woken_for_a_job_that_comes_before_what_it_wa
     await fleet.app.enqueue(fleet.does["nap"], 0, id="near", queue="line", delay=0.5)
     asked = time.monotonic()
     await until(lambda: fleet.diary.starts_of("near"), "the near one starts", within=10)
-    assert 0.49 <= fleet.diary.starts_of("near")[0].at - asked < 1.5
+    assert 0.49 <= fleet.diary.starts_of("near")[0].at - asked < 3
     assert "far" not in fleet.diary.started()
 
 
@@ -62,7 +62,7 @@ async def test_a_stopping_worker_wakes_another_for_the_run_that_it_cancels(fleet
     await first.end()
     left = time.monotonic()
     await until(lambda: len(fleet.diary.started(second.pid)) == 5, "the other runs them")
-    assert max(entry.at for entry in fleet.diary.entries("start", pid=second.pid)) - left < 1
+    assert max(entry.at for entry in fleet.diary.entries("start", pid=second.pid)) - left < 3
     fleet.open_gate("a")
     await fleet.all_done(within=10)
     assert {(entry.attempt, entry.recoveries) for entry in fleet.diary.entries("start")} == {(1, 0)}

@@ -83,7 +83,7 @@ async def test_a_worker_that_was_stopped_claims_nothing_in_the_name_that_was_bur
     await fleet.start(queues=["default"])
     jobs = {f"n{i}" for i in range(10)}
     for job in jobs:
-        await fleet.app.enqueue(fleet.does["linger"], "a", id=job, queue="line", delay=1, keep=0)
+        await fleet.app.enqueue(fleet.does["linger"], "a", id=job, queue="line", delay=3, keep=0)
     sleeper.send(signal.SIGSTOP)
 
     async def is_buried() -> bool:

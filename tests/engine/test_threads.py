@@ -244,6 +244,6 @@ async def test_a_stuck_thread_does_not_keep_a_worker_from_stopping(tocsin_app, m
     handle = await tocsin_app.enqueue(stuck, id="stuck")
     worker = await make_worker(start=True)
     await eventually(lambda: door.before == 1, "it runs")
-    await asyncio.wait_for(worker.stop(grace=0), 2)
+    await asyncio.wait_for(worker.stop(grace=0), 10)
     job = await tocsin_app.get(handle.id)
     assert (job.stage, job.attempt, job.recoveries) == ("waiting", 1, 0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from engine.waiting import eventually
 from tocsin import Every, Retry, Run
 
@@ -20,7 +18,7 @@ async def test_a_job_that_is_enqueued_rings_for_an_idle_worker(live_app, make_wo
     worker = await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
     for n in range(20):
         handle = await live_app.enqueue(job, id=f"j{n}")
-        assert await handle.result("5s") == "ran"
+        assert await handle.result("10s") == "ran"
     assert worker.stats().ran == 20
 
 
@@ -32,7 +30,7 @@ async def test_a_job_that_becomes_the_first_in_line_moves_the_worker_forward(liv
     await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
     await live_app.enqueue(job, delay="1h")
     handle = await live_app.enqueue(job, id="sooner", delay="50ms")
-    assert await handle.result("5s") == "ran"
+    assert await handle.result("10s") == "ran"
 
 
 async def test_a_recurring_job_wakes_the_worker_for_its_next_time(live_app, make_worker):
@@ -44,7 +42,7 @@ async def test_a_recurring_job_wakes_the_worker_for_its_next_time(live_app, make
 
     await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
     await live_app.schedule(job, Every("50ms"), id="j")
-    await eventually(lambda: len(late) >= 5, "it has run five times", within=2.0)
+    await eventually(lambda: len(late) >= 5, "it has run five times")
 
 
 async def test_a_retry_wakes_the_worker_when_its_backoff_is_over(live_app, make_worker):
@@ -56,7 +54,7 @@ async def test_a_retry_wakes_the_worker_when_its_backoff_is_over(live_app, make_
 
     await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
     handle = await live_app.enqueue(flaky, id="j")
-    assert await handle.result("2s") == 4
+    assert await handle.result("10s") == 4
 
 
 async def test_a_resumed_job_wakes_the_worker(live_app, make_worker):
@@ -69,7 +67,7 @@ async def test_a_resumed_job_wakes_the_worker(live_app, make_worker):
     await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
     handle = await live_app.enqueue(job, id="j")
     await live_app.resume("j")
-    assert await handle.result("5s") == "ran"
+    assert await handle.result("10s") == "ran"
 
 
 async def test_a_job_that_is_changed_fired_or_revived_wakes_the_worker(live_app, make_worker):
@@ -85,13 +83,13 @@ async def test_a_job_that_is_changed_fired_or_revived_wakes_the_worker(live_app,
     await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
     await live_app.schedule(job, Every("1h"), "fired", id="j")
     await live_app.fire("j")
-    assert await asyncio.wait_for(ran.get(), 5) == "fired"
+    assert await asyncio.wait_for(ran.get(), 10) == "fired"
     await live_app.update("j", trigger=Every("50ms"), args=("changed",))
-    assert await asyncio.wait_for(ran.get(), 5) == "changed"
+    assert await asyncio.wait_for(ran.get(), 10) == "changed"
     await live_app.pause("j")
 
     await live_app.enqueue(job, "dead", id="d")
-    while await asyncio.wait_for(ran.get(), 5) != "dead":
+    while await asyncio.wait_for(ran.get(), 10) != "dead":
         pass
 
     async def revived() -> bool:
@@ -99,5 +97,5 @@ async def test_a_job_that_is_changed_fired_or_revived_wakes_the_worker(live_app,
 
     broken = False
     await eventually(revived, "it is dead and is revived")
-    while await asyncio.wait_for(ran.get(), 5) != "dead":
+    while await asyncio.wait_for(ran.get(), 10) != "dead":
         pass

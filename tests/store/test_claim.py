@@ -203,6 +203,13 @@ class TestUnreadable:
         again = await line.take("a", line.other)
         assert (again.due, again.attempt) == (due, 2)
 
+    async def test_one_that_was_unparked_counts_as_readable_again(self, line: Line):
+        await line.put("a")
+        await line.park(await line.take("a"))
+        await line.unpark("a")
+        assert (await line.ask(line.worker("w3", STRANGE))).parked == 1
+        assert names(await line.claim(line.other)) == ["a"]
+
     async def test_a_member_without_a_record_is_parked(self, line: Line):
         await line.store.client.zadd(line.keys["waiting"], {b"\xff\xfe": line.now})
         await line.put("b")

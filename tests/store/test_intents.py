@@ -129,6 +129,15 @@ async def test_a_job_put_again_after_its_removal_is_a_new_one(line: Line, end: s
     assert (job.due_ms, job.attempt, job.recoveries, job.args) == (line.now + 9000, 1, 0, (2,))
 
 
+async def test_a_job_put_again_after_its_removal_is_not_paused_because_the_old_one_was(line: Line):
+    claim = await working(line, "recurring")
+    await line.pause("a")
+    await line.delete("a")
+    await line.put("a", 9000, every=5)
+    await line.finish(claim, next_due=claim.due + 5000)
+    assert await line.stage("a") == "waiting"
+
+
 async def test_a_job_removed_after_it_was_put_again_is_gone(line: Line):
     claim = await working(line, "recurring")
     await line.delete("a")

@@ -22,6 +22,7 @@ VERBS = ("finish", "retry", "release", "bury", "park")
 
 async def test_a_finished_one_shot_leaves_nothing(line: Line):
     await line.put("a")
+    await line.retry(await line.take("a"), delay=0)
     assert await line.finish(await line.take("a")) == []
     assert await line.stage("a") is None
     left = {key.partition(":")[0] for key in await line.dump()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tocsin.app.declaring import Declaring
 from tocsin.app.lookup import Lookup
@@ -42,9 +42,14 @@ class Opening(Declaring):
         self._prefix, self._hash_tag, self._clock = prefix, hash_tag, clock
         self._store: Store | None = None
         # Connections belong to one event loop: the blocking calls have an app of their own, with the same handlers.
-        self.sync = Sync(
-            lambda: type(self)(url, data=data, prefix=prefix, hash_tag=hash_tag, clock=clock, registry=self._registry)
-        )
+        self.sync = Sync(self.elsewhere)
+
+    def elsewhere(self, **changes: Any) -> Self:
+        """The same declarations on another server, or in another namespace."""
+        kept: dict[str, Any] = {"prefix": self._prefix, "hash_tag": self._hash_tag, "clock": self._clock}
+        if not {"url", "data"} & changes.keys():
+            kept |= {"url": self._url, "data": self._data}
+        return type(self)(**{**kept, **changes}, registry=self._registry)
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -47,8 +47,10 @@ async def serve(app: Tocsin, queues: Iterable[str] | None, concurrency: int, unt
 async def _idle(worker: Worker) -> None:
     """Until there is nothing left to do. A server that is away for long says nothing about that."""
     while True:
-        with contextlib.suppress(StoreUnavailable):
+        try:
             return await worker.wait_until_idle()
+        except StoreUnavailable:
+            await asyncio.sleep(0.1)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,9 @@ import asyncio
 import atexit
 import functools
 import inspect
+import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,8 @@ class Sync:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._app: Opening | None = None
+        self._inherited: list[object] = []
+        os.register_at_fork(after_in_child=functools.partial(_start_over, weakref.ref(self)))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -99,6 +103,15 @@ class Sync:
                 yield self._wait(anext(values))
             except StopAsyncIteration:
                 return
+
+
+def _start_over(sync: weakref.ref[Sync]) -> None:
+    """In a forked child, of a pre-forking web server for one: the thread is the parent's, so are the connections."""
+    here = sync()
+    if here is not None:
+        here._inherited += [here._loop, here._app]
+        here._lock = threading.Lock()
+        here._loop = here._thread = here._app = None
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

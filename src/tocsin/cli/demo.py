@@ -20,7 +20,6 @@ from rich.text import Text
 
 from tocsin.cli import demo_jobs
 from tocsin.cli.demo_story import Story
-from tocsin.cli.load import elsewhere
 from tocsin.cli.look import queue_listing, worker_listing
 from tocsin.cli.options import Given, WrongUsage
 from tocsin.cli.show import Listing, console, interruptible, local, print_json, wait
@@ -77,7 +76,7 @@ class Show:
         self.story = Story()
         self._folder = folder
         self._quiet = quiet
-        self._app = elsewhere(demo_jobs.app, data=folder)
+        self._app = demo_jobs.app.elsewhere(data=folder)
         self._crew: list[asyncio.subprocess.Process] = []
         self._live: Live | None = None
         self._reports = self._batches = 0

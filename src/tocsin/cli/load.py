@@ -27,16 +27,6 @@ def load(target: str) -> Tocsin:
     return _app_in(_module(name), name, attribute)
 
 
-def elsewhere(app: Tocsin, **changes: Any) -> Tocsin:
-    """The same declarations on another server, or in another namespace."""
-    if not changes:
-        return app
-    kept: dict[str, Any] = {"prefix": app._prefix, "hash_tag": app._hash_tag, "clock": app._clock}
-    if not {"url", "data"} & changes.keys():
-        kept |= {"url": app._url, "data": app._data}
-    return Tocsin(**{**kept, **changes}, registry=app._registry)
-
-
 def _suggestion(name: str, attribute: str) -> str:
     module = name.removesuffix(".py").strip("./").replace("/", ".") or "module"
     return f"write it like {module}:{attribute or 'app'}"

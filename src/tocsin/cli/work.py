@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from tocsin.app import Tocsin
 from tocsin.app.service import signals
-from tocsin.cli.load import elsewhere, load
+from tocsin.cli.load import load
 from tocsin.cli.options import Given, Options, parse_duration, split_names
 from tocsin.cli.show import wait
 from tocsin.cli.supervise import HURRY, Crew
@@ -73,7 +73,7 @@ async def worker(
     """
     names = None if queues is None else split_names(queues)
     duty = Duty(app, names, concurrency, parse_duration(grace, "--grace"))
-    found = elsewhere(load(app), **options.where())
+    found = load(app).elsewhere(**options.where())
     logs.adopt_standard_logging(options.log_level)
     stop, hurry = asyncio.Event(), asyncio.Event()
     with told(stop, hurry) if tied else signals(stop, hurry):

@@ -81,16 +81,17 @@ class Runs:
 
     async def claim(self, wishes: Sequence[Wish], lease: float, timeout: Millis = 0) -> list[Claimed | StoreError]:
         """One answer per wish. What was not answered before is asked again first, under its own seq."""
-        calls = []
+        calls, again = [], []
         for wish in wishes:
             key = (wish.queue.name, wish.partition)
+            again.append(key in self._unanswered)
             if key not in self._unanswered:
                 self._unanswered[key] = (wish, self._claim_call(wish, lease, timeout))
             calls.append(self._unanswered[key][1])
         sent = self._store.clock.monotonic()
         answers = await self._store.call_all(calls)
         received = self._store.clock.monotonic()
-        return [self._claimed(*pair, sent, received) for pair in zip(calls, answers, strict=True)]
+        return [self._claimed(*each, sent, received) for each in zip(calls, answers, again, strict=True)]
 
     def _claim_call(self, wish: Wish, lease: float, timeout: Millis) -> Call:
         args = [self.owner, int(lease), self._handlers, timeout, wish.suspects]
@@ -102,20 +103,24 @@ class Runs:
         return Call(script(name), wish.queue, wish.partition, session, seq, [*args, last])
 
     def _claimed(
-        self, call: Call, answer: list[object] | StoreError, sent: float, received: float
+        self, call: Call, answer: list[object] | StoreError, again: bool, sent: float, received: float
     ) -> Claimed | StoreError:
         if isinstance(answer, StoreUnavailable):
             return answer
         self._unanswered.pop((call.queue.name, call.partition), None)
         if isinstance(answer, StoreError):
             return answer
-        now = int(answer[1])  # type: ignore[call-overload]
-        self._store.clock.observe(now, sent, received)
+        made_at = now = int(answer[1])  # type: ignore[call-overload]
+        if again:
+            # It may tell of a claim that was made a while ago, and then of the time at which it was.
+            now = int(self._store.clock.server_ms())
+        else:
+            self._store.clock.observe(now, sent, received)
         if answer[0] == LEASE_OVER:
             return Claimed([], now, -1, 0, lease_over=True)
         _, _, token, ids, records, raws, next_due, parked, left = answer
         claims = [
-            _claim(call, token, member, record, raw, now)  # type: ignore[arg-type]
+            _claim(call, token, member, record, raw, made_at)  # type: ignore[arg-type]
             for member, record, raw in zip(ids, records, raws, strict=True)  # type: ignore[call-overload]
         ]
         return Claimed(claims, now, int(next_due), int(parked), int(left))  # type: ignore[call-overload]
