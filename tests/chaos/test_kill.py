@@ -7,8 +7,6 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from chaos.fleet import Fleet, until
 from tocsin import Every, Stage
 
@@ -116,16 +114,15 @@ async def test_what_a_dead_worker_held_is_run_by_another_all_at_once(fleet: Flee
     assert await fleet.count("succeeded") == len(jobs)
 
 
-@pytest.mark.parametrize("queue", ["line", "default"])
-async def test_a_job_that_kills_its_workers_is_buried_and_takes_no_other_with_it(fleet: Fleet, queue: str) -> None:
+async def test_a_job_that_kills_its_workers_is_buried_and_takes_no_other_with_it(fleet: Fleet) -> None:
     """Neither those of its own partition nor those that are claimed from others at the same time."""
     does, others = fleet.does, {f"n{i}" for i in range(30)}
-    await fleet.app.enqueue(does["deadly"], id="deadly", queue=queue, keep=0)
-    await fleet.app.enqueue_many(does["nap"], [(0.05,)] * len(others), ids=sorted(others), queue=queue, keep=0)
-    await _keep_working_until(fleet, lambda: fleet.none_left_but("deadly", queue))
+    await fleet.app.enqueue(does["deadly"], id="deadly", keep=0)
+    await fleet.app.enqueue_many(does["nap"], [(0.05,)] * len(others), ids=sorted(others), keep=0)
+    await _keep_working_until(fleet, lambda: fleet.none_left_but("deadly"))
     await _keep_working_until(fleet, lambda: fleet.is_in("dead", "deadly"))
-    assert await fleet.count("buried", queue) == 1
-    assert await fleet.count("succeeded", queue) == len(others)
+    assert await fleet.count("buried") == 1
+    assert await fleet.count("succeeded") == len(others)
     starts = fleet.diary.starts_of("deadly")
     assert [(start.attempt, start.recoveries) for start in starts] == [(1, n) for n in range(5)]
     assert len({start.run for start in starts}) == 1
@@ -159,7 +156,7 @@ async def _keep_working_until(fleet: Fleet, condition: Callable[[], Awaitable[bo
     async def met() -> bool:
         alive = sum(member.alive for member in fleet.members)
         for _ in range(alive, 2):
-            fleet.launch(concurrency=10, queues=["default", "line"])
+            fleet.launch(concurrency=10)
         return await condition()
 
     await until(met, "what the workers were kept for", within=40)
