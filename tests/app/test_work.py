@@ -111,6 +111,21 @@ async def test_a_cancelled_worker_hands_over_and_ends(app):
     await eventually(waits, "its run was handed over")
 
 
+@pytest.mark.parametrize("until", ["stopped", "idle"])
+async def test_a_worker_can_be_cancelled_at_any_moment(app, until):
+    @app.job
+    async def job():
+        pass
+
+    for turns in range(0, 60, 3):
+        working = asyncio.create_task(app.work(until=until, grace=0))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        working.cancel()
+        done, _ = await asyncio.wait([working], timeout=20)
+        assert done, f"cancelled after {turns} turns, it goes on"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_lets_runs_end_within_the_grace_period(app, number):
     gate = Gate()

@@ -36,12 +36,26 @@ async def serve(app: Tocsin, queues: Iterable[str] | None, concurrency: int, unt
         if until == "idle":
             waiting.append(asyncio.create_task(_idle(worker)))
         try:
+            _notice_cancellation()
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in waiting:
-                task.cancel()
             # Also when this task is cancelled: the stop must not be.
-            await asyncio.shield(asyncio.ensure_future(worker.stop(wait, hurry)))
+            await asyncio.shield(asyncio.ensure_future(_stop(worker, waiting, wait, hurry)))
+
+
+def _notice_cancellation() -> None:
+    """While we started, redis-py may have swallowed it: asyncio.wait_for does that in Python 3.11."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+async def _stop(worker: Worker, waiting: list[asyncio.Task[Any]], grace: float, hurry: asyncio.Event) -> None:
+    while pending := [task for task in waiting if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=0.1)
+    await worker.stop(grace, hurry)
 
 
 async def _idle(worker: Worker) -> None:

@@ -52,8 +52,9 @@ def millis(value: Duration, what: str = "a duration") -> Millis:
 
 
 def ceil_ms(secs: float) -> Millis:
-    # The tenth of a microsecond keeps 0.2 s at 200 ms although 0.2 * 1000 is a hair above it.
-    return math.ceil(secs * 1000 - 1e-4)
+    # What doubles cannot tell apart is no reason to round up: 0.2 s is 200 ms although 0.2 * 1000 is a hair above it.
+    ms = secs * 1000
+    return math.ceil(ms - max(1e-4, ms * 4e-16))
 
 
 def epoch_ms(moment: datetime, what: str = "a time") -> Millis:
