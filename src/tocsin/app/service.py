@@ -31,11 +31,12 @@ async def serve(app: Tocsin, queues: Iterable[str] | None, concurrency: int, unt
     stop, hurry = asyncio.Event(), asyncio.Event()
     with signals(stop, hurry):
         worker = await app.worker(queues=queues, settings=Settings(concurrency=concurrency))
-        await worker.start()
-        waiting: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
-        if until == "idle":
-            waiting.append(asyncio.create_task(_idle(worker)))
+        waiting: list[asyncio.Task[Any]] = []
         try:
+            await worker.start()
+            waiting.append(asyncio.create_task(stop.wait()))
+            if until == "idle":
+                waiting.append(asyncio.create_task(_idle(worker)))
             _notice_cancellation()
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:

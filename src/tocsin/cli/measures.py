@@ -78,7 +78,7 @@ class Bench:
             self.recurring, self.memory, self.cpu_by_size,
         ]  # fmt: skip
         for step in steps:
-            await self._store.client.flushall()
+            await self._store.client.execute_command("FLUSHALL", "SYNC")
             for queue in ("default", "bare"):
                 await self._store.reopen(await self._store.open_queue(Queue(queue)))
             gc.collect()
@@ -222,7 +222,7 @@ class Bench:
         """The server's CPU per run of the same scripts, with few and with many schedules in the set."""
         few, many = self._n(10_000), self._n(1_000_000)
         small = await self._cpu_per_run(few, few)
-        await self._store.client.flushall()
+        await self._store.client.execute_command("FLUSHALL", "SYNC")
         await self._store.reopen(await self._store.open_queue(Queue("default")))
         large = await self._cpu_per_run(many, few)
         return [

@@ -28,6 +28,9 @@ from tocsin.store.store import LARGEST_BATCH, Call, Store
 
 log = structlog.get_logger("tocsin.finish")
 
+# After a pass with this many outcomes the next one gathers for this long, unless there are many already.
+BUSY = 50
+PACE_S = 0.003
 LONGEST_ERROR = 1000
 LONGEST_TRACEBACK = 4000
 LARGEST_RESULT = 64 * 1024
@@ -71,6 +74,8 @@ class Finisher:
         self._on_due = on_due
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
         self._unanswered: dict[tuple[str, int, str], tuple[Lane, Call]] = {}
+        # How many outcomes the last pass took.
+        self._sent = 0
         # Lanes that have outcomes which no call has taken yet.
         self._unsent: set[Lane] = set()
 
@@ -145,6 +150,10 @@ class Finisher:
         self._unsent.clear()
 
     async def step(self) -> float:
+        if BUSY <= self._sent and len(self.waiting) < 10 * BUSY:
+            # Under load a few milliseconds make one call of what would be many small ones.
+            await asyncio.sleep(PACE_S)
+        self._sent = len(self.waiting)
         self._decide_all()
         if not self._prepare():
             return 60.0

@@ -11,6 +11,11 @@ from tocsin.store.runs import VERBS, Item
 from tocsin.store.store import OpenQueue
 
 
+# A partition that gave this many runs at once and has no more due is asked again after this long, not run by run.
+BUSY = 8
+PACE_MS = 5.0
+
+
 class Lane:
     """A queue as this worker serves it: when each partition has work next, on the server's clock in ms."""
 
@@ -61,6 +66,9 @@ class Lane:
             self._unsure.discard(partition)
         again = partition in self._rung or partition in self._unsure
         self.next_due[partition] = 0.0 if again and next_due > now else next_due
+        if came >= BUSY and now < self.next_due[partition] < now + PACE_MS:
+            # Under load a few milliseconds make one call of what would be many small ones.
+            self.next_due[partition] = now + PACE_MS
 
     def age(self) -> None:
         """Another interval: a slow handler that is seen no more does not count for ever."""
