@@ -150,7 +150,7 @@ class Finisher:
         self._unsent.clear()
 
     async def step(self) -> float:
-        if BUSY <= self._sent and len(self.waiting) < 10 * BUSY:
+        if self._sent >= BUSY and len(self.waiting) < 10 * BUSY:
             # Under load a few milliseconds make one call of what would be many small ones.
             await asyncio.sleep(PACE_S)
         self._sent = len(self.waiting)

@@ -10,7 +10,6 @@ from tocsin.model.run import Claim, Run
 from tocsin.store.runs import VERBS, Item
 from tocsin.store.store import OpenQueue
 
-
 # A partition that gave this many runs at once and has no more due is asked again after this long, not run by run.
 BUSY = 8
 PACE_MS = 5.0
