@@ -17,7 +17,7 @@ from tocsin.engine.fetch import PASSES, Fetcher
 from tocsin.engine.finish import Finisher
 from tocsin.engine.heart import BEAT_S, TTL_S, Heart
 from tocsin.engine.listen import Listener
-from tocsin.engine.loop import Part, repeat
+from tocsin.engine.loop import Part, end, repeat
 from tocsin.engine.pool import Pool
 from tocsin.engine.refer import Referrer
 from tocsin.engine.sweep import Sweep
@@ -183,7 +183,7 @@ class Worker:
         listening = self._tasks.pop("listen", None)
         if listening is None:
             return
-        listening.cancel()
+        await end(listening)
         await self.ear.close()
         self.ear = Ear(self._store, self.name, queues)
         self._listen()
@@ -268,8 +268,7 @@ class Worker:
 
     async def _end_parts(self) -> None:
         await asyncio.to_thread(self.heart.stop)
-        for task in self._tasks.values():
-            task.cancel()
+        await end(*self._tasks.values())
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self.pool.close()
         await self.ear.close()

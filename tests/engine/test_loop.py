@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from engine.waiting import eventually
 from tocsin import StoreUnavailable
-from tocsin.engine.loop import repeat, wait
+from tocsin.engine.loop import end, repeat, wait
 
 
 class Steps:
@@ -110,6 +110,26 @@ async def test_cancelling_the_loop_ends_it():
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_task_that_swallows_a_cancellation_is_ended_all_the_same():
+    swallowed = 0
+
+    async def stubborn():
+        nonlocal swallowed
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                swallowed += 1
+                if swallowed == 3:
+                    raise
+
+    task = asyncio.create_task(stubborn())
+    await asyncio.sleep(0)
+    await asyncio.wait_for(end(task), 10)
+    assert task.cancelled()
+    assert swallowed == 3
 
 
 async def test_waiting_ends_with_the_event_or_with_the_time():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from tocsin.engine.loop import end
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument, StoreUnavailable
 from tocsin.worker import Settings, Worker
@@ -45,17 +46,14 @@ async def serve(app: Tocsin, queues: Iterable[str] | None, concurrency: int, unt
 
 
 def _notice_cancellation() -> None:
-    """While we started, redis-py may have swallowed it: asyncio.wait_for does that in Python 3.11."""
+    """While we started it may have been swallowed, as `end` tells."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
 
 
 async def _stop(worker: Worker, waiting: list[asyncio.Task[Any]], grace: float, hurry: asyncio.Event) -> None:
-    while pending := [task for task in waiting if not task.done()]:
-        for task in pending:
-            task.cancel()
-        await asyncio.wait(pending, timeout=0.1)
+    await end(*waiting)
     await worker.stop(grace, hurry)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -51,6 +51,14 @@ def _tell(part: Part, error: Exception, failures: int) -> None:
         log.warning("server away, trying again", part=part.name, error=str(error))
     else:
         log.error("pass failed, trying again", part=part.name, exc_info=error)
+
+
+async def end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel until they have ended: redis-py uses asyncio.wait_for, which in Python 3.11 may swallow a cancellation."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=0.1)
 
 
 async def wait(event: asyncio.Event, seconds: float) -> None:
