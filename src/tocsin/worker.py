@@ -12,8 +12,9 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
+from tocsin.engine import fetch, finish
 from tocsin.engine.catalog import Catalog
-from tocsin.engine.fetch import PASSES, Fetcher
+from tocsin.engine.fetch import Fetcher
 from tocsin.engine.finish import Finisher
 from tocsin.engine.heart import BEAT_S, TTL_S, Heart
 from tocsin.engine.listen import Listener
@@ -163,10 +164,12 @@ class Worker:
         if beat is None:
             log.warning("no heartbeat yet: claims begin when the server answers")
         self.heart.start()
-        for turn in range(PASSES):
+        for turn in range(fetch.PASSES):
             self._run(self.fetcher, self._quiet, f"fetch {turn}")
         self._listen()
-        for part in (self.finisher, self.sweep, self.reaper, self.referrer):
+        for turn in range(finish.PASSES):
+            self._run(self.finisher, self._stopped, f"finish {turn}")
+        for part in (self.sweep, self.reaper, self.referrer):
             self._run(part, self._stopped)
         log.info(
             "worker started",

@@ -88,8 +88,8 @@ async def test_runs_that_never_wait_leave_turns_to_others(tocsin_app, make_worke
     await eventually(lambda: not worker.pool.busy, "all have run")
     running = False
     await ticking
-    # A slice is 5 ms: at most five or six of these runs.
-    assert turns - before >= backlog // 10
+    # Of each turn 2 ms are for handlers: at most two or three of these runs.
+    assert turns - before >= backlog // 4
 
 
 async def test_a_worker_shows_what_it_is_doing(tocsin_app, make_worker, gate):

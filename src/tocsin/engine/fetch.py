@@ -33,8 +33,8 @@ QUICK_S = 0.05
 MOST_AHEAD = 4000
 # Of that, how much must be used up before more is fetched.
 REFILL = 0.25
-# Two passes take turns, each with its own partitions: while the server claims for one, the other's runs are handed out.
-PASSES = 2
+# Passes take turns, each with its own partitions: while the server claims for one, another's runs are handed out.
+PASSES = 3
 MOST_PER_PASS = 1000
 
 

@@ -30,7 +30,9 @@ log = structlog.get_logger("tocsin.finish")
 
 # After a pass with this many outcomes the next one gathers for this long, unless there are many already.
 BUSY = 50
-PACE_S = 0.003
+PACE_S = 0.006
+# While the server writes down the outcomes of one pass, another gathers.
+PASSES = 2
 LONGEST_ERROR = 1000
 LONGEST_TRACEBACK = 4000
 LARGEST_RESULT = 64 * 1024
@@ -74,6 +76,8 @@ class Finisher:
         self._on_due = on_due
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
         self._unanswered: dict[tuple[str, int, str], tuple[Lane, Call]] = {}
+        # Those of them that another pass is waiting for.
+        self._in_flight: set[tuple[str, int, str]] = set()
         # How many outcomes the last pass took.
         self._sent = 0
         # Lanes that have outcomes which no call has taken yet.
@@ -155,10 +159,15 @@ class Finisher:
             await asyncio.sleep(PACE_S)
         self._sent = len(self.waiting)
         self._decide_all()
-        if not self._prepare():
+        self._prepare()
+        sent = [(key, call) for key, call in self._unanswered.items() if key not in self._in_flight]
+        if not sent:
             return 60.0
-        sent = list(self._unanswered.items())
-        answers = await self._store.call_all([call for _, (_, call) in sent])
+        self._in_flight.update(key for key, _ in sent)
+        try:
+            answers = await self._store.call_all([call for _, (_, call) in sent])
+        finally:
+            self._in_flight.difference_update(key for key, _ in sent)
         away: StoreError | None = None
         for (key, (lane, _)), answer in zip(sent, answers, strict=True):
             if isinstance(answer, StoreUnavailable):
@@ -185,8 +194,8 @@ class Finisher:
         if answer[2] >= 0 and lane.expect(key[1], answer[2]):
             self._on_due()
 
-    def _prepare(self) -> bool:
-        """Turn what is unsent into calls where none is in flight. False when there is nothing to send."""
+    def _prepare(self) -> None:
+        """Turn what is unsent into calls where none is unanswered."""
         for lane in list(self._unsent):
             left = False
             for verb, partitions in lane.unsent.items():
@@ -195,7 +204,6 @@ class Finisher:
                         left |= self._send((lane.name, partition, verb), lane, items)
             if not left:
                 self._unsent.discard(lane)
-        return bool(self._unanswered)
 
     def _send(self, key: tuple[str, int, str], lane: Lane, items: list[Item]) -> bool:
         """Whether some are left for a later call."""

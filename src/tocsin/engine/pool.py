@@ -1,7 +1,8 @@
 """The pool: a fixed number of runner coroutines on one deque. No task, no timeout and no round trip per run.
 
-A runner that finds the deque empty waits; whoever adds units wakes as many runners as there are units. A run is
-stopped by cancelling the runner that is inside its handler; the runner catches that if it was asked to.
+All runners together may use so much of each turn of the event loop, then they wait for the next: what came from the
+server meanwhile is read, and it gets more to do while the handlers run. A run is stopped by cancelling the runner that
+is inside its handler; the runner catches that if it was asked to.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from tocsin.engine.unit import Unit
 from tocsin.model.clock import monotonic
 from tocsin.model.run import SUSPECT
 
-# A runner that never waits lets the others have a turn after this long.
-SLICE_S = 0.005
+# How much of a turn of the event loop is for handlers.
+TURN_S = 0.002
 # How long the handlers that are still running may take to end when the pool does.
 CLOSE_S = 1.0
 # How much a new measurement of a handler counts against those before.
@@ -62,12 +63,9 @@ class Runner:
     async def _run(self) -> None:
         pool, backlog = self._pool, self._pool.backlog
         while True:
-            slice_end = monotonic() + SLICE_S
-            while backlog:
-                unit = backlog.popleft()
-                if await self._execute(unit) > slice_end:
-                    await asyncio.sleep(0)
-                    slice_end = monotonic() + SLICE_S
+            ended = monotonic()
+            while backlog and (ended < pool.turn_end or pool.begins_turn(ended)):
+                ended = await self._execute(backlog.popleft())
             self._waiter = asyncio.get_running_loop().create_future()
             pool.idle.append(self)
             try:
@@ -132,6 +130,12 @@ class Pool:
         # Of these, how many may be what kills workers.
         self.suspects = 0
         self.ran = 0
+        # Until when runners may begin another unit in this turn of the event loop, and whether one had to stop then.
+        self.turn_end = 0.0
+        self._used_up = False
+        # How many runners this turn woke, and whether the next turn is on its way.
+        self._woken = 0
+        self._turning = False
 
     def submit(self, units: list[Unit]) -> None:
         self.backlog.extend(units)
@@ -140,10 +144,37 @@ class Pool:
             if unit.claim.recoveries >= SUSPECT:
                 self.suspects += 1
         self.busy += len(units)
-        for _ in range(min(len(units), len(self.idle))):
-            self.idle.popleft().wake()
         while len(self.runners) < min(self.permits, self.busy):
             self.runners.append(Runner(self))
+        if not self._turning:
+            self._turn()
+
+    def begins_turn(self, now: float) -> bool:
+        """Whether a runner that comes out of its handler after the turn's end may go on: not before the next turn."""
+        if self._turning:
+            self._used_up = True
+            return False
+        self._begin_turn(now)
+        return True
+
+    def _turn(self) -> None:
+        """Wake a runner for what waits; twice as many as before if those all stayed in their handlers."""
+        self._turning = False
+        if not self.backlog:
+            self._woken = 0
+            return
+        self._woken = 1 if self._used_up else max(1, self._woken * 2)
+        if self.idle:
+            for _ in range(min(self._woken, len(self.backlog), len(self.idle))):
+                self.idle.popleft().wake()
+            self._begin_turn(monotonic())
+        # Otherwise the first that comes out of its handler begins it.
+
+    def _begin_turn(self, now: float) -> None:
+        self.turn_end = now + TURN_S
+        self._used_up = False
+        self._turning = True
+        asyncio.get_running_loop().call_soon(self._turn)
 
     def free(self) -> float:
         """Permits that nobody holds and no unit waits for."""

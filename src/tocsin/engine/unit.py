@@ -12,7 +12,7 @@ from tocsin.store.store import OpenQueue
 
 # A partition that gave this many runs at once and has no more due is asked again after this long, not run by run.
 BUSY = 8
-PACE_MS = 5.0
+PACE_MS = 8.0
 
 
 class Lane:
@@ -87,7 +87,7 @@ class Lane:
         return min((handler.batch or 1 for handler in self.handlers | self._before), default=1)
 
 
-class Unit(Struct, eq=False, weakref=False):
+class Unit(Struct, eq=False, weakref=False, gc=False):
     """One permit's worth of work."""
 
     claim: Claim

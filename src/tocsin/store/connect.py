@@ -18,14 +18,7 @@ from typing import Any, TypeAlias
 import msgspec
 import redis
 from redis import exceptions
-from redis.asyncio import (
-    BlockingConnectionPool,
-    Connection,
-    Redis,
-    RedisCluster,
-    SSLConnection,
-    UnixDomainSocketConnection,
-)
+from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
@@ -40,6 +33,7 @@ from tocsin.model.errors import (
     nearest,
 )
 from tocsin.store.address import Address
+from tocsin.store.prompt import PromptConnection, PromptTlsConnection, PromptUnixConnection
 
 Client: TypeAlias = Redis | RedisCluster
 BlockingClient: TypeAlias = redis.Redis | redis.RedisCluster
@@ -118,11 +112,11 @@ def _open(address: Address, read_timeout: float, max_connections: int) -> Client
     if address.kind == "sentinel":
         return Redis.from_pool(_sentinel_pool(address, options))
     if address.kind == "unix":
-        options |= {"connection_class": UnixDomainSocketConnection, "path": address.path}
+        options |= {"connection_class": PromptUnixConnection, "path": address.path}
         return Redis.from_pool(BlockingConnectionPool(**options))
     ((host, port),) = address.nodes
     tls = _tls(address)
-    kind = SSLConnection if tls.pop("ssl", False) else Connection
+    kind = PromptTlsConnection if tls.pop("ssl", False) else PromptConnection
     return Redis.from_pool(BlockingConnectionPool(connection_class=kind, host=host, port=port, **options, **tls))
 
 

@@ -216,6 +216,13 @@ class Keeper:
             "appendonly": "yes",
             "appendfsync": "everysec",
             "save": "",
+            # A busy scheduler rewrites each record every run: rarer rewrites of the log, and without compressing it,
+            # leave the second core to the workers.
+            "auto-aof-rewrite-min-size": "256mb",
+            "rdbcompression": "no",
+            # Compact encodings are searched from end to end: slow for sets that fill and empty all the time.
+            "zset-max-listpack-entries": "0",
+            "hash-max-listpack-entries": "0",
             "maxmemory-policy": "noeviction",
             "daemonize": "no",
             "supervised": "no",

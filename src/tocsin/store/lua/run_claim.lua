@@ -39,10 +39,10 @@ limit = math.min(tonumber(limit), 1000)
 -- Some more than wanted where some may be held back.
 local looked_at = all_fresh and limit or limit + 50
 local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'WITHSCORES', 'LIMIT', 0, looked_at)
-local ids, scores = {}, {}
+local ids, scores, n = {}, {}, 0
 for at = 1, #found, 2 do
-  ids[#ids + 1] = found[at]
-  scores[#scores + 1] = found[at + 1]
+  n = n + 1
+  ids[n], scores[n] = found[at], found[at + 1]
 end
 if #ids > 0 then take(waiting, ids, scores, limit) end
 

@@ -24,8 +24,8 @@ local any_errors = redis.call('EXISTS', errors) == 1
 local lost, told, ends, tally = {}, {}, {}, {[0] = 0, 0, 0, 0}
 
 local ids, tokens, nexts, outcomes, extras, more, going_on = {}, {}, {}, {}, {}, {}, {}
-local at, n = 1, 0
-while at <= #flat do
+local at, n, size = 1, 0, #flat
+while at <= size do
   n = n + 1
   ids[n], tokens[n], nexts[n] = flat[at], flat[at + 1], flat[at + 2]
   if nexts[n] ~= '' then going_on[#going_on + 1] = ids[n] end
@@ -43,6 +43,7 @@ while at <= #flat do
   outcomes[n] = outcome
 end
 local raws = redis.call('HMGET', claims, unpack(ids))
+local records = #going_on > 0 and redis.call('HMGET', jobs, unpack(going_on)) or {}
 
 local function count(record, outcome)
   return counted(record, outcome == SUCCEEDED and 1 or 0, outcome == FAILED and 1 or 0, outcome == SKIPPED and 0 or 1)
@@ -50,40 +51,42 @@ end
 
 -- Records as this call leaves them, false for none: a job and its extra runs may end in one batch, in any order.
 local latest, any_extras = {}, next(extras) ~= nil
-local function record_of(id)
-  local record = latest[id]
-  if record == nil then record = redis.call('HGET', jobs, id) end
-  return record
+local function keep_record(id, record)
+  if any_extras then
+    latest[id] = record
+  elseif record then
+    set(jobs, id, record)
+  end
 end
 
 local left, unclaimed, ended = list_of(out, working), list_of(unset, claims), list_of(unset, jobs)
-local function finish(id, raw, next_due, outcome, extra, rest)
+local function finish(id, raw, next_due, record, outcome, extra, rest)
   left[#left + 1] = id
-  local record
   if next_due ~= '' then
-    record = record_of(id)
+    if latest[id] ~= nil then record = latest[id] end
     if record then record = count(record, outcome) else next_due = '' end
   elseif extra then
     local parent = parent_of(id)
-    local of = record_of(parent)
+    local of = latest[parent]
+    if of == nil then of = redis.call('HGET', jobs, parent) end
     if of then latest[parent] = count(of, outcome) end
   end
   if string.byte(raw, 23) > 0 then
     local verdict, put = obeyed(id, read_claim(raw), record or latest[id] or nil, tonumber(next_due) or 0, true)
     if verdict then
-      latest[id] = put or false
+      keep_record(id, put or false)
       return
     end
     record = put
   end
   if next_due ~= '' then
-    latest[id] = record
+    keep_record(id, record)
     unclaimed[#unclaimed + 1] = id
     enter(waiting, next_due, id)
     if rest and rest[3] ~= '' then set(errors, id, rest[3]) end
     return
   end
-  if any_extras then latest[id] = false end
+  keep_record(id, false)
   if rest then
     end_job(id, rest[1], outcome, rest[2])
   else
@@ -93,12 +96,17 @@ local function finish(id, raw, next_due, outcome, extra, rest)
   end
 end
 
+local seen = 0
 for i = 1, n do
-  local id, raw, outcome = ids[i], raws[i], outcomes[i]
+  local id, raw, outcome, record = ids[i], raws[i], outcomes[i], nil
+  if nexts[i] ~= '' then
+    seen = seen + 1
+    record = records[seen]
+  end
   -- Held: the token is this one and so is the owner.
   if raw and string.sub(raw, 1, 8) == tokens[i]
     and (string.sub(raw, 23) == plain_owner or read_claim(raw).owner == owner) then
-    finish(id, raw, nexts[i], outcome, extras[i], more[i])
+    finish(id, raw, nexts[i], record, outcome, extras[i], more[i])
     tally[outcome] = tally[outcome] + 1
     told[#told + 1] = id
     ends[#ends + 1] = string.sub(raw, 9, 20)

@@ -30,14 +30,12 @@ end
 -- Claims of runs that were never claimed before differ in their due only.
 local before_due = struct.pack('>I8', token)
 local after_due = struct.pack('>I4I2BBc0', 1, 0, 0, #owner, owner)
-local firsts = {}
+local last_score, last_claim
 local function first_claim(score)
-  local claim = firsts[score]
-  if not claim then
-    claim = before_due .. struct.pack('>I8', tonumber(score)) .. after_due
-    firsts[score] = claim
+  if score ~= last_score then
+    last_score, last_claim = score, before_due .. struct.pack('>I8', tonumber(score)) .. after_due
   end
-  return claim
+  return last_claim
 end
 
 local function next_claim(raw)
@@ -83,7 +81,8 @@ local function take(zset, ids, scores, most)
   local widest = tonumber(redis.call('HGET', meta, 'widest') or 0)
   local step = math.max(1, math.min(1000, math.floor(LARGEST / math.max(widest, 1))))
   local left, entered, claimed = list_of(out, zset), list_of(into, working), list_of(fields, claims)
-  local n, pairs_n = #taken, #entered
+  -- Loops count in locals: `#` of a long table is a search.
+  local n, left_n, entered_n, claimed_n = #taken, #left, #entered, #claimed
   for first = 1, #ids, step do
     if bytes >= LARGEST then return end
     local to = math.min(first + step - 1, #ids)
@@ -94,18 +93,20 @@ local function take(zset, ids, scores, most)
       local id, record, raw = ids[i], records[i - first + 1], raws[i - first + 1]
       local suspect = raw and is_suspect(raw)
       if not understood(record) then
-        if zset == waiting then park_due(id, scores[i], record, raw) end
+        if zset == waiting then
+          park_due(id, scores[i], record, raw)
+          left_n, claimed_n = #left, #claimed
+        end
       elseif suspect and suspects_left < 1 then
         held_back = held_back + 1
       else
         if suspect then suspects_left = suspects_left - 1 end
         local claim = raw and next_claim(raw) or first_claim(scores[i])
-        left[#left + 1] = id
-        entered[pairs_n + 1], entered[pairs_n + 2] = deadline_of(record), id
-        claimed[#claimed + 1] = id
-        claimed[#claimed + 1] = claim
-        pairs_n = pairs_n + 2
-        n = n + 1
+        n, left_n = n + 1, left_n + 1
+        left[left_n] = id
+        entered[entered_n + 1], entered[entered_n + 2] = deadline_of(record), id
+        claimed[claimed_n + 1], claimed[claimed_n + 2] = id, claim
+        entered_n, claimed_n = entered_n + 2, claimed_n + 2
         taken[n], all_records[n], all_claims[n] = id, record, claim
         bytes = bytes + #record
       end

@@ -1,0 +1,42 @@
+"""Connections that send at once.
+
+redis-py gives each write a task of its own, for its timeout; that task begins a turn of the event loop later. Under
+load a turn is milliseconds, in which the server would wait for what is ready to be sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from redis.asyncio import Connection, SSLConnection, UnixDomainSocketConnection
+
+
+class _Prompt:
+    """What the socket takes at once is sent at once; for the rest redis-py waits as ever."""
+
+    is_connected: bool
+    _writer: Any
+
+    async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
+        if self.is_connected and not isinstance(command, str) and not self._unsent():
+            self._writer.writelines([command] if isinstance(command, bytes) else command)
+            if not self._unsent():
+                return
+            command = []
+        await super().send_packed_command(command, check_health)  # type: ignore[misc]
+
+    def _unsent(self) -> int:
+        return int(self._writer.transport.get_write_buffer_size())
+
+
+class PromptConnection(_Prompt, Connection):
+    pass
+
+
+class PromptTlsConnection(_Prompt, SSLConnection):
+    pass
+
+
+class PromptUnixConnection(_Prompt, UnixDomainSocketConnection):
+    pass

@@ -1,0 +1,48 @@
+"""What is ready to be sent is sent at once; what the socket does not take is waited for, within the timeout."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from tocsin.store.prompt import PromptConnection
+
+
+async def test_a_command_is_sent_without_another_turn_of_the_event_loop(valkey):
+    connection = PromptConnection(host="127.0.0.1", port=valkey.port, socket_timeout=5)
+    await connection.connect()
+    sending = connection.send_packed_command(connection.pack_command("PING"))
+    with pytest.raises(StopIteration):
+        sending.send(None)
+    assert await connection.read_response() == b"PONG"
+    await connection.disconnect()
+
+
+async def test_a_peer_that_does_not_read_is_given_up_after_the_timeout():
+    accepted: list[asyncio.StreamWriter] = []
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.pause_reading()
+        accepted.append(writer)
+
+    server = await asyncio.start_server(deaf, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    connection = PromptConnection(host="127.0.0.1", port=port, socket_timeout=0.05, protocol=2, driver_info=None)
+    await connection.connect()
+    with pytest.raises(RedisTimeoutError, match="writing"):
+        await connection.send_packed_command([bytes(64 * 1024 * 1024)])
+    assert not connection.is_connected
+    for writer in accepted:
+        writer.close()
+    server.close()
+
+
+async def test_what_did_not_go_at_once_is_sent_in_order(valkey):
+    connection = PromptConnection(host="127.0.0.1", port=valkey.port, socket_timeout=20)
+    await connection.connect()
+    value = bytes(8 * 1024 * 1024)
+    await connection.send_packed_command(connection.pack_commands([("SET", "large", value), ("STRLEN", "large")]))
+    assert [await connection.read_response() for _ in range(2)] == [b"OK", len(value)]
+    await connection.disconnect()
