@@ -41,7 +41,7 @@ class Job:
     definition: Definition
     version: int
     stage: str
-    # Not before in `waiting`, the deadline in `working`, since when elsewhere.
+    # Not before in `waiting` and `paused`, the deadline in `working`, since when elsewhere.
     score: int
     due: int
     attempt: int = 1
@@ -121,8 +121,7 @@ class Model:
         if keeps and job.stage != "parked":
             return CHANGED
         job.fresh(job.due if keeps else due)
-        if job.stage != "paused":
-            job.move("waiting", job.due)
+        job.move("paused" if job.stage == "paused" else "waiting", job.due)
         return CHANGED
 
     def delete(self, member: str, only: str) -> str:
@@ -146,7 +145,7 @@ class Model:
         if job.stage == "working":
             job.pausing = True
             return 2
-        job.move("paused", now)
+        job.move("paused", job.score if job.stage == "waiting" else job.due)
         return 1
 
     def resume(self, member: str, expected: int, due: int) -> int:
@@ -157,9 +156,11 @@ class Model:
             if expected and job.version != expected:
                 return 4
             self.calls += 1
-            if due not in (0, job.due):
+            if due in (0, job.due):
+                job.move("waiting", job.score)
+            else:
                 job.fresh(due)
-            job.move("waiting", due or job.due)
+                job.move("waiting", due)
             return 1
         if job.stage == "working" and job.pausing:
             self.calls += 1
@@ -251,7 +252,7 @@ class Model:
             job.count(outcome)
         elif parent is not None:
             parent.count(outcome)
-        if self._obeyed(now, member, next_due, ended=True):
+        if self._obeyed(member, next_due, ended=True):
             return
         if not next_due:
             self._end(now, member, keep, outcome)
@@ -264,15 +265,16 @@ class Model:
         job.attempts += 1
         job.attempt += 1
         keep = job.definition.keep
-        if self._obeyed(now, member, 0, ended=False):
+        not_before = now if job.cancelled else now + delay
+        if self._obeyed(member, 0, ended=False, not_before=not_before):
             return
         if job.cancelled and not job.definition.recurring:
             self._end(now, member, keep, CANCELLED)
             return
-        job.move("waiting", now if job.cancelled else now + delay)
+        job.move("waiting", not_before)
 
     def release(self, now: int, member: str) -> None:
-        if not self._obeyed(now, member, 0, ended=False):
+        if not self._obeyed(member, 0, ended=False):
             job = self.jobs[member]
             job.move("waiting", job.due)
 
@@ -284,7 +286,7 @@ class Model:
         job = self.jobs[member]
         keep = job.definition.keep
         job.count(FAILED)
-        if self._obeyed(now, member, 0, ended=True):
+        if self._obeyed(member, 0, ended=True):
             return
         if job.cancelled:
             self._end(now, member, keep, CANCELLED)
@@ -294,7 +296,7 @@ class Model:
     def park(self, now: int, member: str) -> None:
         job = self.jobs[member]
         edited = job.wish is not None
-        if self._obeyed(now, member, 0, ended=False):
+        if self._obeyed(member, 0, ended=False):
             return
         if edited:
             # What could not be read is there no more.
@@ -310,7 +312,7 @@ class Model:
     def forget(self, now: int) -> None:
         self.done = {member: kept for member, kept in self.done.items() if kept[0] > now}
 
-    def _obeyed(self, now: int, member: str, next_due: int, ended: bool) -> bool:
+    def _obeyed(self, member: str, next_due: int, ended: bool, not_before: int = 0) -> bool:
         """What a person asked for during the run goes before what the worker wants."""
         job = self.jobs[member]
         if job.removing:
@@ -324,7 +326,7 @@ class Model:
         if job.pausing and not over:
             if due:
                 job.fresh(due)
-            job.move("paused", now)
+            job.move("paused", due or not_before or job.due)
             return True
         if wish is not None and wish.due:
             job.fresh(due)

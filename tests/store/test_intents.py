@@ -93,6 +93,9 @@ async def test_a_run_paused_before_its_end_goes_on_where_it_was(line: Line, end:
     await line.pause("a")
     await ENDS[end](line, claim)
     assert (await line.resume("a")) == 1
+    if end == "retry":
+        assert await line.claim(line.other) == []
+        line.clock.advance("1m")
     again = await line.take("a", line.other)
     assert again.due == claim.due
     assert again.attempt == (2 if end == "retry" else 1)

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from tocsin.store.prompt import PromptConnection
+from tocsin.store.prompt import PromptConnection, PromptUnixConnection
 
 
 async def test_a_command_is_sent_without_another_turn_of_the_event_loop(valkey):
-    connection = PromptConnection(host="127.0.0.1", port=valkey.port, socket_timeout=5)
+    connection = PromptUnixConnection(path=str(valkey.socket), socket_timeout=5)
     await connection.connect()
     sending = connection.send_packed_command(connection.pack_command("PING"))
     with pytest.raises(StopIteration):
@@ -40,7 +40,7 @@ async def test_a_peer_that_does_not_read_is_given_up_after_the_timeout():
 
 
 async def test_what_did_not_go_at_once_is_sent_in_order(valkey):
-    connection = PromptConnection(host="127.0.0.1", port=valkey.port, socket_timeout=20)
+    connection = PromptUnixConnection(path=str(valkey.socket), socket_timeout=20)
     await connection.connect()
     value = bytes(8 * 1024 * 1024)
     await connection.send_packed_command(connection.pack_commands([("SET", "large", value), ("STRLEN", "large")]))

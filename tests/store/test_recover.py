@@ -197,9 +197,6 @@ class TestPaused:
         await line.resume("a")
         assert (await line.take("a")).attempt == 2
 
-    @pytest.mark.xfail(
-        strict=True, reason="job_pause.lua forgets the not before of a retry: job_resume knows its due only"
-    )
     async def test_a_retry_that_was_paused_still_waits_for_its_backoff(self, line: Line):
         await line.put("a")
         await line.retry(await line.take("a"), delay=60_000)

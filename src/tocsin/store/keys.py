@@ -8,7 +8,7 @@ waiting   ZSET    id -> not before, epoch ms
 working   ZSET    id -> deadline ms
 claims    HASH    id -> claim (lua/lib/claims.lua), from the first claim to the end of the run
 sessions  HASH    session -> seq, time, answer of its last call
-paused    ZSET    id -> since ms
+paused    ZSET    id -> not before ms
 parked    ZSET    id -> digest of its handler, by which a worker that knows it finds it; 0 if it cannot be read
 dead      ZSET    id -> since ms
 errors    HASH    id -> last failure

@@ -2,7 +2,7 @@
 -- KEYS   jobs      HASH    id -> record
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
---        paused    ZSET    id -> since ms
+--        paused    ZSET    id -> not before ms
 --        parked    ZSET    id -> handler digest, 0 if unreadable
 --        dead      ZSET    id -> since ms
 --        claims    HASH    id -> claim

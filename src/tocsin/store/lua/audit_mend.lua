@@ -6,7 +6,7 @@
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
---        paused    ZSET    id -> since ms
+--        paused    ZSET    id -> not before ms
 --        parked    ZSET    id -> handler digest, 0 if unreadable
 --        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure

@@ -5,7 +5,7 @@
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
---        paused    ZSET    id -> since ms
+--        paused    ZSET    id -> not before ms
 --        parked    ZSET    id -> handler digest, 0 if unreadable
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms

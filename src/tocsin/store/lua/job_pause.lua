@@ -5,7 +5,7 @@
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
---        paused    ZSET    id -> since ms
+--        paused    ZSET    id -> not before ms
 --        parked    ZSET    id -> handler digest, 0 if unreadable
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id
@@ -18,7 +18,7 @@ local stage = score and waiting or (redis.call('ZSCORE', parked, id) and parked)
 local code
 if stage then
   leave(stage, id)
-  enter(paused, now, id)
+  enter(paused, score or (raw and string.format('%.0f', read_claim(raw).due) or now), id)
   if not raw then set(claims, id, write_claim(fresh_claim(tonumber(score or now)))) end
   code = 1
 elseif raw and redis.call('ZSCORE', working, id) then

@@ -5,7 +5,7 @@
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
---        paused    ZSET    id -> since ms
+--        paused    ZSET    id -> not before ms
 --        parked    ZSET    id -> handler digest, 0 if unreadable
 --        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
@@ -26,7 +26,7 @@ for at = 1, #flat, 6 do ids[#ids + 1] = flat[at] end
 local stored = redis.call('HMGET', jobs, unpack(ids))
 local remembered = redis.call('ZCARD', done) > 0 and redis.call('ZMSCORE', done, unpack(ids)) or {}
 
-local puts, lines, unclaims, sets, leaves, forgets = {}, {}, {}, {}, {}, {}
+local puts, lines, unclaims, sets, leaves, forgets, aside = {}, {}, {}, {}, {}, {}, {}
 local codes, earliest, widest, fresh = {}, nil, 0, 0
 
 local function line_up(due, id)
@@ -59,6 +59,8 @@ local function change(id, record, due, stage, keeps_due)
   if stage == paused then
     sets[#sets + 1] = id
     sets[#sets + 1] = write_claim(fresh_claim(due))
+    aside[#aside + 1] = due
+    aside[#aside + 1] = id
     return
   end
   if stage and stage ~= waiting then leaves[#leaves + 1] = {stage, id} end
@@ -138,6 +140,7 @@ if #forgets > 0 then
   redis.call('HDEL', results, unpack(forgets))
 end
 if #lines > 0 then redis.call('ZADD', waiting, unpack(lines)) end
+if #aside > 0 then redis.call('ZADD', paused, unpack(aside)) end
 if widest > tonumber(redis.call('HGET', meta, 'widest') or 0) then redis.call('HSET', meta, 'widest', widest) end
 if fresh > 0 then redis.call('HINCRBY', meta, 'put', fresh) end
 return commit(reply, 'put', ids)

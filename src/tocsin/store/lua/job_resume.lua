@@ -5,7 +5,7 @@
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
---        paused    ZSET    id -> since ms
+--        paused    ZSET    id -> not before ms
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id, expected version, due (0: its own)
 -- RETURN {1, code, head}: 0 no such job, 1 resumed, 2 will not be paused when its run ends, 3 was not paused,
@@ -16,16 +16,19 @@ local record = redis.call('HGET', jobs, id)
 if not record then return unchanged({1, 0, -1}) end
 local raw = redis.call('HGET', claims, id)
 local code, line = 3, -1
-if redis.call('ZSCORE', paused, id) then
+local not_before = redis.call('ZSCORE', paused, id)
+if not_before then
   if tonumber(expected_version) > 0 and readable(record) and version_of(record) ~= tonumber(expected_version) then
     return unchanged({1, 4, -1})
   end
   local claim = raw and read_claim(raw) or fresh_claim(now)
   line = tonumber(due)
-  if line == 0 then line = claim.due end
+  local anew = line > 0 and line ~= claim.due
+  -- Its own time: that of its run, or where a retry waits, the end of its backoff.
+  if not anew then line = tonumber(not_before) end
   leave(paused, id)
   enter(waiting, line, id)
-  if line ~= claim.due or is_plain(claim) then drop(claims, id) end
+  if anew or (is_plain(claim) and line == claim.due) then drop(claims, id) end
   code = 1
 elseif raw and redis.call('ZSCORE', working, id) then
   local claim = read_claim(raw)

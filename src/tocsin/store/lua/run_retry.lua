@@ -5,7 +5,7 @@
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
---        paused    ZSET    id -> since ms
+--        paused    ZSET    id -> not before ms
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
@@ -24,15 +24,16 @@ local function retry(id, claim, delay, err)
   if not record then return end_job(id, 0) end
   record = counted(record, 0, 0, 1)
   claim.attempt = claim.attempt + 1
-  local verdict, put = obeyed(id, claim, record, 0, false)
+  -- A cancelled run of a recurring job comes back at once: the worker that gets it plans the next one.
+  local not_before = has(claim.intent, CANCEL) and now or now + delay
+  local verdict, put = obeyed(id, claim, record, 0, false, not_before)
   if verdict then return end
   if has(claim.intent, CANCEL) and not is_recurring(record) then
     return end_job(id, keep_of(record), CANCELLED, '')
   end
   set(jobs, id, put)
   set(errors, id, err)
-  -- A cancelled run of a recurring job comes back at once: the worker that gets it plans the next one.
-  go_back(id, claim, has(claim.intent, CANCEL) and now or now + delay)
+  go_back(id, claim, not_before)
 end
 
 for i, id in ipairs(ids) do

@@ -37,9 +37,10 @@ local function forget()
 end
 
 -- Obeys a remove, put or pause that was asked for while the job was working, and says which, with the record it left.
--- `record` is the job's record if the caller has read it, `next_due` 0 where the run keeps its due and attempt.
+-- `record` is the job's record if the caller has read it, `next_due` 0 where the run keeps its due and attempt;
+-- `not_before` is when that run may go on, if not at its due time.
 -- With no such intent, or an edit that leaves the run alone: nil, and the record as it should be stored.
-local function obeyed(id, claim, record, next_due, ended)
+local function obeyed(id, claim, record, next_due, ended, not_before)
   local intent, due = claim.intent, next_due
   if has(intent, REMOVE) then
     end_job(id, 0)
@@ -53,7 +54,7 @@ local function obeyed(id, claim, record, next_due, ended)
   end
   if has(intent, PAUSE) and not (ended and due == 0) then
     set(claims, id, write_claim(due > 0 and fresh_claim(due) or let_go(claim)))
-    enter(paused, now, id)
+    enter(paused, due > 0 and due or not_before or claim.due, id)
     if record then set(jobs, id, record) end
     return 'paused', record
   end
