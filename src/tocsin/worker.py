@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import structlog
@@ -22,21 +22,24 @@ from tocsin.engine.loop import Part, end, repeat
 from tocsin.engine.pool import Pool
 from tocsin.engine.refer import Referrer
 from tocsin.engine.sweep import Sweep
+from tocsin.engine.timetable import Timetable
 from tocsin.engine.unit import Lane, Unit
 from tocsin.model.clock import monotonic, wall_ms
 from tocsin.model.codec import decode_header
 from tocsin.model.durations import ceil_ms, moment
 from tocsin.model.errors import StoreError
-from tocsin.model.job import Spec
+from tocsin.model.job import AGENTS_QUEUE, Spec
 from tocsin.model.run import Claim, Run
 from tocsin.store.fleet import About, Beat, Ear, Fleet, Pulse, Ringer
-from tocsin.store.jobs import Jobs
+from tocsin.store.jobs import Jobs, Put
 from tocsin.store.runs import Runs
 from tocsin.store.store import OpenQueue, Store
 from tocsin.targets.processes import Processes
 from tocsin.targets.python import target_for
 from tocsin.targets.threads import Threads
+from tocsin.upkeep.ownership import Ownership
 from tocsin.upkeep.reaper import Reaper
+from tocsin.upkeep.reconcile import Reconciler, Rules
 
 log = structlog.get_logger("tocsin.worker")
 
@@ -54,6 +57,9 @@ class Settings(Struct, frozen=True):
     poll_s: float = 1.0
     beat_s: float = BEAT_S
     ttl_s: float = TTL_S
+    # Which agents are this worker's to run, and how their registration is kept true.
+    owns: Callable[[str], bool] = Ownership()
+    reconcile: Rules = Rules()
 
 
 class Stats(Struct, frozen=True):
@@ -79,14 +85,14 @@ class Worker:
         queues: list[OpenQueue],
         catalog: Catalog,
         settings: Settings | None = None,
-        on_change: Callable[[], Awaitable[None]] | None = None,
+        agents: Callable[[], Mapping[str, Put]] = dict,
     ) -> None:
         self.settings = settings or Settings()
         self._store = store
         self._clock = store.clock
         self.catalog = catalog.copy()
         self._queues = queues
-        self._on_change = on_change
+        self._agents = agents
         self._host = socket.gethostname()
         self._started = wall_ms()
         self._incarnation = 0
@@ -105,6 +111,7 @@ class Worker:
             prefix = store.keys.prefix
             handler.deliver_by(target_for(handler, self._make_run, prefix, self._threads, self._processes))
         self.lanes = {queue.name: Lane(queue) for queue in self._queues}
+        self.reconciler = self._claim_agents_by_id()
         self._new_incarnation()
         self.ear = Ear(store, self.name, list(self.lanes))
         self.finisher = Finisher(store, lambda: self.runs, clock, self._lost_claim, lambda: self.fetcher.wake.set())
@@ -120,6 +127,29 @@ class Worker:
             store, self._fleet, lambda: self.runs, self._queues, clock, self._look_again,
             self.settings.ttl_s, self.settings.beat_s,
         )  # fmt: skip
+
+    def _claim_agents_by_id(self) -> Reconciler | None:
+        """Agents are claimed by those that declare and own them, so their lane has a timetable."""
+        lane = self.lanes.get(AGENTS_QUEUE)
+        if lane is None:
+            return None
+        timetable = lane.timetable = Timetable()
+
+        def own(members: Iterable[str]) -> None:
+            timetable.own(members)
+            self.fetcher.wake.set()
+
+        settings = self.settings
+        return Reconciler(
+            self._store,
+            lane.queue,
+            self._agents,
+            settings.owns,
+            own,
+            self._clock,
+            self._ringer.ring,
+            settings.reconcile,
+        )
 
     def _new_incarnation(self) -> None:
         """A name under which nothing was ever claimed: after a burial the old one's runs belong to others."""
@@ -171,6 +201,8 @@ class Worker:
             self._run(self.finisher, self._stopped, f"finish {turn}")
         for part in (self.sweep, self.reaper, self.referrer):
             self._run(part, self._stopped)
+        if self.reconciler is not None:
+            self._run(self.reconciler, self._quiet)
         log.info(
             "worker started",
             worker=self.name,
@@ -329,8 +361,8 @@ class Worker:
 
     def _declare_again(self) -> None:
         """The server was emptied or replaced, or may have been: what the program registers is to be there."""
-        if self._on_change is not None:
-            self._tasks["changed"] = asyncio.ensure_future(self._on_change())
+        if self.reconciler is not None:
+            self.reconciler.start_over()
 
     def _lost_claim(self, member: str) -> None:
         log.warning(

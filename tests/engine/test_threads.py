@@ -185,7 +185,7 @@ async def test_a_thread_that_looks_at_cancelled_ends_and_is_tried_again(tocsin_a
     worker = await make_worker(start=True, beat_s=0.05)
     await eventually(begun.is_set, "it runs")
     tocsin_clock.advance("31s")
-    await eventually(lambda: worker.stats().ran == 1, "the first attempt has ended")
+    await eventually(lambda: worker.stats().ran >= 1, "the first attempt has ended")
     assert await handle.result("10s") == "done"
     assert attempts == [1, 2]
 

@@ -6,9 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from datetime import datetime
 from typing import Any, Literal
 
-from msgspec.structs import replace
-
-from tocsin.app import options
+from tocsin.app import agents, options
 from tocsin.app.bulk import Bulk
 from tocsin.app.handle import Handle
 from tocsin.app.lookup import Wanted
@@ -22,9 +20,11 @@ from tocsin.model.ids import check_job_id, extra_member, new_id, parse_run_id
 from tocsin.model.job import AGENTS_QUEUE, Job, Retry, Stage, Trigger
 from tocsin.model.run import Claim, Run
 from tocsin.store.events import PastRun
-from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, UPDATE, Put, record_of
+from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, Put, record_of
 from tocsin.store.store import OpenQueue
 from tocsin.triggers.recurrence import next_from, occurrences, upcoming
+from tocsin.upkeep.ownership import Ownership
+from tocsin.upkeep.reconcile import Reconciler, Rules
 from tocsin.worker import GRACE_S, Settings, Worker
 
 
@@ -133,13 +133,11 @@ class Tocsin(Opening):
     async def register_agents(self) -> None:
         """Put the agents of this program, new ones for now; those that are there keep their due time."""
         where = await self.store.open_queue(self._registry.queues[AGENTS_QUEUE])
-        for agent in self._registry.agents.values():
-            rules = options.policy(error_interval=agent.error_interval, agent=True)
-            planned = options.plan(agent.handler, (), {}, trigger=agent.every, policy=rules)
-            put = options.recurring(planned, agent.handler.name, self._now(), UPDATE)
-            if await self._jobs.get(where, put.member) is None:
-                put = replace(put, due=0)
-            await self._put(where, put)
+        clock, ring = self.store.clock, self._ringer.ring
+        await Reconciler(self.store, where, self._agents, Ownership(), lambda _: None, clock, ring, Rules()).step()
+
+    def _agents(self) -> dict[str, Put]:
+        return agents.declared(self._registry, self._now())
 
     async def _put(self, where: OpenQueue, put: Put) -> Handle:
         code, head = await self._jobs.put(where, put)
@@ -337,9 +335,10 @@ class Tocsin(Opening):
         if not self._registry.agents and queues is None:
             names.remove(AGENTS_QUEUE)
         opened = [await self.store.open_queue(self._registry.known_queue(name)) for name in names]
-        if AGENTS_QUEUE in names:
-            await self.register_agents()
-        return Worker(self.store, opened, self._registry.catalog, settings, on_change=self.register_agents)
+        worker = Worker(self.store, opened, self._registry.catalog, settings, self._agents)
+        if worker.reconciler is not None:
+            await worker.reconciler.step()
+        return worker
 
     async def work(
         self,

@@ -16,12 +16,15 @@ from tocsin.engine import decide
 from tocsin.engine.catalog import Catalog
 from tocsin.engine.finish import Ended, Finisher
 from tocsin.engine.pool import Pool
+from tocsin.engine.timetable import Timetable
 from tocsin.engine.unit import Lane, Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.errors import RecordUnreadable, StoreChanged, StoreError, StoreUnavailable
-from tocsin.model.job import Failure
+from tocsin.model.ids import EXTRA
+from tocsin.model.job import Failure, Stage
 from tocsin.model.run import Claim
+from tocsin.store.jobs import Jobs
 from tocsin.store.runs import Claimed, Runs, Wish
 from tocsin.store.store import LARGEST_BATCH, Store
 
@@ -33,6 +36,8 @@ QUICK_S = 0.05
 MOST_AHEAD = 4000
 # Of that, how much must be used up before more is fetched.
 REFILL = 0.25
+# How far down a line that is due a worker looks for extra runs of its jobs, in pages of a thousand.
+LOOK_PAGES = 4
 # Passes take turns, each with its own partitions: while the server claims for one, another's runs are handed out.
 PASSES = 3
 MOST_PER_PASS = 1000
@@ -62,6 +67,7 @@ class Fetcher:
         self.lanes = lanes
         self.claimed = 0
         self._store = store
+        self._jobs = Jobs(store)
         self._runs = runs
         self._catalog = catalog
         self._pool = pool
@@ -81,6 +87,9 @@ class Fetcher:
     async def step(self) -> float:
         self._poll_one_each()
         now = self._clock.server_ms()
+        for lane in self.lanes:
+            if lane.timetable is not None:
+                await self._look_up(lane, lane.timetable, now)
         due = {lane: partitions for lane in self.lanes if (partitions := self._due(lane, now))}
         if not due:
             return self._rest(now)
@@ -168,6 +177,8 @@ class Fetcher:
     def _wishes(self, lane: Lane, due: list[int], units: float) -> list[tuple[Lane, Wish]]:
         """As many from each partition as are known to be due there; equal parts where that is not known."""
         room = int(min(units, MOST_PER_PASS))
+        if lane.timetable is not None:
+            return self._own_wishes(lane, lane.timetable, room)
         equal = max(1, room // len(due))
         wishes: list[tuple[Lane, Wish]] = []
         for partition in due:
@@ -178,6 +189,30 @@ class Fetcher:
             lane.start = partition + 1
             room -= limit
         return wishes
+
+    def _own_wishes(self, lane: Lane, timetable: Timetable, room: int) -> list[tuple[Lane, Wish]]:
+        """By ids. The agents' queue has one partition."""
+        members = timetable.take(self._clock.server_ms(), room)
+        return [(lane, Wish(lane.queue, 0, len(members), members, suspects=0))] if members else []
+
+    async def _look_up(self, lane: Lane, timetable: Timetable, now: float) -> None:
+        """When the lane has work next. What rang may be an extra run of one of our jobs, under an id of its own."""
+        if timetable.curious and (lane.name, 0) not in self._asked:
+            timetable.curious = False
+            await self._find_extras(lane, timetable, now)
+        lane.next_due[0] = timetable.soonest()
+
+    async def _find_extras(self, lane: Lane, timetable: Timetable, now: float) -> None:
+        after: tuple[float, bytes] | None = None
+        for _ in range(LOOK_PAGES):
+            page = await self._jobs.page(lane.queue, 0, Stage.WAITING, after, LARGEST_BATCH)
+            for member, score in page:
+                name = member.decode()
+                if EXTRA in name and score <= now and name in timetable:
+                    timetable.expect(name, score)
+            if len(page) < LARGEST_BATCH or page[-1][1] > now:
+                return
+            after = (page[-1][1], page[-1][0])
 
     def _hand_on(self, due: dict[Lane, list[int]]) -> None:
         """No permit for what is due: tell an idle worker, once per due time."""
@@ -196,6 +231,8 @@ class Fetcher:
         away: StoreUnavailable | None = None
         rest = 0.0
         for (lane, wish), answer in zip(wishes, answers, strict=True):
+            if lane.timetable is not None and (isinstance(answer, StoreError) or answer.lease_over):
+                lane.timetable.put_back(wish.members)
             if isinstance(answer, StoreUnavailable):
                 away = answer
             elif isinstance(answer, StoreChanged):
@@ -207,7 +244,7 @@ class Fetcher:
             elif answer.lease_over:
                 rest = 0.1
             else:
-                self._learn(lane, wish.partition, answer)
+                self._learn(lane, wish, answer)
                 self._collect(lane, answer, units, batches)
         if units:
             self.claimed += len(units)
@@ -217,8 +254,15 @@ class Fetcher:
             raise away
         return rest
 
-    def _learn(self, lane: Lane, partition: int, answer: Claimed) -> None:
+    def _learn(self, lane: Lane, wish: Wish, answer: Claimed) -> None:
+        partition = wish.partition
         next_due = answer.next_due if answer.next_due >= 0 else math.inf
+        if lane.timetable is not None:
+            claimed = {claim.member for claim in answer.claims}
+            lane.timetable.learn(answer.members, answer.dues, claimed, answer.now)
+            if answer.members and answer.members != wish.members:
+                lane.timetable.put_back(wish.members)
+            next_due = lane.timetable.soonest()
         lane.learn(partition, next_due, answer.now, len(answer.claims))
         lane.left[partition] = answer.left
         if answer.parked:

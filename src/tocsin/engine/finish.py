@@ -151,6 +151,8 @@ class Finisher:
             for partitions in lane.unsent.values():
                 for items in partitions:
                     items.clear()
+            if lane.timetable is not None:
+                lane.timetable.forget_plans()
         self._unsent.clear()
 
     async def step(self) -> float:
@@ -185,13 +187,16 @@ class Finisher:
     def _answered(self, key: tuple[str, int, str], lane: Lane, answer: list[Any] | StoreError) -> None:
         # A new incarnation may have forgotten it meanwhile.
         self._unanswered.pop(key, None)
+        if lane.timetable is not None:
+            lane.timetable.answered(key[2])
+            self._on_due()
         if isinstance(answer, StoreError):
             log.error("outcomes refused by the server", partition=key, error=str(answer))
             return
         for member in answer[1]:
             self.lost += 1
             self._on_lost(member.decode(errors="replace"))
-        if answer[2] >= 0 and lane.expect(key[1], answer[2]):
+        if answer[2] >= 0 and lane.timetable is None and lane.expect(key[1], answer[2]):
             self._on_due()
 
     def _prepare(self) -> None:
@@ -210,6 +215,8 @@ class Finisher:
         if key not in self._unanswered:
             self._unanswered[key] = (lane, self._runs().settle(key[2], lane.queue, key[1], items[:LARGEST_BATCH]))
             del items[:LARGEST_BATCH]
+            if lane.timetable is not None:
+                lane.timetable.sent(key[2], LARGEST_BATCH)
         return bool(items)
 
     def _decide_all(self) -> None:
@@ -217,44 +224,49 @@ class Finisher:
         waiting, unsent = self.waiting, self._unsent
         for _ in range(len(waiting)):
             ended = waiting.popleft()
-            verb, item = self._settled(ended, now)
-            ended.lane.unsent[verb][ended.claim.partition].append(item)
-            unsent.add(ended.lane)
+            verb, item, due = self._settled(ended, now)
+            lane = ended.lane
+            lane.unsent[verb][ended.claim.partition].append(item)
+            if lane.timetable is not None:
+                lane.timetable.plan(verb, ended.claim.member, due)
+            unsent.add(lane)
 
-    def _settled(self, ended: Ended, now: Millis) -> tuple[str, Item]:
+    def _settled(self, ended: Ended, now: Millis) -> tuple[str, Item, Millis]:
+        """The verb, its item, and when the job waits for then; 0 if it does not, or nobody can tell."""
         claim, how = ended.claim, ended.how
         recurring = claim.record[1] & codec.RECURRING != 0
         spec = ended.spec
         if how == "succeeded" and spec is not None:
             if not recurring:
                 if claim.record[9:13] == _NOT_KEPT:
-                    return "finish", finish_item(claim, 0, SUCCEEDED)
+                    return "finish", finish_item(claim, 0, SUCCEEDED), 0
                 result = b"" if ended.result is None else _result(ended.result, spec)
-                return "finish", finish_item(claim, 0, SUCCEEDED, keep_of(claim.record), result)
+                return "finish", finish_item(claim, 0, SUCCEEDED, keep_of(claim.record), result), 0
             decision = decide.after_success(claim, spec, recurring, now)
         elif how == "released":
-            return "release", release_item(claim)
+            return "release", release_item(claim), claim.due
         elif how == "parked" or spec is None:
-            return "park", failed_item(claim, ended.error)
+            return "park", failed_item(claim, ended.error), 0
         elif how == "settled" and ended.decision is not None:
             decision = ended.decision
         elif how == "cancelled":
             decision = decide.after_cancel(claim, spec, recurring, now)
         else:
             decision = decide.after_failure(claim, spec, recurring, now, random.random())
-        return _item(claim, decision, ended.error)
+        return _item(claim, decision, ended.error, now)
 
 
-def _item(claim: Claim, decision: decide.Decision, error: bytes) -> tuple[str, Item]:
+def _item(claim: Claim, decision: decide.Decision, error: bytes, now: Millis) -> tuple[str, Item, Millis]:
     if isinstance(decision, decide.Finish):
         keep = 0 if decision.next_due else keep_of(claim.record)
         failure = error if decision.outcome == FAILED else b""
-        return "finish", finish_item(claim, decision.next_due, decision.outcome, keep, b"", failure)
+        item = finish_item(claim, decision.next_due, decision.outcome, keep, b"", failure)
+        return "finish", item, decision.next_due
     if isinstance(decision, decide.RetryIn):
-        return "retry", retry_item(claim, decision.delay, error)
+        return "retry", retry_item(claim, decision.delay, error), now + decision.delay
     if isinstance(decision, decide.Bury):
-        return "bury", failed_item(claim, error)
-    return "release", release_item(claim)
+        return "bury", failed_item(claim, error), 0
+    return "release", release_item(claim), claim.due
 
 
 def keep_of(record: bytes) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from tocsin.engine.catalog import UNKNOWN_S, Handler
+from tocsin.engine.timetable import Timetable
 from tocsin.model.job import Spec
 from tocsin.model.run import Claim, Run
 from tocsin.store.runs import VERBS, Item
@@ -18,8 +19,10 @@ PACE_MS = 8.0
 class Lane:
     """A queue as this worker serves it: when each partition has work next, on the server's clock in ms."""
 
-    def __init__(self, queue: OpenQueue) -> None:
+    def __init__(self, queue: OpenQueue, timetable: Timetable | None = None) -> None:
         self.queue = queue
+        # Which jobs to claim, by id, where this worker may not run all of them.
+        self.timetable = timetable
         self.name = queue.name
         # 0: ask now. Infinity: nothing known, a bell or the fallback poll will tell.
         self.next_due: list[float] = [0.0] * queue.partitions
@@ -50,6 +53,8 @@ class Lane:
     def hear(self, partition: int) -> None:
         self._rung.add(partition)
         self.next_due[partition] = 0.0
+        if self.timetable is not None:
+            self.timetable.doubt()
 
     def look(self, partition: int) -> None:
         """Something may be parked there that this worker knows."""

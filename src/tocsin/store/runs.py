@@ -42,6 +42,10 @@ class Claimed(msgspec.Struct, frozen=True):
     # How many more were due at that time.
     left: int = 0
     lease_over: bool = False
+    # Of a claim by ids: which they were (not those of the wish if an earlier call was repeated), and until when each
+    # waits, below 0 if it does not.
+    members: Sequence[str] = ()
+    dues: Sequence[Millis] = ()
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -107,7 +111,7 @@ class Runs:
     ) -> Claimed | StoreError:
         if isinstance(answer, StoreUnavailable):
             return answer
-        self._unanswered.pop((call.queue.name, call.partition), None)
+        asked = self._unanswered.pop((call.queue.name, call.partition), None)
         if isinstance(answer, StoreError):
             return answer
         made_at = now = int(answer[1])  # type: ignore[call-overload]
@@ -118,12 +122,13 @@ class Runs:
             self._store.clock.observe(now, sent, received)
         if answer[0] == LEASE_OVER:
             return Claimed([], now, -1, 0, lease_over=True)
-        _, _, token, ids, records, raws, next_due, parked, left = answer
+        _, _, token, ids, records, raws, next_due, parked, left, *dues = answer
         claims = [
             _claim(call, token, member, record, raw, made_at)  # type: ignore[arg-type]
             for member, record, raw in zip(ids, records, raws, strict=True)  # type: ignore[call-overload]
         ]
-        return Claimed(claims, now, int(next_due), int(parked), int(left))  # type: ignore[call-overload]
+        members = asked[0].members if asked and dues else ()
+        return Claimed(claims, now, int(next_due), int(parked), int(left), False, members, *dues)  # type: ignore
 
     def settle(self, verb: str, queue: OpenQueue, partition: int, items: Sequence[Item]) -> Call:
         """The call that ends at most 1000 claims of one partition; items as packed below."""

@@ -8,21 +8,18 @@
 --        parked    ZSET    id -> handler digest, 0 if unreadable
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, items: msgpack [id] * n, at most 1000
--- RETURN as run_claim; next is when the first of the named ones that wait is due
+-- RETURN as run_claim and one more, dues: until when each of the named ones waits now, -1 if it does not; next is the
+--        first of them; no dues from a paused queue
 -- USES   call, records, claims, moves, take
 local named = cmsgpack.unpack(items)
 
-local function next_due()
-  local soonest = -1
-  for _, score in ipairs(redis.call('ZMSCORE', waiting, unpack(named))) do
-    local due = score and tonumber(score)
-    if due and (soonest < 0 or due < soonest) then soonest = due end
-  end
-  return soonest
-end
-
 local function with_rest(reply)
-  reply[7], reply[9] = next_due(), 0
+  local soonest, dues = -1, {}
+  for i, score in ipairs(redis.call('ZMSCORE', waiting, unpack(named))) do
+    dues[i] = score and tonumber(score) or -1
+    if score and (soonest < 0 or dues[i] < soonest) then soonest = dues[i] end
+  end
+  reply[7], reply[9], reply[10] = soonest, 0, dues
   return reply
 end
 

@@ -1,0 +1,259 @@
+"""Registration and reconciliation: what is missing is added, what is there keeps its time, what is not ours stays."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tocsin import Every, Tocsin
+from tocsin.testing import run_until_idle
+from tocsin.upkeep.reconcile import PAGE, Reconciler, Rules
+
+AGENTS = "agents"
+
+
+def declare(app: Tocsin, *names: str, every: str = "30s", **options: object) -> None:
+    for name in names:
+
+        @app.agent(every=every, name=name, **options)
+        async def agent() -> None:
+            pass
+
+
+class Owner:
+    """A program's own sharding, which changes while it runs."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = set(names)
+
+    def __call__(self, name: str) -> bool:
+        if name == "broken":
+            raise RuntimeError("no such shard")
+        return name in self.names
+
+
+@pytest.fixture
+async def make(tocsin_app):
+    """A reconciler of the app's agents, and what it said was ours."""
+    where = await tocsin_app.store.open_queue(tocsin_app._registry.queues[AGENTS])
+    owned: list[list[str]] = []
+
+    def build(owns=lambda _: True, rules: Rules | None = None, clock=None) -> Reconciler:
+        made = Reconciler(
+            tocsin_app.store, where, tocsin_app._agents, owns, lambda names: owned.append(sorted(names)),
+            clock or tocsin_app.store.clock, lambda *_: None, rules or Rules(),
+        )  # fmt: skip
+        made.owned = owned
+        return made
+
+    return build
+
+
+async def due(app: Tocsin, name: str) -> int | None:
+    job = await app.get(name, queue=AGENTS)
+    return None if job is None else job.due_ms
+
+
+async def test_what_is_missing_is_registered_for_now(tocsin_app, tocsin_clock, make):
+    declare(tocsin_app, "a", "b")
+    reconciler = make()
+    assert await reconciler.step() == Rules().every_s
+    assert [await due(tocsin_app, name) for name in "ab"] == [tocsin_clock.ms] * 2
+    assert (reconciler.registered, reconciler.added) == (2, 2)
+
+
+async def test_new_agents_are_spread_over_the_jitter(tocsin_app, tocsin_clock, make):
+    declare(tocsin_app, *[f"a{n}" for n in range(200)])
+    await make(rules=Rules(jitter_s=60)).step()
+    dues = [await due(tocsin_app, f"a{n}") - tocsin_clock.ms for n in range(200)]
+    assert min(dues) >= 0
+    assert max(dues) <= 60_000
+    assert len({at // 10_000 for at in dues}) >= 5
+
+
+async def test_what_is_there_keeps_its_time_and_is_not_even_written(tocsin_app, tocsin_clock, make):
+    declare(tocsin_app, "a")
+    reconciler = make()
+    await reconciler.step()
+    first = await due(tocsin_app, "a")
+    version = (await tocsin_app.get("a")).version
+    tocsin_clock.advance("1h")
+    for _ in range(3):
+        await reconciler.step()
+    await make().step()
+    assert (await due(tocsin_app, "a"), (await tocsin_app.get("a")).version) == (first, version)
+
+
+async def test_one_that_was_removed_comes_back_and_one_that_is_paused_stays_paused(tocsin_app, make):
+    declare(tocsin_app, "a", "b")
+    reconciler = make()
+    await reconciler.step()
+    await tocsin_app.remove("a")
+    await tocsin_app.pause("b")
+    await reconciler.step()
+    assert (await tocsin_app.get("a")).stage == "waiting"
+    assert (await tocsin_app.get("b")).stage == "paused"
+    assert reconciler.added == 3
+
+
+async def test_another_definition_is_taken_over_once(tocsin_app, tocsin_clock, other_app, make):
+    declare(tocsin_app, "a", "b")
+    await make().step()
+    first = await due(tocsin_app, "a")
+    tocsin_clock.advance("10s")
+    declare(other_app, "a", error_interval="5m")
+    declare(other_app, "b", every="1m")
+    await other_app.worker()
+    assert await due(tocsin_app, "a") == first
+    job = await tocsin_app.get("b")
+    assert (job.trigger, job.due_ms) == (Every("1m"), tocsin_clock.ms + 60_000)
+
+
+async def test_what_is_no_longer_ours_is_given_up_here_and_stays_in_redis(tocsin_app, make):
+    declare(tocsin_app, "a", "b", "c")
+    owner = Owner("a", "b")
+    reconciler = make(owner)
+    await reconciler.step()
+    assert await due(tocsin_app, "c") is None
+    owner.names = {"b", "c"}
+    await reconciler.step()
+    assert reconciler.owned == [["a", "b"], ["b", "c"]]
+    assert None not in [await due(tocsin_app, name) for name in "abc"]
+
+
+async def test_one_on_which_the_sharding_fails_does_not_stop_the_others(tocsin_app, make):
+    declare(tocsin_app, "a", "broken", "c")
+    reconciler = make(Owner("a", "c"))
+    await reconciler.step()
+    assert reconciler.owned == [["a", "c"]]
+
+
+class Ticking:
+    """A monotonic clock on which every look takes a second."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def monotonic(self) -> float:
+        self.at += 1
+        return self.at
+
+
+async def test_a_round_that_is_longer_than_its_budget_goes_on_in_the_next_pass(tocsin_app, make):
+    names = [f"a{n:04d}" for n in range(2 * PAGE + 10)]
+    declare(tocsin_app, *names)
+    reconciler = make(rules=Rules(budget_s=1.0), clock=Ticking())
+    rests = [await reconciler.step() for _ in range(3)]
+    assert rests == [0.0, 0.0, Rules().every_s]
+    assert (reconciler.registered, reconciler.added) == (len(names), len(names))
+
+
+async def test_a_thousand_agents_take_a_few_calls(tocsin_app, make):
+    declare(tocsin_app, *[f"a{n}" for n in range(1000)])
+    client = tocsin_app.store.client
+    before = (await client.info("commandstats"))["cmdstat_evalsha"]["calls"]
+    reconciler = make()
+    await reconciler.step()
+    assert (await client.info("commandstats"))["cmdstat_evalsha"]["calls"] - before <= 4
+    assert reconciler.added == 1000
+
+
+async def test_after_the_server_was_emptied_all_are_registered_again(tocsin_app, make):
+    declare(tocsin_app, "a", "b")
+    reconciler = make()
+    await reconciler.step()
+    client = tocsin_app.store.client
+    async for key in client.scan_iter(f"{tocsin_app.store.keys.prefix}*"):
+        await client.delete(key)
+    await reconciler.step()
+    await reconciler.step()
+    assert None not in [await due(tocsin_app, name) for name in "ab"]
+
+
+async def test_the_head_of_the_line_may_be_full_of_what_a_worker_may_not_run(tocsin_app, tocsin_clock, make_worker):
+    ran: list[str] = []
+    for n in range(120):
+
+        @tocsin_app.agent(every="30s", name=f"agent-{n:03d}")
+        async def agent(run):
+            ran.append(run.job_id)
+
+    await tocsin_app.register_agents()
+    tocsin_clock.advance("1s")
+    mine = {f"agent-{n:03d}" for n in range(110, 120)}
+    worker = await make_worker(owns=mine.__contains__, concurrency=3)
+    await run_until_idle_by_hand(worker)
+    assert sorted(ran) == sorted(mine)
+
+
+async def test_two_shards_run_every_agent_once_and_a_change_of_shards_takes_effect_without_a_restart(
+    tocsin_app, tocsin_clock, make_worker
+):
+    ran: list[str] = []
+    names = [f"agent-{n}" for n in range(20)]
+    for name in names:
+
+        @tocsin_app.agent(every="30s", name=name)
+        async def agent(run):
+            ran.append(run.job_id)
+
+    one, two = Owner(*names[:10]), Owner(*names[10:])
+    workers = [await make_worker(owns=owner) for owner in (one, two)]
+    for worker in workers:
+        await run_until_idle_by_hand(worker)
+    assert sorted(ran) == sorted(names)
+    one.names, two.names = set(names[:5]), set(names[5:])
+    ran.clear()
+    tocsin_clock.advance("30s")
+    for worker in workers:
+        await worker.reconciler.step()
+    await run_until_idle_by_hand(workers[0])
+    assert sorted(ran) == sorted(names[:5])
+    await run_until_idle_by_hand(workers[1])
+    assert sorted(ran) == sorted(names)
+
+
+async def test_an_extra_run_of_an_agent_reaches_the_worker_that_owns_it(tocsin_app, tocsin_clock, make_worker):
+    ran: list[str] = []
+
+    @tocsin_app.agent(every="1h", name="mine")
+    async def mine(run):
+        ran.append(run.id)
+
+    @tocsin_app.agent(every="1h", name="foreign")
+    async def foreign():
+        ran.append("foreign")
+
+    await tocsin_app.register_agents()
+    worker = await make_worker(owns={"mine"}.__contains__)
+    await run_until_idle_by_hand(worker)
+    tocsin_clock.advance("1m")
+    extra = await tocsin_app.fire("mine")
+    await tocsin_app.fire("foreign")
+    worker.lanes[AGENTS].hear(0)
+    await run_until_idle_by_hand(worker)
+    assert ran[1:] == [extra.id]
+
+
+async def test_all_agents_of_a_program_run_whatever_other_programs_left_in_the_line(tocsin_app, other_app):
+    declare(other_app, *[f"b{n}" for n in range(30)])
+    await other_app.register_agents()
+    declare(tocsin_app, "a")
+    assert await run_until_idle(tocsin_app) == 1
+    assert {(await other_app.get(f"b{n}")).stage for n in range(30)} == {"waiting"}
+
+
+async def run_until_idle_by_hand(worker) -> None:
+    """Passes of the fetcher and the finisher, until there is nothing to claim for this worker."""
+    await asyncio.to_thread(worker.heart.beat)
+    while True:
+        claimed = worker.fetcher.claimed
+        await worker.fetcher.step()
+        while worker.pool.busy or not worker.finisher.idle():
+            await asyncio.sleep(0)
+            await worker.finisher.step()
+        if worker.fetcher.claimed == claimed:
+            return
+
+
