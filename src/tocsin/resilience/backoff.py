@@ -1,0 +1,100 @@
+"""How long a failed job waits, by the class of its failure and by how often it has failed in a row."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+from msgspec import Struct
+
+from tocsin.model.durations import Millis, ceil_ms
+from tocsin.model.errors import InvalidArgument
+from tocsin.resilience.failure import FailureClass
+
+
+class BackoffSettings(Struct, frozen=True):
+    """`jitter_ratio` 0.1 is ±10 %."""
+
+    enabled: bool = False
+    max_immediate_retries: int = 0
+    permanent_forbidden_backoff_ms: Millis = 1_800_000
+    throttled_base_ms: Millis = 30_000
+    throttled_multiplier: float = 2.0
+    throttled_cap_ms: Millis = 600_000
+    jitter_ratio: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("permanent_forbidden_backoff_ms", "throttled_base_ms", "throttled_cap_ms"):
+            if getattr(self, name) < 0:
+                raise InvalidArgument(f"{name} must not be negative, and is {getattr(self, name)!r}")
+        if not math.isfinite(self.throttled_multiplier) or self.throttled_multiplier < 1:
+            raise InvalidArgument(f"throttled_multiplier must be a number from 1, not {self.throttled_multiplier!r}")
+        # With more than 1, delays would become negative.
+        if not 0 <= self.jitter_ratio <= 1:
+            raise InvalidArgument(f"jitter_ratio must be between 0 and 1, not {self.jitter_ratio!r}")
+
+
+def delay_ms(
+    settings: BackoffSettings,
+    failure_class: FailureClass,
+    streak: int,
+    error_interval_ms: Millis,
+    chance: float,
+) -> Millis:
+    """Milliseconds until the next try. `streak` counts this failure, from 1; `chance` in [0, 1) picks the jitter."""
+    if not settings.enabled:
+        # The error interval is then part of the job's cadence, not a backoff: exact.
+        return error_interval_ms
+    return _jittered(_delay(settings, failure_class, streak, error_interval_ms), settings.jitter_ratio, chance)
+
+
+def _delay(settings: BackoffSettings, failure_class: FailureClass, streak: int, error_interval_ms: Millis) -> float:
+    match failure_class:
+        case FailureClass.PERMANENT_FORBIDDEN:
+            return settings.permanent_forbidden_backoff_ms
+        case FailureClass.THROTTLED:
+            return _throttled(settings, streak)
+        case FailureClass.TRANSIENT | FailureClass.SERVER_ERROR if streak <= settings.max_immediate_retries:
+            return 0
+        case _:
+            return error_interval_ms
+
+
+def _throttled(settings: BackoffSettings, streak: int) -> float:
+    try:
+        delay = settings.throttled_base_ms * float(settings.throttled_multiplier) ** max(0, streak - 1)
+    except OverflowError:
+        delay = math.inf if settings.throttled_base_ms else 0.0
+    return min(delay, settings.throttled_cap_ms)
+
+
+def _jittered(delay: float, ratio: float, chance: float) -> Millis:
+    # After the cap: otherwise all jobs that have reached it would come back at the same moment. So the wait may be
+    # longer than the cap by the ratio. Rounded up, so that a wait does not become none.
+    return max(0, ceil_ms(delay * (1 + ratio * (2 * chance - 1)) / 1000))
+
+
+class Streaks:
+    """How often each job has failed in a row on this worker. Beyond `limit` jobs, the one that failed longest ago
+    is forgotten, and starts over: a streak is a hint, and memory is not."""
+
+    def __init__(self, limit: int = 100_000) -> None:
+        self._limit = limit
+        self._streaks: OrderedDict[str, int] = OrderedDict()
+
+    def failed(self, job_id: str) -> int:
+        """The streak with this failure."""
+        # Taken out and put in again: behind all others.
+        self._streaks[job_id] = streak = self._streaks.pop(job_id, 0) + 1
+        if len(self._streaks) > self._limit:
+            self._streaks.popitem(last=False)
+        return streak
+
+    def succeeded(self, job_id: str) -> None:
+        self._streaks.pop(job_id, None)
+
+    def of(self, job_id: str) -> int:
+        return self._streaks.get(job_id, 0)
+
+    def __len__(self) -> int:
+        return len(self._streaks)

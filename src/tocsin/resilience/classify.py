@@ -1,0 +1,113 @@
+"""Which class of failure an exception is.
+
+An exception is asked together with those that explain it. For each of them, outermost first, the user's functions
+have the first word, then codes, statuses and types. TRANSIENT ("the connection failed") is the word of a wrapper, so
+it stands only if no cause says more: a refused password behind a connection error is PERMANENT_FORBIDDEN. What was
+being handled (`__context__`) is not an explanation; it is asked when nothing else said anything, then the messages.
+
+A group is what the most demanding of its members is: PERMANENT_FORBIDDEN before THROTTLED, SERVER_ERROR, TRANSIENT
+and UNKNOWN, since trying again would run into that member again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.resilience.evidence import (
+    MOST_LINKS,
+    explanations,
+    facts,
+    is_operational,
+    members,
+    message_says,
+    surroundings,
+    text_of,
+)
+from tocsin.resilience.failure import FailureClass
+
+__all__ = ["FailureClass", "Classifier", "ClassifyFunction"]
+
+log = structlog.get_logger("tocsin.classify")
+
+ClassifyFunction = Callable[[BaseException], FailureClass | str | None]
+
+
+class Classifier:
+    def __init__(self) -> None:
+        self._functions: list[ClassifyFunction] = []
+        self._warned: set[int] = set()
+
+    def add(self, function: ClassifyFunction) -> None:
+        """Ask `function` before anything else, after those added earlier. None passes the question on."""
+        if not callable(function):
+            raise InvalidArgument(f"classify needs a function from an exception to a failure class, not {function!r}")
+        if inspect.iscoroutinefunction(function):
+            raise InvalidArgument(f"{function!r} cannot be asked: a classify function must not be async")
+        self._functions.append(function)
+
+    def classify(self, error: BaseException) -> FailureClass:
+        return self._judge(error, set()) or FailureClass.UNKNOWN
+
+    def _judge(self, error: BaseException, seen: set[int]) -> FailureClass | None:
+        """None: nobody knows. `seen` ends cycles and bounds the work."""
+        links: list[BaseException] = []
+        explaining, surrounding = deque([error]), deque[BaseException]()
+        transient = False
+        while explaining or (surrounding and not transient):
+            link = explaining.popleft() if explaining else surrounding.popleft()
+            if id(link) in seen or len(seen) >= MOST_LINKS:
+                continue
+            seen.add(id(link))
+            links.append(link)
+            if (answer := self._ask(link)) is not None:
+                return answer
+            for fact in (*facts(link), *self._worst_member(link, seen)):
+                if fact is not FailureClass.TRANSIENT:
+                    return fact
+                transient = True
+            explaining.extend(explanations(link))
+            surrounding.extend(surroundings(link))
+        if transient:
+            return FailureClass.TRANSIENT
+        said = next((said for link in links if (said := message_says(link)) is not None), None)
+        return FailureClass.TRANSIENT if said is None and any(map(is_operational, links)) else said
+
+    def _worst_member(self, group: BaseException, seen: set[int]) -> Iterable[FailureClass]:
+        verdicts = {self._judge(member, seen) for member in members(group)}
+        return [verdict for verdict in FailureClass if verdict in verdicts][:1]
+
+    def _ask(self, error: BaseException) -> FailureClass | None:
+        for function in self._functions:
+            try:
+                answer = _understood(function(error))
+            except Exception as trouble:
+                self._warn_once(function, trouble)
+            else:
+                if answer is not None:
+                    return answer
+        return None
+
+    def _warn_once(self, function: ClassifyFunction, trouble: Exception) -> None:
+        if id(function) not in self._warned:
+            self._warned.add(id(function))
+            name = getattr(function, "__qualname__", None) or repr(function)
+            error = f"{type(trouble).__name__}: {text_of(trouble)}"
+            log.warning("a classify function failed, and is passed over when it does", function=name, error=error)
+
+
+def _understood(answer: FailureClass | str | None) -> FailureClass | None:
+    if answer is None or isinstance(answer, FailureClass):
+        return answer
+    if not isinstance(answer, str):
+        raise InvalidArgument(f"a classify function must answer with a FailureClass, its name or None, not {answer!r}")
+    try:
+        return FailureClass[answer.upper()]
+    except KeyError:
+        raise InvalidArgument(
+            f"there is no failure class {answer!r}; {nearest(answer, FailureClass.__members__)}"
+        ) from None
