@@ -12,6 +12,7 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
 
 from tocsin import __version__
 from tocsin.cli.bench import bench
+from tocsin.cli.config import config as config_commands
 from tocsin.cli.dead import dead
 from tocsin.cli.demo import demo
 from tocsin.cli.doctor import doctor
@@ -33,6 +34,7 @@ app.command(jobs)
 app.command(list_workers, name="workers")
 app.command(dead)
 app.command(doctor)
+app.command(config_commands)
 app.command(bench)
 
 
@@ -40,6 +42,7 @@ app.command(bench)
 def launch(
     *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
     url: str | None = None,
+    config: str | None = None,
     prefix: str | None = None,
     hash_tag: str | None = None,
     json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
@@ -51,6 +54,8 @@ def launch(
     ----------
     url
         The server's address; else $TOCSIN_URL, else an embedded server.
+    config
+        The YAML file with the settings; else $TOCSIN_CONFIG, else tocsin.yaml here, if there is one.
     prefix
         The namespace: what all keys begin with.
     hash_tag
@@ -61,7 +66,7 @@ def launch(
         debug, info, warning or error.
     """
     try:
-        options = Options(url, prefix, hash_tag, json, logs.check_level(log_level))
+        options = Options(url, prefix, hash_tag, json, logs.check_level(log_level), config)
     except InvalidArgument as error:
         raise WrongUsage(str(error)) from None
     command, bound, unparsed = app.parse_args(tokens, exit_on_error=False, print_error=False)

@@ -24,6 +24,7 @@ class Options(Struct, frozen=True):
     hash_tag: str | None = None
     json: bool = False
     log_level: str = "info"
+    config: str | None = None
 
     def where(self) -> dict[str, str]:
         """The arguments of `Tocsin` that were given."""

@@ -1,0 +1,83 @@
+"""`tocsin config`: which settings are in force and where they come from, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cyclopts import App
+
+from tocsin.cli.options import Given, Options
+from tocsin.cli.show import cell, print_json, say
+from tocsin.config import Loaded, load_config
+from tocsin.config.values import Value
+from tocsin.model.errors import InvalidConfig
+from tocsin.store import address
+
+config = App(name="config", help="Look at the settings.")
+
+
+@config.command
+def show(*, options: Given) -> int:
+    """Every setting, its value and where that comes from, as YAML."""
+    loaded = load_config(options.config)
+    for warning in loaded.warnings:
+        say(f"warning: {warning}")
+    if options.json:
+        print_json({key: {"value": value, "origin": str(origin)} for key, value, origin in loaded.shown()})
+    else:
+        print("\n".join(_lines(loaded)))
+    return 0
+
+
+@config.command
+def check(*, options: Given) -> int:
+    """Say all that is wrong with the settings, a line for each."""
+    try:
+        loaded = load_config(options.config)
+        if url := loaded.config.redis.connection.url:
+            _check_address(url, loaded)
+    except InvalidConfig as error:
+        return _print_wrong(options, str(error).splitlines())
+    if options.json:
+        print_json({"ok": True, "file": loaded.path, "warnings": loaded.warnings, "problems": []})
+        return 0
+    for warning in loaded.warnings:
+        say(f"warning: {warning}")
+    print("nothing is wrong" + (f" with {cell(loaded.path)}" if loaded.path else "; there is no configuration file"))
+    return 0
+
+
+def _check_address(url: str, loaded: Loaded) -> None:
+    try:
+        address.parse(url)
+    except InvalidConfig as error:
+        key = "redis.connection.url"
+        raise InvalidConfig(f"{loaded.origins[key]}: {key}: {error}") from None
+
+
+def _print_wrong(options: Options, problems: list[str]) -> int:
+    # On stdout: it is what was asked for.
+    if options.json:
+        print_json({"ok": False, "problems": problems})
+    else:
+        print("\n".join(problems))
+    return 1
+
+
+def _lines(loaded: Loaded) -> Iterator[str]:
+    above: list[str] = []
+    for key, value, origin in loaded.shown():
+        *groups, name = key.split(".")
+        for depth, group in enumerate(groups):
+            if groups[: depth + 1] != above[: depth + 1]:
+                yield f"{'  ' * depth}{group}:"
+        above = groups
+        yield f"{'  ' * len(groups)}{name}: {_scalar(value)}  # {origin}"
+
+
+def _scalar(value: Value) -> str:
+    import yaml  # not at the top: no other command needs it
+
+    style = '"' if isinstance(value, str) else None
+    # A plain scalar is followed by a line that ends the document.
+    return yaml.safe_dump(value, default_style=style, width=float("inf"), allow_unicode=True).splitlines()[0]

@@ -1,0 +1,7 @@
+"""Every setting, from one YAML file and the environment, checked before anything starts."""
+
+from tocsin.config.load import Loaded, load_config
+from tocsin.config.origins import Origin
+from tocsin.config.schema import Config
+
+__all__ = ["Config", "Loaded", "Origin", "load_config"]

@@ -1,0 +1,154 @@
+"""The configuration: the file, what the environment puts over it, and all that is wrong at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from tocsin.config import rules
+from tocsin.config.file import read_text
+from tocsin.config.mask import masked
+from tocsin.config.origins import DEFAULT, Origin, Problem
+from tocsin.config.schema import Config
+from tocsin.config.settings import (
+    GROUPS,
+    PREFIX,
+    SETTINGS,
+    VARIABLES,
+    Setting,
+    meant,
+    parent,
+    short,
+    value_of,
+    variable,
+)
+from tocsin.config.values import Given, Value, WrongValue, parse
+from tocsin.model.errors import InvalidConfig
+
+FILE_NAME = "tocsin.yaml"
+FILE_VARIABLE = "TOCSIN_CONFIG"
+_SECRET = "redis.connection.url"
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    config: Config
+    # By dotted key, for every setting.
+    origins: Mapping[str, Origin]
+    # Each on one line.
+    warnings: tuple[str, ...]
+    # The file that was read.
+    path: str | None
+
+    def shown(self) -> Iterator[tuple[str, Value, Origin]]:
+        """Every setting, without passwords."""
+        for key, origin in self.origins.items():
+            value = value_of(self.config, key)
+            yield key, masked(value) if key == _SECRET else value, origin
+
+
+def load_config(path: str | None = None, env: Mapping[str, str] | None = None) -> Loaded:
+    """Of `path`, else $TOCSIN_CONFIG, else tocsin.yaml here, if there is one. Raises InvalidConfig: a line for each
+    problem."""
+    variables = os.environ if env is None else env
+    found, text = _read(path, variables)
+    gathering = _Gathering()
+    if found is not None:
+        gathering.add_file(found, text)
+    gathering.add_environment(variables)
+    return gathering.result(found)
+
+
+def _read(path: str | None, env: Mapping[str, str]) -> tuple[str | None, str]:
+    wanted = path if path is not None else env.get(FILE_VARIABLE) or None
+    try:
+        found = FILE_NAME if wanted is None else wanted
+        return found, read_text(found)
+    except FileNotFoundError:
+        if wanted is None:
+            return None, ""
+        by = f" (named by ${FILE_VARIABLE})" if path is None else ""
+        raise InvalidConfig(str(Problem(Origin(file=wanted), f"there is no such file{by}"))) from None
+
+
+class _Gathering:
+    """Values as they come, later ones over earlier ones, and what is wrong with them."""
+
+    def __init__(self) -> None:
+        # Without those that are wrong.
+        self._values: dict[str, Value] = {key: setting.default for key, setting in SETTINGS.items()}
+        self._origins = dict.fromkeys(SETTINGS, DEFAULT)
+        self._problems: list[Problem] = []
+        self._whole = True
+
+    def add_file(self, path: str, text: str) -> None:
+        # Not at the top: the YAML parser takes a while to import, and programs without a file need none.
+        from tocsin.config.parsing import parse_file
+
+        parsed = parse_file(text, path)
+        self._whole = parsed.whole
+        self._problems += parsed.problems
+        for key, given in parsed.found.items():
+            if given is None:
+                del self._values[key]
+            else:
+                self._put(SETTINGS[key], given, Origin(file=path, line=given.line))
+
+    def add_environment(self, env: Mapping[str, str]) -> None:
+        for name in sorted(name for name in env if name.startswith(PREFIX)):
+            origin = Origin(variable=name)
+            key = VARIABLES.get(name)
+            if key is None:
+                self._problems.append(Problem(origin, _unknown(name)))
+            elif key in GROUPS:
+                self._problems.append(Problem(origin, f"{key} is a group: set the settings in it, as {name}__…"))
+            else:
+                self._put(SETTINGS[key], Given(env[name], plain=True), origin)
+
+    def _put(self, setting: Setting, given: Given, origin: Origin) -> None:
+        self._origins[setting.key] = origin
+        try:
+            self._values[setting.key] = parse(setting, given)
+        except WrongValue as error:
+            self._values.pop(setting.key, None)
+            self._problems.append(Problem(origin, f"{setting.key} {error}"))
+
+    def result(self, path: str | None) -> Loaded:
+        # Settings that contradict each other in half a file may agree in the whole.
+        broken = rules.check(self._values) if self._whole else ()
+        problems = [*self._problems, *map(self._told, broken)]
+        if problems:
+            problems.sort(key=lambda problem: (problem.origin.variable, problem.origin.line))
+            raise InvalidConfig("\n".join(map(str, problems)))
+        odd = list(rules.warn(self._values))
+        if any(rules.EXCEPTIONAL in broken.keys for broken in odd):
+            self._values[rules.EXCEPTIONAL] = ""
+        warnings = tuple(str(self._told(broken)) for broken in odd)
+        return Loaded(msgspec.convert(_nested(self._values), Config), self._origins, warnings, path)
+
+    def _told(self, broken: rules.Broken) -> Problem:
+        origins = (self._origins[key] for key in broken.keys)
+        return Problem(next((origin for origin in origins if origin != DEFAULT), DEFAULT), broken.what)
+
+
+def _unknown(name: str) -> str:
+    key = known = name.removeprefix("TOCSIN_").lower().replace("__", ".").replace("_", "-")
+    if key in VARIABLES.values():
+        return f"variables are written in capitals: {variable(key)}"
+    # The first part that is unknown is the one to compare.
+    while parent(known) not in GROUPS:
+        known = parent(known)
+    return f"there is no setting {short(key)!r}; {meant(known, variable)}"
+
+
+def _nested(values: Mapping[str, Value]) -> dict[str, Any]:
+    root: dict[str, Any] = {}
+    for key, value in values.items():
+        *groups, name = key.split(".")
+        group = root
+        for part in groups:
+            group = group.setdefault(part, {})
+        group[name] = value
+    return root

@@ -1,0 +1,21 @@
+"""Store addresses without their passwords."""
+
+from __future__ import annotations
+
+import re
+
+# An unescaped password may hold anything, @ and / too: all before the last @ is hidden.
+_ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)(.*@)?([^?#@]*)(\?.*)?", re.DOTALL)
+# What has another form may be a password whose host was forgotten: nobody:secret.
+_HOSTS = re.compile(r"(?:\[[0-9a-fA-F:.]*\]|[^:/,\[\]]*)(?::[0-9]*)?(?:,[^:/,]*(?::[0-9]*)?)*(?:/[^:]*)?")
+
+
+def masked(url: str) -> str:
+    """The address with *** for its login and options."""
+    found = _ADDRESS.fullmatch(url)
+    if not url:
+        return ""
+    if found is None or not _HOSTS.fullmatch(found[3]):
+        return "***"
+    scheme, login, rest, options = found.groups()
+    return scheme + ("***@" if login else "") + rest + ("?***" if options else "")

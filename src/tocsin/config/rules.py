@@ -1,0 +1,98 @@
+"""What no setting can tell alone: how they fit together, and whether patterns are patterns."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from tocsin.config.values import Value
+
+_ORPHAN = "redis.scheduler.orphan-cleanup"
+_POOL = "redis.connection.pool"
+_THROTTLED = "redis.scheduler.failure-backoff.throttled"
+_KEYS = "redis.scheduler.keys"
+
+EXCEPTIONAL = "redis.scheduler.zombie-cleanup.exceptional-agents.pattern"
+ENABLED = "redis.agent.enabled-pattern"
+_PATTERNS = (ENABLED, "redis.agent.disabled-pattern")
+_NAMES = tuple(f"{_KEYS}.{name}" for name in ("waiting-set", "working-set", "cleanup-leader-key"))
+
+
+class AtLeast(Struct, frozen=True):
+    """`key` must be at least `other` plus `more`."""
+
+    key: str
+    other: str
+    more: int
+    why: str
+
+
+_AT_LEAST = (
+    AtLeast(f"{_ORPHAN}.leadership-ttl-ms", f"{_ORPHAN}.run-budget-ms", 60_000, "a leader must outlast its pass"),
+    AtLeast(f"{_THROTTLED}.cap-ms", f"{_THROTTLED}.base-ms", 0, "the first delay would be above the cap"),
+    AtLeast(f"{_POOL}.max-total", f"{_POOL}.max-idle", 0, "idle connections count as well"),
+    AtLeast(f"{_POOL}.max-idle", f"{_POOL}.min-idle", 0, "idle connections would be closed and opened in turn"),
+)
+
+
+class Broken(Struct, frozen=True):
+    """A rule that does not hold. The first key that was set by somebody is where to look."""
+
+    keys: tuple[str, ...]
+    what: str
+
+
+def check(values: Mapping[str, Value]) -> Iterator[Broken]:
+    """`values` lacks those that are wrong already: nothing is said about them twice."""
+    for rule in _AT_LEAST:
+        if rule.key in values and rule.other in values:
+            yield from _at_least(rule, values)
+    for key in _PATTERNS:
+        if why := _not_a_regex(str(values.get(key, ""))):
+            yield Broken((key,), f"{key} is not a regex: {why}")
+    yield from _names(values)
+
+
+def warn(values: Mapping[str, Value]) -> Iterator[Broken]:
+    """What is odd, or can be done without."""
+    if why := _not_a_regex(str(values.get(EXCEPTIONAL, ""))):
+        yield Broken((EXCEPTIONAL,), f"{EXCEPTIONAL} is ignored, because it is not a regex: {why}")
+    if values.get(ENABLED) == "":
+        yield Broken((ENABLED,), f"{ENABLED} is empty and so enables no agent: write .* for all")
+
+
+def _at_least(rule: AtLeast, values: Mapping[str, Value]) -> Iterator[Broken]:
+    value, other = int(values[rule.key]), int(values[rule.other])
+    if value < other + rule.more:
+        more = f" + {rule.more}" if rule.more else ""
+        least = f"{rule.other}{more}, which is {other + rule.more}"
+        yield Broken((rule.key, rule.other), f"{rule.key} must be at least {least}, not {value}: {rule.why}")
+
+
+def _names(values: Mapping[str, Value]) -> Iterator[Broken]:
+    seen: dict[Value, str] = {}
+    for key in _NAMES:
+        name = values.get(key)
+        if name == "":
+            yield Broken((key,), f"{key} must not be empty")
+        elif name is not None and (first := seen.setdefault(name, key)) != key:
+            yield Broken((key, first), f"{key} must not be the same as {first}")
+    if {"{", "}"} & set(str(values.get(f"{_KEYS}.hash-tag", ""))):
+        yield Broken((f"{_KEYS}.hash-tag",), f"{_KEYS}.hash-tag is written without braces, like ps")
+
+
+def _not_a_regex(text: str) -> str:
+    """Why not, or nothing."""
+    try:
+        with warnings.catch_warnings():
+            # What may change its meaning in a later Python is a regex today.
+            warnings.simplefilter("ignore")
+            re.compile(text)
+    except re.error as error:
+        return str(error)
+    except (RecursionError, OverflowError):
+        return "it is too large"
+    return ""

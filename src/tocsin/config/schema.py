@@ -1,0 +1,174 @@
+"""Every setting, with its default and what it may be. Their order is that of `tocsin config show`.
+
+A limit's `description` is told to who goes below it. Zero or less switches off only what says so here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from tocsin.config.mask import masked
+
+# More is a slip of the keyboard, and timers of threads would not take a thousand years.
+A_YEAR_S = 366 * 86_400
+A_YEAR_MS = A_YEAR_S * 1000
+MOST = 2**31 - 1
+
+_PERIOD = "zero or less does not switch it off"
+_WAIT = "a time cannot be negative"
+
+PeriodMs = Annotated[int, Meta(ge=1, le=A_YEAR_MS, description=_PERIOD)]
+PeriodSeconds = Annotated[int, Meta(ge=1, le=A_YEAR_S, description=_PERIOD)]
+# 0 is a time too: not to wait.
+WaitMs = Annotated[int, Meta(ge=0, le=A_YEAR_MS, description=_WAIT)]
+WaitSeconds = Annotated[int, Meta(ge=0, le=A_YEAR_S, description=_WAIT)]
+# 0: no budget.
+BudgetMs = Annotated[int, Meta(ge=0, le=A_YEAR_MS, description="0 switches the budget off")]
+# 0 or less: off, or without a limit.
+Switchable = Annotated[int, Meta(ge=-MOST, le=MOST)]
+SwitchableSeconds = Annotated[int, Meta(ge=-A_YEAR_S, le=A_YEAR_S)]
+Some = Annotated[int, Meta(ge=1, le=MOST, description="there is no way to do with none")]
+Number = Annotated[int, Meta(ge=0, le=MOST, description="a number of things cannot be negative")]
+Ratio = Annotated[float, Meta(ge=0, lt=1, description="a ratio cannot be negative")]
+Growth = Annotated[float, Meta(ge=1, le=1000, description="each delay would be shorter than the one before")]
+Multiplier = Annotated[float, Meta(ge=0, le=1000, description="there cannot be fewer than no extra attempts")]
+
+
+class Group(Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """Settings that belong together."""
+
+
+class Agent(Group, frozen=True):
+    # 0 or less: unbounded.
+    max_concurrent_agents: Switchable = 100
+    # Regexes for the whole name. Who is disabled is so, enabled or not.
+    enabled_pattern: str = ".*"
+    disabled_pattern: str = ""
+
+
+class BatchOperations(Group, frozen=True):
+    enabled: bool = True
+    # 0 or less: unlimited.
+    batch_size: Switchable = 0
+    chunk_attempt_multiplier: Multiplier = 0.0
+
+
+class Jitter(Group, frozen=True):
+    initial_registration_seconds: WaitSeconds = 0
+    shutdown_seconds: WaitSeconds = 0
+    # 0.1: ±10 %.
+    failure_backoff_ratio: Ratio = 0.1
+
+
+class Throttled(Group, frozen=True):
+    base_ms: PeriodMs = 30_000
+    multiplier: Growth = 2.0
+    cap_ms: PeriodMs = 600_000
+
+
+class FailureBackoff(Group, frozen=True):
+    enabled: bool = False
+    max_immediate_retries: Number = 0
+    permanent_forbidden_backoff_ms: PeriodMs = 1_800_000
+    throttled: Throttled = Throttled()
+
+
+class CircuitBreaker(Group, frozen=True):
+    enabled: bool = True
+    failure_threshold: Some = 5
+    failure_window_ms: PeriodMs = 10_000
+    cooldown_ms: PeriodMs = 30_000
+    half_open_duration_ms: PeriodMs = 5_000
+
+
+class ExceptionalAgents(Group, frozen=True):
+    # Empty: none. Also empty if what was written is not a regex.
+    pattern: str = ""
+    threshold_ms: WaitMs = 3_600_000
+
+
+class ZombieCleanup(Group, frozen=True):
+    enabled: bool = True
+    # Beyond the deadline.
+    threshold_ms: WaitMs = 30_000
+    interval_ms: PeriodMs = 300_000
+    run_budget_ms: BudgetMs = 0
+    executor_shutdown_await_ms: WaitMs = 10_000
+    executor_shutdown_force_await_ms: WaitMs = 5_000
+    exceptional_agents: ExceptionalAgents = ExceptionalAgents()
+
+
+class OrphanCleanup(Group, frozen=True):
+    enabled: bool = True
+    threshold_ms: WaitMs = 600_000
+    interval_ms: PeriodMs = 300_000
+    leadership_ttl_ms: PeriodMs = 120_000
+    force_all_pods: bool = False
+    remove_numeric_only_agents: bool = True
+    run_budget_ms: BudgetMs = 0
+    executor_shutdown_await_ms: WaitMs = 10_000
+    executor_shutdown_force_await_ms: WaitMs = 5_000
+
+
+class Reconcile(Group, frozen=True):
+    run_budget_ms: BudgetMs = 0
+    executor_shutdown_await_ms: WaitMs = 5_000
+    executor_shutdown_force_await_ms: WaitMs = 2_000
+
+
+class Keys(Group, frozen=True):
+    prefix: str = ""
+    waiting_set: str = "waiting"
+    working_set: str = "working"
+    cleanup_leader_key: str = "cleanup-leader"
+    # Without its braces.
+    hash_tag: str = ""
+
+
+class Scheduler(Group, frozen=True):
+    enabled: bool = True
+    type: Literal["priority"] = "priority"
+    interval_ms: PeriodMs = 1_000
+    refresh_period_seconds: PeriodSeconds = 30
+    # 0 or less: no summary.
+    health_summary_period_seconds: SwitchableSeconds = 600
+    time_cache_duration_ms: PeriodMs = 10_000
+    batch_operations: BatchOperations = BatchOperations()
+    jitter: Jitter = Jitter()
+    failure_backoff: FailureBackoff = FailureBackoff()
+    circuit_breaker: CircuitBreaker = CircuitBreaker()
+    zombie_cleanup: ZombieCleanup = ZombieCleanup()
+    orphan_cleanup: OrphanCleanup = OrphanCleanup()
+    reconcile: Reconcile = Reconcile()
+    keys: Keys = Keys()
+
+
+class Pool(Group, frozen=True):
+    max_wait_millis: PeriodMs = 5_000
+    max_total: Some = 50
+    max_idle: Number = 10
+    min_idle: Number = 2
+
+
+class Connection(Group, frozen=True):
+    # Empty: not given. May hold a password: `masked` before it is shown.
+    url: str = ""
+    pool: Pool = Pool()
+    timeout: PeriodMs = 3_000
+    connect_timeout: PeriodMs = 2_000
+
+    def __repr__(self) -> str:
+        pool, timeout, connect = self.pool, self.timeout, self.connect_timeout
+        return f"Connection(url={masked(self.url)!r}, {pool=}, {timeout=}, connect_timeout={connect})"
+
+
+class Redis(Group, frozen=True):
+    agent: Agent = Agent()
+    scheduler: Scheduler = Scheduler()
+    connection: Connection = Connection()
+
+
+class Config(Group, frozen=True):
+    redis: Redis = Redis()

@@ -1,0 +1,87 @@
+"""The settings by their dotted keys, read off the schema, and what was probably meant by one that does not exist."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from msgspec import Meta, Struct, structs
+
+from tocsin.config.schema import Config, Group
+
+PREFIX = "TOCSIN_REDIS__"
+_SHOWN = 100
+
+
+class Setting(Struct, frozen=True):
+    key: str
+    # bool, int, float or str.
+    kind: type
+    default: bool | int | float | str
+    limits: Meta | None = None
+    # What it may be, if there is a list of that.
+    choices: tuple[str, ...] = ()
+
+    @property
+    def variable(self) -> str:
+        return variable(self.key)
+
+
+def variable(key: str) -> str:
+    """redis.agent.enabled-pattern -> TOCSIN_REDIS__AGENT__ENABLED_PATTERN"""
+    return "TOCSIN_" + key.upper().replace(".", "__").replace("-", "_")
+
+
+def _walk(group: type[Group], above: str) -> Iterator[Setting | str]:
+    for field in structs.fields(group):
+        key = f"{above}.{field.encode_name}" if above else field.encode_name
+        if isinstance(field.default, Group):
+            yield key
+            yield from _walk(type(field.default), key)
+        else:
+            yield _setting(key, field.type, field.default)
+
+
+def _setting(key: str, kind: Any, default: Any) -> Setting:
+    if get_origin(kind) is Literal:
+        return Setting(key, str, default, choices=get_args(kind))
+    if get_origin(kind) is Annotated:
+        bare, limits = get_args(kind)
+        return Setting(key, bare, default, limits)
+    return Setting(key, kind, default)
+
+
+_ALL = list(_walk(Config, ""))
+SETTINGS = {setting.key: setting for setting in _ALL if isinstance(setting, Setting)}
+# The root is the group "".
+GROUPS = {"", *(key for key in _ALL if isinstance(key, str))}
+VARIABLES = {variable(key): key for key in (*SETTINGS, *GROUPS) if key}
+
+
+def short(key: str) -> str:
+    """For messages: what is no setting may be of any length."""
+    return key if len(key) <= _SHOWN else key[:_SHOWN] + "…"
+
+
+def parent(key: str) -> str:
+    return key.rpartition(".")[0]
+
+
+def meant(key: str, spelled: Callable[[str], str] = str) -> str:
+    """The end of a message about an unknown key of a known group."""
+    above, _, name = key.rpartition(".")
+    siblings = {known.rpartition(".")[2]: known for known in VARIABLES.values() if parent(known) == above}
+    elsewhere = [known for known in VARIABLES.values() if known.rpartition(".")[2] == name]
+    # Prefixes that all have in common would make everything look alike: only last names are compared.
+    close = [siblings[like] for like in difflib.get_close_matches(name.lower(), siblings, n=1)]
+    if best := close or elsewhere:
+        return f"did you mean {spelled(best[0])!r}?"
+    return f"there are: {', '.join(sorted(map(spelled, siblings.values())))}"
+
+
+def value_of(config: Config, key: str) -> Any:
+    found: Any = config
+    for name in key.split("."):
+        found = getattr(found, name.replace("-", "_"))
+    return found

@@ -1,0 +1,109 @@
+"""Text as a setting's value. The type of the setting decides: `on` is a boolean only where one is wanted."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from msgspec import Meta, Struct
+
+from tocsin.config.mask import masked
+from tocsin.config.settings import Setting
+from tocsin.model.errors import nearest
+
+Value = bool | int | float | str
+
+# YAML 1.1's, which the file's readers are used to. Case is that of the first letter or of all.
+_TRUE = {"true", "yes", "on"}
+_FALSE = {"false", "no", "off"}
+# No leading zeros: some YAML readers take 010 for 8, others for 10.
+_WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
+_NUMBER = re.compile(r"[-+]?([0-9]+(_[0-9]+)*(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)
+_SHOWN = 60
+
+
+class Given(Struct, frozen=True):
+    """A value as it stands in the file, or in a variable. Plain: without quotes."""
+
+    text: str
+    plain: bool
+    line: int = 0
+
+
+class WrongValue(Exception):
+    """The message continues the key's name: must be …"""
+
+
+def parse(setting: Setting, given: Given) -> Value:
+    text = given.text
+    if not given.plain and setting.kind is not str:
+        raise WrongValue(f"must be {wanted(setting)}, not text: write it without quotes")
+    if setting.kind is bool:
+        return _truth(text)
+    if setting.kind is int:
+        return _whole(setting, text)
+    if setting.kind is float:
+        return _number(setting, text)
+    return _text(setting, text)
+
+
+def wanted(setting: Setting) -> str:
+    """must be …"""
+    return {bool: "true or false", int: "a whole number", float: "a number", str: 'text ("" for none)'}[setting.kind]
+
+
+def _truth(text: str) -> bool:
+    if text.lower() in _TRUE | _FALSE and text in (text.lower(), text.upper(), text.capitalize()):
+        return text.lower() in _TRUE
+    raise WrongValue(f"must be true or false, not {_quoted(text)}")
+
+
+def _whole(setting: Setting, text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise WrongValue(f"must be a whole number, not {_quoted(text)}")
+    digits = text.replace("_", "")
+    # As a float first: text of thousands of digits is refused by int() with an error of its own.
+    _check(setting, float(digits), text)
+    return int(digits)
+
+
+def _number(setting: Setting, text: str) -> float:
+    if _NOT_FINITE.fullmatch(text):
+        raise WrongValue(f"must be a finite number, not {_quoted(text)}")
+    if not _NUMBER.fullmatch(text):
+        raise WrongValue(f"must be a number, not {_quoted(text)}")
+    number = float(text.replace("_", ""))
+    if not math.isfinite(number):
+        raise WrongValue(f"must be a finite number, not {_quoted(text)}")
+    _check(setting, number, text)
+    return number
+
+
+def _check(setting: Setting, number: float, text: str) -> None:
+    limits = setting.limits or Meta()
+    if limits.ge is not None and number < limits.ge:
+        why = f": {limits.description}" if limits.description else ""
+        raise WrongValue(f"must be at least {limits.ge}, not {_quoted(text)}{why}")
+    if limits.le is not None and number > limits.le:
+        raise WrongValue(f"must be at most {limits.le}, not {_quoted(text)}")
+    if limits.lt is not None and number >= limits.lt:
+        raise WrongValue(f"must be less than {limits.lt}, not {_quoted(text)}")
+
+
+def _text(setting: Setting, text: str) -> str:
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise WrongValue("must be text in UTF-8")
+    if setting.choices and text not in setting.choices:
+        raise WrongValue(f"cannot be {_quoted(text)}; {nearest(text, setting.choices)}")
+    return text
+
+
+def _quoted(text: str) -> str:
+    """Short, and without what may be a password in the wrong place."""
+    if not text:
+        return "empty"
+    if "://" in text:
+        return repr(masked(text))
+    shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return shown if _NUMBER.fullmatch(shown) else repr(shown)
