@@ -1,0 +1,168 @@
+"""How much is ready, for how long, and how much waits in all: a look that costs the same at any size.
+
+Counting what is due is O(log n) for the server, so of a whole queue the number is exact. A worker that runs only some
+of the jobs needs their ids: those among the first thousand that are due, which is all of them unless more are due;
+then as many of its own ids are asked for, which is all of them unless it has more; then the number is an estimate.
+
+A look asks the partitions in which something is due, as far as this process can know, and one of the others in turn:
+an idle worker sends two commands. Work that is put ahead of all that waits in a quiet partition is seen in its turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from tocsin.model.durations import Millis
+from tocsin.store.connect import FAILURES, translate
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+
+# How many members one look reads of a partition, twice at most.
+MOST = LARGEST_BATCH
+# A sample is taken from so many own ids: to walk over a million would hold up the event loop.
+LONGEST_WALK = 100_000
+
+
+class Backlog(Struct, frozen=True):
+    """What a look saw. A paused queue has nothing ready."""
+
+    ready: int = 0
+    ready_is_estimate: bool = False
+    oldest_overdue_s: float = 0.0
+    depth: int = 0
+
+
+class _Place:
+    """One partition, as it was when it was looked at last."""
+
+    def __init__(self, queue: OpenQueue, partition: int) -> None:
+        self.queue = queue
+        self.waiting = queue.keys[partition]["waiting"]
+        self.meta = queue.keys[partition]["meta"]
+        # When the first that waits is due. Not looked at yet: at once.
+        self.head = -math.inf
+        self.depth = 0
+
+
+class _Due(Struct):
+    """What is due in one partition, of that what is ours, and since when."""
+
+    count: int
+    is_estimate: bool = False
+    oldest: float = math.inf
+
+
+# Of a queue, the ids that count, extra runs of them included (`in`); None if all do.
+Own = Callable[[OpenQueue], Collection[str] | None]
+
+
+def everything(_: OpenQueue) -> None:
+    """All ids count."""
+
+
+class ReadyCount:
+    """Looks at the backlog of some queues, on the server's clock as this process knows it."""
+
+    def __init__(self, store: Store, queues: Sequence[OpenQueue], own: Own = everything) -> None:
+        self._store = store
+        self._own = own
+        self._places = [_Place(queue, partition) for queue in queues for partition in range(queue.partitions)]
+        self._turns = itertools.cycle(self._places)
+
+    async def look(self) -> Backlog:
+        """Once; raises StoreUnavailable at once, because a late number is of no use."""
+        now = int(self._store.clock.server_ms())
+        due = await self._find_due(now)
+        found = await self._count(due, now) if due else []
+        oldest = min((each.oldest for each in found), default=math.inf)
+        return Backlog(
+            ready=sum(each.count for each in found),
+            ready_is_estimate=any(each.is_estimate for each in found),
+            # Scores that are not ours may be anything, also -inf.
+            oldest_overdue_s=0.0 if oldest == math.inf else (now - max(oldest, 0.0)) / 1000,
+            depth=sum(place.depth for place in self._places),
+        )
+
+    async def _find_due(self, now: Millis) -> list[_Place]:
+        asked = [place for place in self._places if place.head <= now]
+        quiet = next(self._turns, None)
+        if quiet is not None and quiet.head > now:
+            asked.append(quiet)
+
+        def ask(pipe: Any) -> None:
+            for place in asked:
+                pipe.zrange(place.waiting, 0, 0, withscores=True)
+                pipe.zcard(place.waiting)
+
+        answers = await self._ask(ask)
+        for place, head, depth in zip(asked, answers[::2], answers[1::2], strict=True):
+            place.head = head[0][1] if head else math.inf
+            place.depth = depth
+        return [place for place in asked if place.head <= now]
+
+    async def _count(self, due: list[_Place], now: Millis) -> list[_Due]:
+        owned = [self._own(place.queue) for place in due]
+
+        def ask(pipe: Any) -> None:
+            for place, own in zip(due, owned, strict=True):
+                pipe.hget(place.meta, "paused")
+                pipe.zcount(place.waiting, "-inf", now)
+                most = 1 if own is None else MOST
+                pipe.zrange(place.waiting, "-inf", now, byscore=True, offset=0, num=most, withscores=True)
+
+        answers = await self._ask(ask)
+        found, longer = [], []
+        for place, own, paused, count, first in zip(due, owned, *(answers[i::3] for i in range(3)), strict=True):
+            if paused:
+                continue
+            if own is None:
+                found.append(_Due(count, oldest=first[0][1] if first else math.inf))
+            else:
+                found.append(_among(first, own))
+                if own and count > len(first):
+                    longer.append((place, own, found[-1]))
+        if longer:
+            await self._ask_for_own(longer, now)
+        return found
+
+    async def _ask_for_own(self, longer: list[tuple[_Place, Collection[str], _Due]], now: Millis) -> None:
+        """More are due than were read: instead of who stands in line, ask where our own stand."""
+        samples = [_sample(own) for _, own, _ in longer]
+
+        def ask(pipe: Any) -> None:
+            for (place, _, _), members in zip(longer, samples, strict=True):
+                pipe.zmscore(place.waiting, members)
+
+        answers = await self._ask(ask)
+        for (_, own, due), members, answer in zip(longer, samples, answers, strict=True):
+            scores = [score for score in answer if score is not None and score <= now]
+            due.is_estimate = len(members) < len(own)
+            due.oldest = min([due.oldest, *scores])
+            # Those that were seen in line are there, whatever the sample says.
+            due.count = max(due.count, round(len(scores) * len(own) / len(members)))
+
+    async def _ask(self, fill: Callable[[Any], None]) -> list[Any]:
+        """One round trip, to each node at once where the server is a cluster."""
+        try:
+            async with self._store.client.pipeline(transaction=False) as pipe:
+                fill(pipe)
+                return list(await pipe.execute())
+        except FAILURES as error:
+            raise translate(error, self._store.address) from error
+
+
+def _among(line: Iterable[tuple[bytes, float]], own: Collection[str]) -> _Due:
+    scores = [score for member, score in line if member.decode(errors="replace") in own]
+    return _Due(len(scores), oldest=min(scores, default=math.inf))
+
+
+def _sample(own: Collection[str]) -> list[str]:
+    """All of them or, evenly spaced, as many as a look may ask for."""
+    walk = min(len(own), LONGEST_WALK)
+    step = math.ceil(walk / MOST)
+    return list(itertools.islice(own, random.randrange(step), walk, step))

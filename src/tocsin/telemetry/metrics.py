@@ -1,0 +1,260 @@
+"""Every metric, declared once. Parts add to a plain `Tally`; once per cycle it is told to OpenTelemetry.
+
+A call to OpenTelemetry costs 5 to 10 us, so there is none per run. Without its SDK every call is a no-op. `/metrics`
+shows the names in lower case with underscores, counters with `_total` behind them. No metric has a unit, because a unit
+becomes part of the name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation, get_meter
+
+BREAKERS = ("acquisition", "redis")
+SUCCESS = (True, False)
+# Where a compare-and-set may be refused: by token, by due time, by version or by counter.
+LOCATIONS = ("claim", "finish", "retry", "release", "bury", "park", "extend", "recover", "put", "term", "beat")
+OTHER = "other"
+
+# Seconds. OpenTelemetry's own boundaries are meant for milliseconds.
+BOUNDARIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+# So many values of a cycle are told at most; each takes the SDK some 10 us.
+LARGEST_SAMPLE = 100
+
+
+class Count(Struct, frozen=True):
+    """Something that only grows. `field` is the attribute of `Tally`; `values` are all that its label may have."""
+
+    name: str
+    field: str
+    about: str
+    label: str = ""
+    values: tuple[str | bool, ...] = ()
+
+
+class Level(Struct, frozen=True):
+    """Something that rises and falls. `field` is the attribute of `Levels`."""
+
+    name: str
+    field: str
+    about: str
+    # What several workers of one process make together.
+    together: Callable[[Iterable[float]], float]
+
+
+class Spread(Struct, frozen=True):
+    """How something is distributed. `field` is the attribute of `Tally`."""
+
+    name: str
+    field: str
+    about: str
+
+
+def _farthest(skews: Iterable[float]) -> float:
+    return max(skews, key=abs)
+
+
+COUNTS = (
+    Count("tocsin.acquire.acquired", "acquired", "Runs claimed"),
+    Count("tocsin.acquire.submissionFailures", "submission_failures", "Claimed runs that no runner could be given"),
+    Count("tocsin.scripts.errors", "script_errors", "Lua scripts that failed"),
+    Count("tocsin.scripts.reloads", "script_reloads", "Lua scripts loaded again because the server had lost them"),
+    Count("tocsin.scripts.evalFallbacks", "eval_fallbacks", "Calls sent with their whole script after a reload failed"),
+    Count("tocsin.circuitBreaker.trip", "trips", "Times a breaker opened", "breaker", BREAKERS),
+    Count("tocsin.circuitBreaker.blocked", "blocked", "Calls that an open breaker held back", "breaker", BREAKERS),
+    Count("tocsin.circuitBreaker.recovery", "recoveries", "Times a breaker closed again", "breaker", BREAKERS),
+    Count("tocsin.schedule.retryExhausted", "retry_exhausted", "Outcomes that could not be written after all tries"),
+    Count("tocsin.schedule.recovery", "recovery", "Tries to write such an outcome later", "success", SUCCESS),
+    Count("tocsin.cas.contention", "contention", "Compare-and-sets that were refused", "location", LOCATIONS),
+    Count("tocsin.claims.lost", "claims_lost", "Claims that another worker took over"),
+)
+LEVELS = (
+    Level("tocsin.scheduler.oldestOverdueSeconds", "oldest_overdue_s", "How long the oldest ready job waits", max),
+    Level("tocsin.scheduler.degraded", "degraded", "0 healthy, 1 degraded", max),
+    Level("tocsin.scheduler.readyCount", "ready", "Jobs that are due; estimated beyond 1000", sum),
+    Level("tocsin.scheduler.capacityPerCycle", "capacity_per_cycle", "Runs that one cycle can take", sum),
+    Level("tocsin.scheduler.semaphoreAvailable", "permits_free", "Permits that nobody holds", sum),
+    Level("tocsin.clock.skew", "clock_skew_s", "Seconds by which the server's clock is ahead of ours", _farthest),
+)
+SPREADS = (
+    Spread("tocsin.run.lateness", "lateness", "Seconds between due and begun"),
+    Spread("tocsin.run.duration", "duration", "Seconds inside the handler"),
+)
+
+
+class Levels(Struct, frozen=True):
+    """What a worker shows at the moment. What is infinite (permits of an unbounded worker) has no sample."""
+
+    oldest_overdue_s: float = 0.0
+    degraded: bool = False
+    ready: int = 0
+    capacity_per_cycle: float = 0.0
+    permits_free: float = 0.0
+    clock_skew_s: float = 0.0
+
+
+class Sample:
+    """At most so many of the values of one cycle, evenly spaced among them.
+
+    Up to LARGEST_SAMPLE values a cycle it is all of them. Beyond, the shape is right and the count is too low.
+    """
+
+    __slots__ = ("_skip", "_stride", "_values")
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._values: list[float] = []
+        self._stride = self._skip = 1
+
+    def add(self, value: float) -> None:
+        self._skip -= 1
+        if self._skip:
+            return
+        self._values.append(value)
+        if len(self._values) >= 2 * LARGEST_SAMPLE:
+            # Every second one stays; the next is as far from the last as those are from each other.
+            del self._values[::2]
+            self._stride *= 2
+        self._skip = self._stride
+
+    def drain(self) -> list[float]:
+        values = self._values
+        self._clear()
+        return values[::2] if len(values) > LARGEST_SAMPLE else values
+
+
+class Tally:
+    """What happened since the last flush. Parts add to it, on the event loop: `tally.acquired += n`."""
+
+    __slots__ = (*(count.field for count in COUNTS), *(spread.field for spread in SPREADS), "_totals")
+
+    def __init__(self) -> None:
+        self._totals: dict[str, tuple[int, int, int]] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        self.acquired = 0
+        self.submission_failures = 0
+        self.script_errors = 0
+        self.script_reloads = 0
+        self.eval_fallbacks = 0
+        self.retry_exhausted = 0
+        self.claims_lost = 0
+        # By breaker.
+        self.trips: Counter[str] = Counter()
+        self.blocked: Counter[str] = Counter()
+        self.recoveries: Counter[str] = Counter()
+        # By success.
+        self.recovery: Counter[bool] = Counter()
+        # By location.
+        self.contention: Counter[str] = Counter()
+        self.lateness = Sample()
+        self.duration = Sample()
+
+    def breaker(self, name: str, trips: int, blocked: int, recoveries: int) -> None:
+        """A breaker's totals since it was made: what is new of them is added."""
+        before = self._totals.get(name, (0, 0, 0))
+        self._totals[name] = now = (trips, blocked, recoveries)
+        for counted, old, new in zip((self.trips, self.blocked, self.recoveries), before, now, strict=True):
+            counted[name] += max(0, new - old)
+
+
+class Metrics:
+    """The instruments of one meter. A process has one of these, whatever the number of its workers: see `shared`."""
+
+    def __init__(self, meter: Meter | None = None) -> None:
+        meter = meter or get_meter("tocsin")
+        self._watched: dict[object, Callable[[], Levels]] = {}
+        self._told_all = False
+        self._counters = [(count, meter.create_counter(count.name, "", count.about)) for count in COUNTS]
+        self._histograms = [(spread, _histogram(meter, spread)) for spread in SPREADS]
+        for level in LEVELS:
+            meter.create_observable_gauge(level.name, [functools.partial(self._observe, level)], "", level.about)
+
+    def flush(self, tally: Tally) -> None:
+        """Tell what was counted and begin at zero. The first time also the zeros: a series is there before it moves."""
+        for count, counter in self._counters:
+            counted = getattr(tally, count.field)
+            if not count.label:
+                if counted or not self._told_all:
+                    counter.add(counted)
+            else:
+                for value, n in _by_label(count, counted, zeros=not self._told_all).items():
+                    counter.add(n, {count.label: value})
+        for spread, histogram in self._histograms:
+            for value in getattr(tally, spread.field).drain():
+                # A clock that was set back makes no run early.
+                histogram.record(max(0.0, value))
+        self._told_all = True
+        tally.clear()
+
+    def watch(self, levels: Callable[[], Levels]) -> Callable[[], None]:
+        """Show these until the returned function is called. `levels` is read on the exporter's thread."""
+        key = object()
+        self._watched[key] = levels
+
+        def forget() -> None:
+            self._watched.pop(key, None)
+
+        return forget
+
+    def _observe(self, level: Level, _: CallbackOptions) -> list[Observation]:
+        readings = [float(getattr(levels(), level.field)) for levels in tuple(self._watched.values())]
+        if not readings:
+            return []
+        value = level.together(readings)
+        return [Observation(value)] if math.isfinite(value) else []
+
+
+def _histogram(meter: Meter, spread: Spread) -> Histogram:
+    return meter.create_histogram(spread.name, "", spread.about, explicit_bucket_boundaries_advisory=BOUNDARIES)
+
+
+def _by_label(count: Count, counted: Counter[str | bool], zeros: bool) -> Counter[str]:
+    """Values that were not declared count as `other`, so that no label grows without bound."""
+    told: Counter[str] = Counter()
+    if zeros:
+        told.update({_text(value): 0 for value in count.values})
+    for value, n in counted.items():
+        told[_text(value) if value in count.values else OTHER] += n
+    return told
+
+
+def _text(value: str | bool) -> str:
+    return str(value).lower()
+
+
+class Teller:
+    """The part that flushes a tally each cycle, after what others count for themselves was added to it."""
+
+    name = "metrics"
+
+    def __init__(self, metrics: Metrics, tally: Tally, gather: Callable[[Tally], None], every_s: float) -> None:
+        self.wake = asyncio.Event()
+        self._metrics = metrics
+        self._tally = tally
+        self._gather = gather
+        self._every_s = every_s
+
+    async def step(self) -> float:
+        self.flush()
+        return self._every_s
+
+    def flush(self) -> None:
+        """Also once at the end, so that the last cycle is told."""
+        self._gather(self._tally)
+        self._metrics.flush(self._tally)
+
+
+@functools.cache
+def shared() -> Metrics:
+    """The one of this process. Made before the program sets up its SDK it serves that all the same."""
+    return Metrics()
