@@ -126,6 +126,12 @@ async def _mend(line: Line) -> list[Any]:
     return [encode(["a"])]
 
 
+async def _mend_score(line: Line) -> list[Any]:
+    await line.put("a")
+    await line.store.client.zadd(line.keys["waiting"], {"a": -1})
+    return [encode(["a"])]
+
+
 CHANGES: dict[str, Prepare] = {
     "audit_mend": _mend,
     "job_cancel": _cancel,
@@ -146,6 +152,7 @@ CHANGES: dict[str, Prepare] = {
     "run_recover": _recover,
     "run_release": _release,
     "run_retry": _retry,
+    "score_mend": _mend_score,
 }
 
 # Calls that find nothing to do, in an empty queue.
@@ -164,4 +171,5 @@ IDLE: dict[str, list[Any]] = {
     "run_claim_ids": ["w", 10**15, b"", 0, 1000, encode(["a"])],
     "run_extend": ["w", "a", 1, 1000],
     "run_recover": ["w", "0", 0, 1000],
+    "score_mend": [encode(["a"])],
 }

@@ -289,3 +289,28 @@ class TestRepeated:
         first = await line.raw("run_claim", args, seq=1)
         assert first[7] == 1
         assert await line.raw("run_claim", args, seq=1) == first
+
+
+class TestGarbage:
+    """What somebody else wrote into our keys never stops another job."""
+
+    async def test_a_claim_that_cannot_be_read_is_passed_over_and_its_job_runs(self, line: Line):
+        await line.put("a")
+        await line.put("b")
+        await line.store.client.hset(line.queue.keys[0]["claims"], "a", b"garbage")
+        assert sorted(names(await line.claim())) == ["a", "b"]
+
+    @pytest.mark.parametrize("score", [-5, 0, 0.5])
+    async def test_a_score_that_is_no_time_is_due_now(self, line: Line, score: float):
+        await line.put("a")
+        await line.store.client.zadd(line.queue.keys[0]["waiting"], {"a": score})
+        [claim] = await line.claim()
+        assert claim.due == line.now
+
+    async def test_a_member_without_a_record_is_parked_and_a_put_of_it_starts_anew(self, line: Line):
+        await line.store.client.zadd(line.queue.keys[0]["waiting"], {"a": 5})
+        assert await line.claim() == []
+        assert await line.store.client.zrange(line.queue.keys[0]["parked"], 0, -1) == [b"a"]
+        await line.put("a")
+        assert await line.store.client.zcard(line.queue.keys[0]["parked"]) == 0
+        assert names(await line.claim()) == ["a"]

@@ -17,7 +17,7 @@ from tocsin.store.keys import FLEET_KEYS, PARTITION_KEYS
 from tocsin.store.runs import Wish
 from tocsin.store.scripts import Script, script, script_names
 
-KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bell"}
+KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bell", "leader"}
 
 
 def words_of(what: Script) -> set[str]:

@@ -24,6 +24,10 @@ beats     HASH    worker -> counter
 buried    ZSET    worker -> since ms
 bell:Q    LIST    partitions of queue Q with work
 mail:W    LIST    messages for worker W
+
+For the cleanup, under the agents' queue's tag and seed 000's name:
+
+cleanup-leader  STRING  the worker whose term it is
 """
 
 from __future__ import annotations
@@ -58,6 +62,9 @@ class Keys:
 
     def mail(self, worker: str) -> str:
         return f"{self.prefix}mail:{worker}{self._fleet_tag()}"
+
+    def leader(self) -> str:
+        return self._name("cleanup-leader", AGENTS_QUEUE, 0)
 
     def _fleet_tag(self) -> str:
         return f"{{{self.hash_tag or 'tocsin'}}}"

@@ -16,7 +16,7 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 _SECTION = re.compile(r"--\s(KEYS|ARGV|RETURN|USES)\s+(.*)")
-_KEY = re.compile(r"--\s(?:KEYS)?\s+([a-z]+)\s+(?:HASH|ZSET|LIST|STREAM)\b")
+_KEY = re.compile(r"--\s(?:KEYS)?\s+([a-z]+)\s+(?:HASH|ZSET|LIST|STREAM|STRING)\b")
 
 
 class Script:

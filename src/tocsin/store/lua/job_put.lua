@@ -26,6 +26,8 @@ for at = 1, #flat, 6 do ids[#ids + 1] = flat[at] end
 local stored = redis.call('HMGET', jobs, unpack(ids))
 local remembered = redis.call('ZCARD', done) > 0 and redis.call('ZMSCORE', done, unpack(ids)) or {}
 
+local any_parked = redis.call('ZCARD', parked) > 0
+
 local puts, lines, unclaims, sets, leaves, forgets, aside = {}, {}, {}, {}, {}, {}, {}
 local codes, earliest, widest, fresh = {}, nil, 0, 0
 
@@ -115,6 +117,11 @@ for i, id in ipairs(ids) do
     codes[i] = '3'
   else
     if remembered[i] then forgets[#forgets + 1] = id end
+    if any_parked and redis.call('ZSCORE', parked, id) then
+      -- Somebody took its record away and it was parked without: it starts anew.
+      leaves[#leaves + 1] = {parked, id}
+      unclaims[#unclaims + 1] = id
+    end
     store(id, record)
     line_up(due, id)
     fresh = fresh + 1

@@ -10,8 +10,9 @@
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, cursor, overdue, limit
---        owner: whose claims to walk, from the HSCAN cursor '0' on; '' for what is `overdue` ms past its deadline
+-- ARGV   epoch, clock, session, seq, owner, cursor, overdue, limit, items
+--        owner: whose claims to walk, from the HSCAN cursor '0' on; '' for what is `overdue` ms past its deadline;
+--        items: msgpack [id] * n, to bring back only these of what is overdue; left out for all
 -- RETURN {1, cursor, ids, head}: '0' when the walk is over; head as in run_finish
 -- USES   call, records, claims, moves, settle
 if answered then return answered end
@@ -30,9 +31,19 @@ local function walk()
   end
 end
 
+local function past_deadline(before)
+  if not items then return redis.call('ZRANGEBYSCORE', working, '-inf', before, 'LIMIT', 0, limit) end
+  local late = {}
+  for _, id in ipairs(cmsgpack.unpack(items)) do
+    local deadline = redis.call('ZSCORE', working, id)
+    if deadline and tonumber(deadline) <= before then late[#late + 1] = id end
+  end
+  return late
+end
+
 local function overdue_ones()
   cursor = '0'
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', working, '-inf', now - tonumber(overdue), 'LIMIT', 0, limit)) do
+  for _, id in ipairs(past_deadline(now - tonumber(overdue))) do
     local raw = redis.call('HGET', claims, id)
     ids[#ids + 1] = id
     found[id] = raw and read_claim(raw) or fresh_claim(now)

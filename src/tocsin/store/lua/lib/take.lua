@@ -33,7 +33,10 @@ local after_due = struct.pack('>I4I2BBc0', 1, 0, 0, #owner, owner)
 local last_score, last_claim
 local function first_claim(score)
   if score ~= last_score then
-    last_score, last_claim = score, before_due .. struct.pack('>I8', tonumber(score)) .. after_due
+    local due = tonumber(score)
+    -- Nobody who keeps to these scripts writes a score below 1, and none can be packed.
+    if due < 1 then due = now end
+    last_score, last_claim = score, before_due .. struct.pack('>I8', due) .. after_due
   end
   return last_claim
 end
@@ -91,6 +94,8 @@ local function take(zset, ids, scores, most)
     for i = first, to do
       if n + #parkings >= most then return end
       local id, record, raw = ids[i], records[i - first + 1], raws[i - first + 1]
+      -- Too short to be a claim: garbage, and no reason to stop for the others.
+      if raw and #raw < 24 then raw = nil end
       local suspect = raw and is_suspect(raw)
       if not understood(record) then
         if zset == waiting then
@@ -119,7 +124,7 @@ local function take_parked(ids, most)
   local raws = redis.call('HMGET', claims, unpack(ids))
   local fit, scores = {}, {}
   for i, raw in ipairs(raws) do
-    local claim = raw and read_claim(raw)
+    local claim = raw and #raw >= 24 and read_claim(raw)
     if claim and not has(claim.intent, UNREADABLE) and claim.due <= now then
       fit[#fit + 1] = ids[i]
       scores[#scores + 1] = string.format('%.0f', claim.due)

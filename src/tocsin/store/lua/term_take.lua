@@ -1,0 +1,17 @@
+-- term_take: become the leader of cleanup if nobody is, or stay it. Asked again after a lost reply it answers the same.
+-- KEYS   leader    STRING  the worker whose term it is; gone when the term is over
+-- ARGV   worker, ttl
+-- RETURN {holder, ms that are left of its term}
+local holder = redis.call('GET', leader)
+if not holder then
+  redis.call('SET', leader, worker, 'PX', ttl)
+  return {worker, tonumber(ttl)}
+end
+local left = redis.call('PTTL', leader)
+-- Below 0 it was set by hand, without an end: it gets one, or nobody would ever follow.
+if holder == worker or left < 0 then
+  -- Not SET, so that a leader stays one on a full server: what it does passes there too.
+  redis.call('PEXPIRE', leader, ttl)
+  left = tonumber(ttl)
+end
+return {holder, left}

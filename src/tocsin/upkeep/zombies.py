@@ -1,0 +1,49 @@
+"""Zombies: runs that go on although they were told to stop at their deadline. From when on one is a zombie."""
+
+from __future__ import annotations
+
+import re
+from typing import Self
+
+import structlog
+from msgspec import Struct
+
+from tocsin.model.durations import Millis
+from tocsin.model.ids import job_of
+
+log = structlog.get_logger("tocsin.zombies")
+
+
+class Settings(Struct, frozen=True):
+    # How far past its deadline a run is a zombie.
+    threshold_ms: Millis = 30_000
+    # Jobs that are given another time to end, by the whole of their id.
+    exceptional: re.Pattern[str] | None = None
+    exceptional_threshold_ms: Millis = 3_600_000
+
+    @classmethod
+    def of(cls, threshold_ms: Millis, pattern: str, exceptional_threshold_ms: Millis) -> Self:
+        """A pattern that cannot be read is told and ignored: its jobs are treated like all others."""
+        return cls(threshold_ms, _compiled(pattern), exceptional_threshold_ms)
+
+
+def threshold_for(member: str, settings: Settings) -> Millis:
+    """How many ms past its deadline a run of this job, or an extra run of it, is a zombie."""
+    if settings.exceptional is not None and settings.exceptional.fullmatch(job_of(member)):
+        return settings.exceptional_threshold_ms
+    return settings.threshold_ms
+
+
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    if not pattern:
+        return None
+    try:
+        # As with other patterns: a name may hold any character, also a line's end.
+        return re.compile(pattern, re.DOTALL)
+    except re.error as error:
+        log.warning(
+            "redis.scheduler.zombie-cleanup.exceptional-agents.pattern is no regular expression: ignored",
+            pattern=pattern,
+            error=str(error),
+        )
+        return None
