@@ -19,6 +19,7 @@ from tocsin.model.errors import (
 )
 from tocsin.model.job import Every, Job, Once, Retry, Stage
 from tocsin.model.run import Run
+from tocsin.resilience.failure import FailureClass
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ __all__ = [
     "Run",
     "Job",
     "Stage",
+    "FailureClass",
     "Handle",
     "TocsinError",
     "InvalidArgument",

@@ -30,6 +30,9 @@ from tocsin.model.durations import ceil_ms, moment
 from tocsin.model.errors import StoreError
 from tocsin.model.job import AGENTS_QUEUE, Spec
 from tocsin.model.run import Claim, Run
+from tocsin.resilience.backoff import BackoffSettings
+from tocsin.resilience.breaker import Breaker, BreakerSettings, redis_breaker_settings
+from tocsin.resilience.classify import Classifier
 from tocsin.store.fleet import About, Beat, Ear, Fleet, Pulse, Ringer
 from tocsin.store.jobs import Jobs, Put
 from tocsin.store.runs import Runs
@@ -60,6 +63,8 @@ class Settings(Struct, frozen=True):
     # Which agents are this worker's to run, and how their registration is kept true.
     owns: Callable[[str], bool] = Ownership()
     reconcile: Rules = Rules()
+    backoff: BackoffSettings = BackoffSettings()
+    breaker: BreakerSettings = BreakerSettings()
 
 
 class Stats(Struct, frozen=True):
@@ -86,6 +91,7 @@ class Worker:
         catalog: Catalog,
         settings: Settings | None = None,
         agents: Callable[[], Mapping[str, Put]] = dict,
+        classifier: Classifier | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._store = store
@@ -93,6 +99,7 @@ class Worker:
         self.catalog = catalog.copy()
         self._queues = queues
         self._agents = agents
+        self._classifier = classifier
         self._host = socket.gethostname()
         self._started = wall_ms()
         self._incarnation = 0
@@ -106,6 +113,8 @@ class Worker:
         store, clock = self._store, self._clock
         self._fleet = Fleet(store)
         self._ringer = Ringer(self._fleet)
+        self.acquisition_breaker = Breaker(self.settings.breaker, clock.monotonic)
+        self.redis_breaker = Breaker(redis_breaker_settings(self.settings.breaker), clock.monotonic)
         self._threads, self._processes = Threads(), Processes()
         for handler in self.catalog:
             prefix = store.keys.prefix
@@ -114,13 +123,16 @@ class Worker:
         self.reconciler = self._claim_agents_by_id()
         self._new_incarnation()
         self.ear = Ear(store, self.name, list(self.lanes))
-        self.finisher = Finisher(store, lambda: self.runs, clock, self._lost_claim, lambda: self.fetcher.wake.set())
+        self.finisher = Finisher(
+            store, lambda: self.runs, clock, self._lost_claim, lambda: self.fetcher.wake.set(), self._classifier,
+            self.settings.backoff, self.redis_breaker,
+        )  # fmt: skip
         self.pool = Pool(self.settings.concurrency, self.finisher, lambda: self.fetcher.wake.set())
         self.referrer = Referrer(self._fleet, lambda: self.name, self.catalog.names())
         self.fetcher = Fetcher(
             store, lambda: self.runs, list(self.lanes.values()), self.catalog, self.pool, self.finisher, clock,
             lambda: self.heart.lease, lambda lane, p: self._ringer.ring(lane.queue, p), self.referrer.refer,
-            self.settings.poll_s, self._queue_changed,
+            self.settings.poll_s, self._queue_changed, self.acquisition_breaker,
         )  # fmt: skip
         self.sweep = Sweep(self.pool, self.finisher, lambda: self.runs, clock)
         self.reaper = Reaper(

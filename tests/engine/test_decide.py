@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from tocsin import Every, Once, Retry
 from tocsin.engine import decide
-from tocsin.engine.decide import BURY, DONE, Finish, RetryIn
+from tocsin.engine.decide import BURY, DONE, Finish, RetryIn, Setback
 from tocsin.model.job import Policy, Spec
 from tocsin.model.run import MAX_RECOVERIES, Claim
+from tocsin.resilience.backoff import BackoffSettings
+from tocsin.resilience.failure import FailureClass
 from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 
 T = 1_900_000_000_000
@@ -105,7 +108,56 @@ def test_after_success_one_shots_end_and_schedules_wait_for_their_next_time(spec
     ],
 )
 def test_after_failure_retry_says_how_often_and_how_long(attempt, spec, recurring, late, chance, decided):
-    assert decide.after_failure(claim(attempt=attempt), spec, recurring, T + late, chance) == decided
+    assert decide.after_failure(claim(attempt=attempt), spec, recurring, T + late, Setback(chance)) == decided
+
+
+FORBIDDEN, THROTTLED = FailureClass.PERMANENT_FORBIDDEN, FailureClass.THROTTLED
+TRANSIENT, SERVER_ERROR, UNKNOWN = FailureClass.TRANSIENT, FailureClass.SERVER_ERROR, FailureClass.UNKNOWN
+BACKOFF = BackoffSettings(enabled=True, max_immediate_retries=2, jitter_ratio=0.1)
+AGENT = every(error_interval=60.0, agent=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "streak", "attempt", "spec", "recurring", "decided"),
+    [
+        # A one-shot with a permanent failure is dead at once, retries or not.
+        (FORBIDDEN, 1, 1, once(THREE), False, BURY),
+        # 30 minutes, then the first time on its cadence.
+        (FORBIDDEN, 1, 1, AGENT, True, Finish(T + 1_800_000, FAILED)),
+        (FORBIDDEN, 7, 1, every(THREE), True, Finish(T + 1_800_000, FAILED)),
+        (FORBIDDEN, 1, 1, every(ends=T + 60_000), True, Finish(0, FAILED)),
+        (THROTTLED, 1, 1, AGENT, True, Finish(T + 30_000, FAILED)),
+        (THROTTLED, 3, 1, AGENT, True, Finish(T + 120_000, FAILED)),
+        (THROTTLED, 99, 1, AGENT, True, Finish(T + 600_000, FAILED)),
+        # `Retry` says how often, the class how long.
+        (THROTTLED, 2, 2, once(THREE), False, RetryIn(60_000)),
+        (THROTTLED, 4, 4, once(THREE), False, BURY),
+        (THROTTLED, 1, 1, every(THREE), True, RetryIn(30_000)),
+        (TRANSIENT, 1, 1, AGENT, True, RetryIn(0)),
+        (SERVER_ERROR, 2, 2, AGENT, True, RetryIn(0)),
+        (TRANSIENT, 3, 3, AGENT, True, Finish(T + 60_000, FAILED)),
+        (TRANSIENT, 1, 1, once(THREE), False, RetryIn(450)),
+        (TRANSIENT, 1, 1, once(), False, BURY),
+        (UNKNOWN, 1, 1, AGENT, True, Finish(T + 60_000, FAILED)),
+        (UNKNOWN, 1, 1, every(), True, Finish(T + 10_000, FAILED)),
+        (UNKNOWN, 1, 1, every(THREE), True, RetryIn(450)),
+    ],
+)
+def test_the_class_of_a_failure_says_how_long_and_retry_how_often(kind, streak, attempt, spec, recurring, decided):
+    setback = Setback(0.5, kind, streak)
+    assert decide.after_failure(claim(attempt=attempt), spec, recurring, T, setback, BACKOFF) == decided
+
+
+@pytest.mark.parametrize("kind", FailureClass)
+def test_without_failure_backoff_every_failure_of_an_agent_waits_for_its_error_interval(kind):
+    decided = decide.after_failure(claim(), AGENT, True, T, Setback(0.9, kind, 5), replace(BACKOFF, enabled=False))
+    assert decided == Finish(T + 60_000, FAILED)
+
+
+@pytest.mark.parametrize(("chance", "wait"), [(0.0, 54_000), (0.5, 60_000), (0.999999, 66_000)])
+def test_the_jitter_of_a_backoff_goes_both_ways(chance, wait):
+    decided = decide.after_failure(claim(), AGENT, True, T, Setback(chance, UNKNOWN), BACKOFF)
+    assert decided == Finish(T + wait, FAILED)
 
 
 @pytest.mark.parametrize(

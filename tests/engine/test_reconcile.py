@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
+from engine.waiting import run_dry
 from tocsin import Every, Tocsin
 from tocsin.testing import run_until_idle
 from tocsin.upkeep.reconcile import PAGE, Reconciler, Rules
@@ -183,7 +182,7 @@ async def test_the_head_of_the_line_may_be_full_of_what_a_worker_may_not_run(toc
     tocsin_clock.advance("1s")
     mine = {f"agent-{n:03d}" for n in range(110, 120)}
     worker = await make_worker(owns=mine.__contains__, concurrency=3)
-    await run_until_idle_by_hand(worker)
+    await run_dry(worker)
     assert sorted(ran) == sorted(mine)
 
 
@@ -201,16 +200,16 @@ async def test_two_shards_run_every_agent_once_and_a_change_of_shards_takes_effe
     one, two = Owner(*names[:10]), Owner(*names[10:])
     workers = [await make_worker(owns=owner) for owner in (one, two)]
     for worker in workers:
-        await run_until_idle_by_hand(worker)
+        await run_dry(worker)
     assert sorted(ran) == sorted(names)
     one.names, two.names = set(names[:5]), set(names[5:])
     ran.clear()
     tocsin_clock.advance("30s")
     for worker in workers:
         await worker.reconciler.step()
-    await run_until_idle_by_hand(workers[0])
+    await run_dry(workers[0])
     assert sorted(ran) == sorted(names[:5])
-    await run_until_idle_by_hand(workers[1])
+    await run_dry(workers[1])
     assert sorted(ran) == sorted(names)
 
 
@@ -227,12 +226,12 @@ async def test_an_extra_run_of_an_agent_reaches_the_worker_that_owns_it(tocsin_a
 
     await tocsin_app.register_agents()
     worker = await make_worker(owns={"mine"}.__contains__)
-    await run_until_idle_by_hand(worker)
+    await run_dry(worker)
     tocsin_clock.advance("1m")
     extra = await tocsin_app.fire("mine")
     await tocsin_app.fire("foreign")
     worker.lanes[AGENTS].hear(0)
-    await run_until_idle_by_hand(worker)
+    await run_dry(worker)
     assert ran[1:] == [extra.id]
 
 
@@ -242,18 +241,3 @@ async def test_all_agents_of_a_program_run_whatever_other_programs_left_in_the_l
     declare(tocsin_app, "a")
     assert await run_until_idle(tocsin_app) == 1
     assert {(await other_app.get(f"b{n}")).stage for n in range(30)} == {"waiting"}
-
-
-async def run_until_idle_by_hand(worker) -> None:
-    """Passes of the fetcher and the finisher, until there is nothing to claim for this worker."""
-    await asyncio.to_thread(worker.heart.beat)
-    while True:
-        claimed = worker.fetcher.claimed
-        await worker.fetcher.step()
-        while worker.pool.busy or not worker.finisher.idle():
-            await asyncio.sleep(0)
-            await worker.finisher.step()
-        if worker.fetcher.claimed == claimed:
-            return
-
-

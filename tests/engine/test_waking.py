@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from engine.waiting import eventually
 from tocsin import Every, Retry, Run
@@ -99,3 +100,21 @@ async def test_a_job_that_is_changed_fired_or_revived_wakes_the_worker(live_app,
     await eventually(revived, "it is dead and is revived")
     while await asyncio.wait_for(ran.get(), 10) != "dead":
         pass
+
+
+async def test_an_answer_on_its_way_does_not_hide_what_was_heard_since_it_was_asked_for(tocsin_app, make_worker):
+    @tocsin_app.job
+    async def job():
+        pass
+
+    worker = await make_worker()
+    lane = worker.lanes["default"]
+    for partition in range(16):
+        lane.learn(partition, math.inf, 0, 0)
+    lane.ask(3)
+    assert lane.expect(3, 500)
+    lane.learn(3, math.inf, 400, 0)
+    assert lane.next_due[3] == 500
+    lane.ask(3)
+    lane.learn(3, math.inf, 600, 1)
+    assert lane.next_due[3] == math.inf

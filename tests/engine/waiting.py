@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tocsin.model.clock import monotonic
+from tocsin.worker import Worker
 
 
 async def eventually(condition: Callable[[], Any], what: str, *, within: float = 10.0) -> Any:
@@ -22,6 +23,19 @@ async def eventually(condition: Callable[[], Any], what: str, *, within: float =
         if monotonic() > deadline:
             raise AssertionError(f"not within {within:g} s: {what}")
         await asyncio.sleep(0.003)
+
+
+async def run_dry(worker: Worker) -> None:
+    """Passes of the fetcher and the finisher, until there is nothing more to claim for this worker."""
+    await asyncio.to_thread(worker.heart.beat)
+    while True:
+        claimed = worker.fetcher.claimed
+        await worker.fetcher.step()
+        while worker.pool.busy or not worker.finisher.idle():
+            await asyncio.sleep(0)
+            await worker.finisher.step()
+        if worker.fetcher.claimed == claimed:
+            return
 
 
 class Gate:

@@ -10,6 +10,7 @@ from tocsin.engine.catalog import Handler
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.job import AGENTS_QUEUE, Every, Queue, Retry
+from tocsin.resilience.classify import ClassifyFunction
 
 
 class Declaring:
@@ -79,6 +80,11 @@ class Declaring:
             return handler
 
         return declare
+
+    def classify(self, fn: ClassifyFunction) -> ClassifyFunction:
+        """Make a function a judge of failures: from an exception to a FailureClass, its name, or None to pass it on."""
+        self._registry.classifier.add(fn)
+        return fn
 
     def refuse_declared(self, name: str) -> None:
         """For patterns that keep a queue of their own: workers of this app must not serve it."""

@@ -23,6 +23,7 @@ from tocsin.model.job import (
     Retry,
     check_timeout,
 )
+from tocsin.resilience.classify import Classifier
 
 
 class Agent(Struct, frozen=True):
@@ -39,6 +40,7 @@ class Registry:
     def __init__(self) -> None:
         self.catalog = Catalog()
         self.agents: dict[str, Agent] = {}
+        self.classifier = Classifier()
         self.queues: dict[str, Queue] = {
             DEFAULT_QUEUE: Queue(DEFAULT_QUEUE),
             AGENTS_QUEUE: Queue(AGENTS_QUEUE, partitions=1),

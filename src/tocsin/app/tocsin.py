@@ -335,7 +335,8 @@ class Tocsin(Opening):
         if not self._registry.agents and queues is None:
             names.remove(AGENTS_QUEUE)
         opened = [await self.store.open_queue(self._registry.known_queue(name)) for name in names]
-        worker = Worker(self.store, opened, self._registry.catalog, settings, self._agents)
+        declared = self._registry
+        worker = Worker(self.store, opened, declared.catalog, settings, self._agents, declared.classifier)
         if worker.reconciler is not None:
             await worker.reconciler.step()
         return worker

@@ -20,6 +20,10 @@ Executor = Literal["loop", "thread", "process"]
 UNKNOWN_S = 1.0
 
 
+class NotStarted(Exception):
+    """The target could not even begin, for lack of something here: nothing has happened, another worker may try."""
+
+
 class Deliver(Protocol):
     """How runs reach what they are for; the targets satisfy it."""
 

@@ -7,8 +7,10 @@ from msgspec import Struct
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.job import Spec
 from tocsin.model.run import MAX_RECOVERIES, Claim
+from tocsin.resilience.backoff import BackoffSettings, delay_ms
+from tocsin.resilience.failure import FailureClass
 from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
-from tocsin.triggers.recurrence import is_misfire, next_due
+from tocsin.triggers.recurrence import is_misfire, next_due, next_from
 
 
 class Finish(Struct, frozen=True):
@@ -34,6 +36,10 @@ class Release(Struct, frozen=True):
 
 Decision = Finish | RetryIn | Bury | Release
 BURY, RELEASE = Bury(), Release()
+NO_BACKOFF = BackoffSettings(enabled=False)
+# Classes whose own delay goes before that of `Retry`, and those that may be over at once.
+_OWN_DELAY = frozenset([FailureClass.PERMANENT_FORBIDDEN, FailureClass.THROTTLED])
+_PASSING = frozenset([FailureClass.TRANSIENT, FailureClass.SERVER_ERROR])
 DONE = Finish(0, SUCCEEDED)
 
 
@@ -55,16 +61,36 @@ def after_success(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> Dec
     return _ended(claim, spec, recurring, now, SUCCEEDED) if recurring else DONE
 
 
-def after_failure(claim: Claim, spec: Spec, recurring: bool, now: Millis, chance: float) -> Decision:
-    """`Retry` says how often and how long. Out of retries, one-shots are dead, the others wait for their next time."""
-    retry = spec.retry
-    if retry is not None and claim.attempt <= retry.retries:
-        return RetryIn(ceil_ms(retry.delay(claim.attempt - 1, chance)))
+class Setback(Struct, frozen=True):
+    """How a run failed: its class, how often in a row by now on this worker, and the luck of its jitter."""
+
+    chance: float = 0.0
+    kind: FailureClass = FailureClass.UNKNOWN
+    streak: int = 1
+
+
+def after_failure(
+    claim: Claim, spec: Spec, recurring: bool, now: Millis, setback: Setback, backoff: BackoffSettings = NO_BACKOFF
+) -> Decision:
+    """The class of the failure says how long, `Retry` how often. Out of retries, one-shots are dead, the others wait
+    for their next time. A failure that trying again cannot mend is not retried at all."""
+    retry, kind = spec.retry, setback.kind
+    may_retry = retry is not None and claim.attempt <= retry.retries
+    if backoff.enabled and kind in _OWN_DELAY:
+        wait = delay_ms(backoff, kind, setback.streak, 0, setback.chance)
+        if may_retry and kind is not FailureClass.PERMANENT_FORBIDDEN:
+            return RetryIn(wait)
+        return Finish(next_from(spec, claim.due, now + wait) or 0, FAILED) if recurring else BURY
+    if retry is not None and may_retry:
+        return RetryIn(ceil_ms(retry.delay(claim.attempt - 1, setback.chance)))
     if not recurring:
         return BURY
+    if backoff.enabled and kind in _PASSING and setback.streak <= backoff.max_immediate_retries:
+        return RetryIn(0)
     error_interval = spec.rules.error_interval
     if error_interval is not None:
-        return Finish(now + ceil_ms(error_interval), FAILED)
+        wait = delay_ms(backoff, FailureClass.UNKNOWN, 1, ceil_ms(error_interval), setback.chance)
+        return Finish(now + wait, FAILED)
     return _ended(claim, spec, recurring, now, FAILED)
 
 

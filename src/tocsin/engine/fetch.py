@@ -24,6 +24,7 @@ from tocsin.model.errors import RecordUnreadable, StoreChanged, StoreError, Stor
 from tocsin.model.ids import EXTRA
 from tocsin.model.job import Failure, Stage
 from tocsin.model.run import Claim
+from tocsin.resilience.breaker import Breaker, Permit
 from tocsin.store.jobs import Jobs
 from tocsin.store.runs import Claimed, Runs, Wish
 from tocsin.store.store import LARGEST_BATCH, Store
@@ -41,6 +42,8 @@ LOOK_PAGES = 4
 # Passes take turns, each with its own partitions: while the server claims for one, another's runs are handed out.
 PASSES = 3
 MOST_PER_PASS = 1000
+# While the breaker is open.
+SHORTEST_REST_S = 0.05
 
 
 class Fetcher:
@@ -62,6 +65,7 @@ class Fetcher:
         refer: Callable[[str, int], None],
         poll_s: float,
         on_change: Callable[[Lane], None],
+        breaker: Breaker,
     ) -> None:
         self.wake = asyncio.Event()
         self.lanes = lanes
@@ -78,6 +82,7 @@ class Fetcher:
         self._refer = refer
         self._poll_s = poll_s
         self._on_change = on_change
+        self.breaker = breaker
         self._next_poll = 0.0
         self._rung: dict[tuple[str, int], float] = {}
         # Partitions that a pass is asking at the moment, and for how many runs.
@@ -97,6 +102,10 @@ class Fetcher:
         if not wishes:
             self._hand_on(due)
             return self._rest(math.inf)
+        permit = self.breaker.allow()
+        if permit is None:
+            self._put_back(wishes)
+            return max(self.breaker.status().probe_in, SHORTEST_REST_S)
         if not self._pool.suspects and not self._asked:
             self._allow_suspect(wishes)
         for lane, wish in wishes:
@@ -107,10 +116,23 @@ class Fetcher:
         finally:
             for lane, wish in wishes:
                 del self._asked[lane.name, wish.partition]
+        self._tell_breaker(permit, answers)
         if not any(isinstance(answer, StoreUnavailable) for answer in answers):
             # The other pass may ask the server for more while this one hands out what came.
             self.wake.set()
         return await self._take(wishes, answers)
+
+    def _put_back(self, wishes: list[tuple[Lane, Wish]]) -> None:
+        for lane, wish in wishes:
+            if lane.timetable is not None:
+                lane.timetable.put_back(wish.members)
+
+    def _tell_breaker(self, permit: Permit, answers: list[Claimed | StoreError]) -> None:
+        """A queue that was wiped or replaced is an answer; a script that failed is not."""
+        if any(isinstance(answer, StoreError) and not isinstance(answer, StoreChanged) for answer in answers):
+            self.breaker.failed(permit)
+        else:
+            self.breaker.succeeded(permit)
 
     def _allow_suspect(self, wishes: list[tuple[Lane, Wish]]) -> None:
         """One at a time, each partition in turn: if it kills this worker, it takes no other such run with it."""
@@ -231,8 +253,8 @@ class Fetcher:
         away: StoreUnavailable | None = None
         rest = 0.0
         for (lane, wish), answer in zip(wishes, answers, strict=True):
-            if lane.timetable is not None and (isinstance(answer, StoreError) or answer.lease_over):
-                lane.timetable.put_back(wish.members)
+            if isinstance(answer, StoreError) or answer.lease_over:
+                self._put_back([(lane, wish)])
             if isinstance(answer, StoreUnavailable):
                 away = answer
             elif isinstance(answer, StoreChanged):

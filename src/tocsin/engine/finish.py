@@ -23,6 +23,10 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.job import Failure, Spec
 from tocsin.model.run import Claim
+from tocsin.resilience.backoff import BackoffSettings, Streaks
+from tocsin.resilience.breaker import Breaker, BreakerSettings
+from tocsin.resilience.classify import Classifier
+from tocsin.resilience.failure import FailureClass
 from tocsin.store.runs import FAILED, SUCCEEDED, Item, Runs, failed_item, finish_item, release_item, retry_item
 from tocsin.store.store import LARGEST_BATCH, Call, Store
 
@@ -33,6 +37,8 @@ BUSY = 50
 PACE_S = 0.006
 # While the server writes down the outcomes of one pass, another gathers.
 PASSES = 2
+# How often a call is tried that the server refuses; one that could not be sent is kept until it is answered.
+MOST_TRIES = 3
 LONGEST_ERROR = 1000
 LONGEST_TRACEBACK = 4000
 LARGEST_RESULT = 64 * 1024
@@ -50,6 +56,7 @@ class Ended(Struct, gc=False):
     result: Any = None
     error: bytes = b""
     decision: decide.Decision | None = None
+    kind: FailureClass = FailureClass.UNKNOWN
 
 
 class Finisher:
@@ -64,6 +71,9 @@ class Finisher:
         clock: Clock,
         on_lost: Callable[[str], None],
         on_due: Callable[[], None],
+        classifier: Classifier | None = None,
+        backoff: BackoffSettings = decide.NO_BACKOFF,
+        breaker: Breaker | None = None,
     ) -> None:
         self.wake = asyncio.Event()
         self.waiting: deque[Ended] = deque()
@@ -71,11 +81,20 @@ class Finisher:
         self._store = store
         self._runs = runs
         self._clock = clock
+        self._classifier = classifier or Classifier()
+        self._backoff = backoff
+        self.breaker = breaker or Breaker(BreakerSettings(), clock.monotonic)
+        # Failures in a row of each job, as this worker saw them.
+        self._streaks = Streaks()
         self._on_lost = on_lost
         # Something is due sooner than the fetcher knows.
         self._on_due = on_due
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
         self._unanswered: dict[tuple[str, int, str], tuple[Lane, Call]] = {}
+        # How often the server refused each of them; calls that were given up, and those that went through after all.
+        self._tries: dict[tuple[str, int, str], int] = {}
+        self.exhausted = 0
+        self.rescued = 0
         # Those of them that another pass is waiting for.
         self._in_flight: set[tuple[str, int, str]] = set()
         # How many outcomes the last pass took.
@@ -93,7 +112,7 @@ class Finisher:
         self.wake.set()
 
     def failed(self, unit: Unit, error: BaseException) -> None:
-        self._add(unit, "failed", describe(error, self._clock.server_ms()))
+        self._add(unit, "failed", describe(error, self._clock.server_ms()), self._classifier.classify(error))
 
     def stopped(self, unit: Unit, reason: str) -> None:
         """Its handler was cancelled by us: why decides what becomes of it."""
@@ -114,9 +133,9 @@ class Finisher:
         self.waiting.append(ended)
         self.wake.set()
 
-    def _add(self, unit: Unit, how: str, error: bytes) -> None:
+    def _add(self, unit: Unit, how: str, error: bytes, kind: FailureClass = FailureClass.UNKNOWN) -> None:
         for claim, spec in unit.all():
-            self.waiting.append(Ended(unit.lane, claim, spec, how, error=error))
+            self.waiting.append(Ended(unit.lane, claim, spec, how, error=error, kind=kind))
         self.wake.set()
 
     def _batch_ended(self, unit: Unit, outcomes: Any) -> None:
@@ -133,7 +152,8 @@ class Finisher:
         for (claim, spec), outcome in zip(pairs, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 error_bytes = describe(outcome, self._clock.server_ms())
-                self.waiting.append(Ended(unit.lane, claim, spec, "failed", error=error_bytes))
+                kind = self._classifier.classify(outcome)
+                self.waiting.append(Ended(unit.lane, claim, spec, "failed", error=error_bytes, kind=kind))
             else:
                 self.waiting.append(Ended(unit.lane, claim, spec, "succeeded", outcome))
         self.wake.set()
@@ -147,6 +167,7 @@ class Finisher:
         """A new incarnation: what the old one held is no longer ours to settle."""
         self.waiting.clear()
         self._unanswered.clear()
+        self._tries.clear()
         for lane in self._unsent:
             for partitions in lane.unsent.values():
                 for items in partitions:
@@ -165,34 +186,57 @@ class Finisher:
         sent = [(key, call) for key, call in self._unanswered.items() if key not in self._in_flight]
         if not sent:
             return 60.0
+        permit = self.breaker.allow()
+        if permit is None:
+            return max(self.breaker.status().probe_in, PACE_S)
         self._in_flight.update(key for key, _ in sent)
         try:
             answers = await self._store.call_all([call for _, (_, call) in sent])
         finally:
             self._in_flight.difference_update(key for key, _ in sent)
-        away: StoreError | None = None
+        if any(isinstance(answer, StoreError) and not isinstance(answer, StoreChanged) for answer in answers):
+            self.breaker.failed(permit)
+        else:
+            self.breaker.succeeded(permit)
+        trouble: StoreError | None = None
         for (key, (lane, _)), answer in zip(sent, answers, strict=True):
             if isinstance(answer, StoreUnavailable):
-                away = answer
+                trouble = answer
             elif isinstance(answer, StoreChanged):
                 # The claims are gone with the store they were made in: the token check will say so.
                 await self._store.reopen(lane.queue)
+            elif isinstance(answer, StoreError):
+                trouble = trouble or answer
+                self._refused(key, lane, answer)
             else:
                 self._answered(key, lane, answer)
-        if away is not None:
+        if trouble is not None:
             await self._store.revive_server()
-            raise away
+            raise trouble
         return 60.0 if self.idle() else 0.0
 
-    def _answered(self, key: tuple[str, int, str], lane: Lane, answer: list[Any] | StoreError) -> None:
+    def _refused(self, key: tuple[str, int, str], lane: Lane, error: StoreError) -> None:
+        """The server is there and fails this call: another try in each of the next passes, then the claims are given
+        up, and their runs come back when their deadline is over."""
+        self._tries[key] = self._tries.get(key, 0) + 1
+        if self._tries[key] < MOST_TRIES:
+            return
+        log.error("outcomes refused by the server: their runs will be recovered", partition=key, error=str(error))
+        self.exhausted += 1
+        self._forget_call(key, lane)
+
+    def _forget_call(self, key: tuple[str, int, str], lane: Lane) -> None:
         # A new incarnation may have forgotten it meanwhile.
         self._unanswered.pop(key, None)
+        self._tries.pop(key, None)
         if lane.timetable is not None:
             lane.timetable.answered(key[2])
             self._on_due()
-        if isinstance(answer, StoreError):
-            log.error("outcomes refused by the server", partition=key, error=str(answer))
-            return
+
+    def _answered(self, key: tuple[str, int, str], lane: Lane, answer: list[Any]) -> None:
+        if key in self._tries:
+            self.rescued += 1
+        self._forget_call(key, lane)
         for member in answer[1]:
             self.lost += 1
             self._on_lost(member.decode(errors="replace"))
@@ -242,6 +286,8 @@ class Finisher:
                     return "finish", finish_item(claim, 0, SUCCEEDED), 0
                 result = b"" if ended.result is None else _result(ended.result, spec)
                 return "finish", finish_item(claim, 0, SUCCEEDED, keep_of(claim.record), result), 0
+            if self._streaks:
+                self._streaks.succeeded(_who(claim))
             decision = decide.after_success(claim, spec, recurring, now)
         elif how == "released":
             return "release", release_item(claim), claim.due
@@ -252,7 +298,9 @@ class Finisher:
         elif how == "cancelled":
             decision = decide.after_cancel(claim, spec, recurring, now)
         else:
-            decision = decide.after_failure(claim, spec, recurring, now, random.random())
+            streak = self._streaks.failed(_who(claim)) if recurring else claim.attempt
+            setback = decide.Setback(random.random(), ended.kind, streak)
+            decision = decide.after_failure(claim, spec, recurring, now, setback, self._backoff)
         return _item(claim, decision, ended.error, now)
 
 
@@ -267,6 +315,11 @@ def _item(claim: Claim, decision: decide.Decision, error: bytes, now: Millis) ->
     if isinstance(decision, decide.Bury):
         return "bury", failed_item(claim, error), 0
     return "release", release_item(claim), claim.due
+
+
+def _who(claim: Claim) -> str:
+    """A job, among those of all queues."""
+    return f"{claim.queue} {claim.job_id}"
 
 
 def keep_of(record: bytes) -> int:

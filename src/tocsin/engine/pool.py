@@ -15,9 +15,14 @@ from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import Any, Protocol
 
+import structlog
+
+from tocsin.engine.catalog import NotStarted
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import monotonic
 from tocsin.model.run import SUSPECT
+
+log = structlog.get_logger("tocsin.pool")
 
 # How much of a turn of the event loop is for handlers.
 TURN_S = 0.002
@@ -33,6 +38,7 @@ class Report(Protocol):
     def succeeded(self, unit: Unit, result: Any) -> None: ...
     def failed(self, unit: Unit, error: BaseException) -> None: ...
     def stopped(self, unit: Unit, reason: str) -> None: ...
+    def release(self, unit: Unit) -> None: ...
 
 
 class Runner:
@@ -91,6 +97,10 @@ class Runner:
                 pool.report.failed(unit, error)
         except GeneratorExit:
             raise
+        except NotStarted as error:
+            pool.not_started += 1
+            log.warning("run could not be started and goes back", run=unit.claim.run_id, error=str(error))
+            pool.report.release(unit)
         except BaseException as error:
             # Also SystemExit and KeyboardInterrupt: a handler must not end the worker.
             if self.reason:
@@ -130,6 +140,8 @@ class Pool:
         # Of these, how many may be what kills workers.
         self.suspects = 0
         self.ran = 0
+        # Claimed, and handed back because no runner could begin them.
+        self.not_started = 0
         # Until when runners may begin another unit in this turn of the event loop, and whether one had to stop then.
         self.turn_end = 0.0
         self._used_up = False

@@ -30,6 +30,8 @@ class Lane:
         self.left = [0] * queue.partitions
         # Partitions for which a bell rang after they were asked: the answer on its way may not know what for.
         self._rung: set[int] = set()
+        # Due times that we heard of after their partition was asked.
+        self._heard: dict[int, float] = {}
         # Partitions to be asked until nothing comes: what is parked comes a few at a time, unannounced.
         self._unsure = set(range(queue.partitions))
         # Where the next fallback poll looks, and where the next claim begins.
@@ -45,6 +47,7 @@ class Lane:
 
     def expect(self, partition: int, due: float) -> bool:
         """Whether that is sooner than was known."""
+        self._heard[partition] = min(due, self._heard.get(partition, due))
         sooner = due < self.next_due[partition]
         if sooner:
             self.next_due[partition] = due
@@ -63,11 +66,14 @@ class Lane:
 
     def ask(self, partition: int) -> None:
         self._rung.discard(partition)
+        self._heard.pop(partition, None)
 
     def learn(self, partition: int, next_due: float, now: float, came: int) -> None:
         """An answer, with as many runs as `came`."""
         if not came:
             self._unsure.discard(partition)
+        # The server may have answered this before it did what we heard of since we asked.
+        next_due = min(next_due, self._heard.get(partition, next_due))
         again = partition in self._rung or partition in self._unsure
         self.next_due[partition] = 0.0 if again and next_due > now else next_due
         if came >= BUSY and now < self.next_due[partition] < now + PACE_MS:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pebble
 
-from tocsin.engine.catalog import Handler, with_run
+from tocsin.engine.catalog import Handler, NotStarted, with_run
 from tocsin.engine.unit import Unit
 from tocsin.model import codec
 from tocsin.model.errors import TocsinError
@@ -49,7 +49,10 @@ class Processes:
                 fields,
             )
         )
-        future = self._pool.schedule(_execute, args=(message,))
+        try:
+            future = self._pool.schedule(_execute, args=(message,))
+        except (RuntimeError, OSError) as error:
+            raise NotStarted(f"no process could be started: {error}") from error
         try:
             answer = await asyncio.wrap_future(future)
         except pebble.ProcessExpired as error:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from tocsin.engine.catalog import NotStarted
+
 _Job = tuple["Future[Any]", contextvars.Context, Callable[[], Any]]
 
 
@@ -26,11 +28,15 @@ class Threads:
         self._numbers = itertools.count(1)
 
     def submit(self, fn: Callable[[], Any]) -> Future[Any]:
+        """Raises NotStarted when the system has no thread left; then `fn` will never be called."""
         future: Future[Any] = Future()
-        self._jobs.put((future, contextvars.copy_context(), fn))
         if not self._idle.acquire(blocking=False):
             name = f"tocsin thread {next(self._numbers)}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
+            try:
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+            except (RuntimeError, MemoryError) as error:
+                raise NotStarted(f"no thread could be started: {error}") from error
+        self._jobs.put((future, contextvars.copy_context(), fn))
         return future
 
     def _work(self) -> None:
