@@ -38,8 +38,9 @@ types: setup
 layers: setup
 	$(BIN)/lint-imports
 
+# TOCSIN_SOAK_S=600 makes the trouble longer, and the time after which a test is taken for hung.
 soak: setup
-	@$(BIN)/python -m pytest -m soak
+	@$(BIN)/python -m pytest -m soak -o faulthandler_timeout=$$(($${TOCSIN_SOAK_S:-60} + 120))
 
 bench: setup
 	@$(BIN)/tocsin bench

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -60,6 +59,10 @@ class Entry(msgspec.Struct, frozen=True):
     def job(self) -> str:
         return self.run.rpartition("@")[0]
 
+    @property
+    def due(self) -> int:
+        return int(self.run.rpartition("@")[2])
+
 
 class Diary:
     def __init__(self, path: Path) -> None:
@@ -79,11 +82,18 @@ class Diary:
     def starts_of(self, job: str) -> list[Entry]:
         return [entry for entry in self.entries("start") if entry.job == job]
 
+    def starts_by_job(self) -> dict[str, list[Entry]]:
+        found: dict[str, list[Entry]] = {}
+        for entry in self.entries("start"):
+            found.setdefault(entry.job, []).append(entry)
+        return found
+
     def started_twice(self) -> dict[str, list[Entry]]:
         """By run id: each start of the runs that have more than one."""
-        starts = self.entries("start")
-        times = Counter(entry.run for entry in starts)
-        return {run: [e for e in starts if e.run == run] for run, n in times.items() if n > 1}
+        found: dict[str, list[Entry]] = {}
+        for entry in self.entries("start"):
+            found.setdefault(entry.run, []).append(entry)
+        return {run: starts for run, starts in found.items() if len(starts) > 1}
 
     def _read_on(self) -> None:
         if not self._path.exists():
@@ -103,7 +113,7 @@ class Member:
         self._diary = diary
         path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
         env = os.environ | {"PYTHONPATH": path, FOLDER: str(folder)}
-        command = [sys.executable, "-m", "chaos.member", json.dumps(order | {"parent": os.getpid()})]
+        command = [sys.executable, "-m", order["program"], json.dumps(order | {"parent": os.getpid()})]
         with (folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.pid = self._process.pid
@@ -161,6 +171,7 @@ class Fleet:
         self.diary = Diary(folder / "diary")
         self.members: list[Member] = []
         self._order: dict[str, Any] = {
+            "program": "chaos.member",
             "url": url,
             "prefix": f"chaos-{secrets.token_hex(4)}:",
             "hash_tag": hash_tag,

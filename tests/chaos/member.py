@@ -36,7 +36,7 @@ async def work_as_told(app: Tocsin, order: dict[str, Any]) -> None:
         worker = await app.worker(queues=order["queues"], settings=settings)
         await worker.start()
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGUSR1, lambda: note("stats", **msgspec.structs.asdict(worker.stats())))
+        loop.add_signal_handler(signal.SIGUSR1, lambda: note("stats", **msgspec.to_builtins(worker.stats())))
         note("ready", worker=worker.name)
         await stop.wait()
         await worker.stop(order["grace"], hurry)

@@ -235,7 +235,7 @@ async def test_a_thread_whose_claim_is_lost_is_told_when_it_extends(tocsin_app, 
 
 
 async def test_a_stuck_thread_does_not_keep_a_worker_from_stopping(tocsin_app, make_worker, door, monkeypatch):
-    monkeypatch.setattr("tocsin.worker.CANCEL_S", 0.05)
+    monkeypatch.setattr("tocsin.worker.worker.CANCEL_S", 0.05)
 
     @tocsin_app.job
     def stuck():

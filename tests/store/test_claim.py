@@ -301,11 +301,11 @@ class TestGarbage:
         assert sorted(names(await line.claim())) == ["a", "b"]
 
     @pytest.mark.parametrize("score", [-5, 0, 0.5])
-    async def test_a_score_that_is_no_time_is_due_now(self, line: Line, score: float):
+    async def test_a_score_before_all_time_is_due(self, line: Line, score: float):
         await line.put("a")
         await line.store.client.zadd(line.queue.keys[0]["waiting"], {"a": score})
         [claim] = await line.claim()
-        assert claim.due == line.now
+        assert claim.due == 0
 
     async def test_a_member_without_a_record_is_parked_and_a_put_of_it_starts_anew(self, line: Line):
         await line.store.client.zadd(line.queue.keys[0]["waiting"], {"a": 5})

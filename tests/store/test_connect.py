@@ -23,8 +23,8 @@ from tocsin.model.errors import (
 )
 from tocsin.store.address import parse
 from tocsin.store.connect import (
+    DEFAULTS,
     FAILURES,
-    READ_TIMEOUT,
     Client,
     check_server,
     open_blocking_client,
@@ -32,6 +32,7 @@ from tocsin.store.connect import (
     open_waiting_client,
     translate,
 )
+from tocsin.store.pooling import ConnectionSettings
 
 FLAVOURS = available()
 needs_redis7 = pytest.mark.skipif("redis7" not in FLAVOURS, reason="redis-server 7 is not installed")
@@ -99,7 +100,10 @@ async def eventually(attempt: Callable[[], Awaitable[bool]], within: float = 10.
 
 
 async def test_every_kind_of_address_connects(url: str) -> None:
-    async with connected(url, max_connections=4) as client, connected(url, open_waiting_client) as waiting:
+    async with (
+        connected(url, settings=ConnectionSettings(max_total=4)) as client,
+        connected(url, open_waiting_client) as waiting,
+    ):
         await check_server(client, parse(url))
         await asyncio.gather(*(client.set(f"k{n}", b"\xff%d" % n) for n in range(100)))
         assert await client.get("k7") == b"\xff7"
@@ -146,7 +150,7 @@ async def test_a_command_whose_reply_was_lost_is_not_sent_again(scheme: str) -> 
 @pytest.mark.parametrize("name", ["server", "nodes", "watched"])
 async def test_a_call_waits_for_a_free_connection(request: pytest.FixtureRequest, name: str) -> None:
     url = request.getfixturevalue(name).url
-    async with connected(url, max_connections=2) as client:
+    async with connected(url, settings=ConnectionSettings(max_total=2)) as client:
         assert await asyncio.gather(*(client.set(f"k{n}", n) for n in range(50))) == [True] * 50
 
 
@@ -158,7 +162,7 @@ async def test_a_frozen_server_is_given_up_but_a_blocking_read_goes_on() -> None
             server.pause()
             started = time.monotonic()
             assert type(await outcome(client.get("k"), server.url)) is StoreUnavailable
-            assert time.monotonic() - started < READ_TIMEOUT + 1
+            assert time.monotonic() - started < DEFAULTS.timeout_s + 1
             server.resume()
             await client.rpush("bell", "1")
             assert await bell == (b"bell", b"1")
@@ -227,7 +231,7 @@ async def test_after_a_failover_the_new_primary_is_found() -> None:
 async def test_a_connection_to_a_demoted_server_is_dropped() -> None:
     """The host name may lead to the new primary meanwhile."""
     with Server.valkey(tcp=True, repl_diskless_sync_delay=0) as primary, Server.valkey() as demoted:
-        async with connected(demoted.url, max_connections=1) as client:
+        async with connected(demoted.url, settings=ConnectionSettings(max_total=1)) as client:
             before = await client.client_id()
             follow(demoted, primary)
             assert type(await outcome(client.set("k", 1), demoted.url)) is StoreUnavailable

@@ -6,21 +6,27 @@ import os
 from pathlib import Path
 from typing import Any, Self
 
+import structlog
+
 from tocsin.app.declaring import Declaring
 from tocsin.app.lookup import Lookup
 from tocsin.app.registry import Registry
 from tocsin.app.sync import Sync
-from tocsin.model.clock import Clock
+from tocsin.config import Config, load_config
+from tocsin.model.clock import Clock, ServerClock
 from tocsin.model.errors import TocsinError
 from tocsin.store.embedded import EmbeddedServer, default_folder
 from tocsin.store.fleet import Fleet, Ringer
 from tocsin.store.jobs import Jobs
+from tocsin.store.pooling import ConnectionSettings
 from tocsin.store.store import Store
 
+log = structlog.get_logger("tocsin.config")
 
-def find_server(url: str | None) -> str | EmbeddedServer:
-    """The address as given, else $TOCSIN_URL, else an embedded server."""
-    found = url or os.environ.get("TOCSIN_URL")
+
+def find_server(url: str | None, config: Config) -> str | EmbeddedServer:
+    """The address as given, else $TOCSIN_URL, else the configured one, else an embedded server."""
+    found = url or os.environ.get("TOCSIN_URL") or config.redis.connection.url
     return found or EmbeddedServer(default_folder())
 
 
@@ -32,21 +38,27 @@ class Opening(Declaring):
         url: str | None = None,
         *,
         data: str | Path | None = None,
-        prefix: str = "",
-        hash_tag: str = "",
+        prefix: str | None = None,
+        hash_tag: str | None = None,
+        config: Config | str | Path | None = None,
         clock: Clock | None = None,
         registry: Registry | None = None,
     ) -> None:
+        """What is not given here is as the configuration says: that of the file `config`, or `Config` itself."""
         super().__init__(registry)
         self._url, self._data = url, data
         self._prefix, self._hash_tag, self._clock = prefix, hash_tag, clock
+        self._given_config = config
+        self._config: Config | None = None
         self._store: Store | None = None
         # Connections belong to one event loop: the blocking calls have an app of their own, with the same handlers.
         self.sync = Sync(self.elsewhere)
 
     def elsewhere(self, **changes: Any) -> Self:
         """The same declarations on another server, or in another namespace."""
-        kept: dict[str, Any] = {"prefix": self._prefix, "hash_tag": self._hash_tag, "clock": self._clock}
+        kept: dict[str, Any] = {
+            "prefix": self._prefix, "hash_tag": self._hash_tag, "clock": self._clock, "config": self._given_config
+        }  # fmt: skip
         if not {"url", "data"} & changes.keys():
             kept |= {"url": self._url, "data": self._data}
         return type(self)(**{**kept, **changes}, registry=self._registry)
@@ -62,12 +74,21 @@ class Opening(Declaring):
         """Connect. Raises StoreUnavailable or StoreRefused with what to do."""
         if self._store is not None:
             raise TocsinError("this app is open already")
-        server = find_server(self._url) if self._data is None else EmbeddedServer(Path(self._data))
-        store = Store(server, prefix=self._prefix, hash_tag=self._hash_tag, clock=self._clock)
+        config = self.config
+        server = find_server(self._url, config) if self._data is None else EmbeddedServer(Path(self._data))
+        store = store_of(server, config, self._prefix, self._hash_tag, self._clock)
         await store.open()
         self._store = store
         self._fleet = Fleet(store)
         self._ringer = Ringer(self._fleet)
+
+    @property
+    def config(self) -> Config:
+        """Read when first needed. Raises InvalidConfig with all that is wrong."""
+        if self._config is None:
+            given = self._given_config
+            self._config = given if isinstance(given, Config) else _read(given)
+        return self._config
 
     async def close(self) -> None:
         if self._store is not None:
@@ -88,3 +109,33 @@ class Opening(Declaring):
     @property
     def _lookup(self) -> Lookup:
         return Lookup(self.store, self._jobs)
+
+
+def _read(path: str | Path | None) -> Config:
+    loaded = load_config(None if path is None else str(path))
+    for warning in loaded.warnings:
+        log.warning("configuration", warning=warning)
+    return loaded.config
+
+
+def store_of(
+    server: str | EmbeddedServer, config: Config, prefix: str | None, hash_tag: str | None, clock: Clock | None
+) -> Store:
+    scheduler, connection = config.redis.scheduler, config.redis.connection
+    keys = scheduler.keys
+    names = {"waiting": keys.waiting_set, "working": keys.working_set, "cleanup-leader": keys.cleanup_leader_key}
+    return Store(
+        server,
+        prefix=keys.prefix if prefix is None else prefix,
+        hash_tag=keys.hash_tag if hash_tag is None else hash_tag,
+        names=names,
+        clock=clock or ServerClock(scheduler.time_cache_duration_ms / 1000),
+        connections=ConnectionSettings(
+            max_total=connection.pool.max_total,
+            max_idle=connection.pool.max_idle,
+            min_idle=connection.pool.min_idle,
+            max_wait_s=connection.pool.max_wait_millis / 1000,
+            timeout_s=connection.timeout / 1000,
+            connect_timeout_s=connection.connect_timeout / 1000,
+        ),
+    )

@@ -32,6 +32,8 @@ class Agent(Struct, frozen=True):
     handler: Handler
     every: Every
     error_interval: Duration | None
+    # None: the handler's own.
+    timeout: Duration | None = None
 
 
 class Registry:

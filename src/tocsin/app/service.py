@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -14,7 +14,7 @@ import structlog
 from tocsin.engine.loop import end
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument, StoreUnavailable
-from tocsin.worker import Settings, Worker
+from tocsin.worker import Worker
 
 if TYPE_CHECKING:
     from tocsin.app.tocsin import Tocsin
@@ -22,16 +22,23 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tocsin.worker")
 
 
-async def serve(app: Tocsin, queues: Iterable[str] | None, concurrency: int, until: str, grace: Duration) -> None:
+async def serve(
+    app: Tocsin,
+    queues: Iterable[str] | None,
+    concurrency: int | None,
+    until: str,
+    grace: Duration,
+    shard: Callable[[str], bool] | None = None,
+) -> None:
     """Work until a signal, a cancellation or, with until="idle", until there is nothing left to do."""
     if until not in ("stopped", "idle"):
         raise InvalidArgument(f"until must be 'stopped' or 'idle', not {until!r}")
-    if not isinstance(concurrency, int) or isinstance(concurrency, bool):
+    if concurrency is not None and (not isinstance(concurrency, int) or isinstance(concurrency, bool)):
         raise InvalidArgument(f"concurrency must be a whole number, 0 for no bound, not {concurrency!r}")
     wait = seconds(grace, "grace")
     stop, hurry = asyncio.Event(), asyncio.Event()
     with signals(stop, hurry):
-        worker = await app.worker(queues=queues, settings=Settings(concurrency=concurrency))
+        worker = await app.worker(queues=queues, concurrency=concurrency, shard=shard)
         waiting: list[asyncio.Task[Any]] = []
         try:
             await worker.start()

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from datetime import datetime
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from tocsin.app import agents, options
 from tocsin.app.bulk import Bulk
 from tocsin.app.handle import Handle
@@ -26,6 +28,7 @@ from tocsin.triggers.recurrence import next_from, occurrences, upcoming
 from tocsin.upkeep.ownership import Ownership
 from tocsin.upkeep.reconcile import Reconciler, Rules
 from tocsin.worker import GRACE_S, Settings, Worker
+from tocsin.worker.settings import settings_of
 
 
 class Tocsin(Opening):
@@ -329,8 +332,19 @@ class Tocsin(Opening):
 
     # Working
 
-    async def worker(self, *, queues: Iterable[str] | None = None, settings: Settings | None = None) -> Worker:
-        """A worker that is not started yet, for those who run its passes themselves."""
+    async def worker(
+        self,
+        *,
+        queues: Iterable[str] | None = None,
+        concurrency: int | None = None,
+        shard: Callable[[str], bool] | None = None,
+        settings: Settings | None = None,
+    ) -> Worker:
+        """A worker that is not started yet, for those who run its passes themselves. As the configuration says, unless
+        told otherwise; `shard` tells whether an agent is this worker's."""
+        settings = settings or settings_of(self.config, shard)
+        if concurrency is not None:
+            settings = replace(settings, concurrency=concurrency)
         names = list(self._registry.queues) if queues is None else list(queues)
         if not self._registry.agents and queues is None:
             names.remove(AGENTS_QUEUE)
@@ -345,12 +359,13 @@ class Tocsin(Opening):
         self,
         *,
         queues: Iterable[str] | None = None,
-        concurrency: int = 100,
+        concurrency: int | None = None,
         until: Literal["stopped", "idle"] = "stopped",
         grace: Duration = GRACE_S,
+        shard: Callable[[str], bool] | None = None,
     ) -> None:
         """Be a worker until stopped (SIGTERM, SIGINT, cancellation), or until nothing is due and nothing is working."""
-        await serve(self, queues, concurrency, until, grace)
+        await serve(self, queues, concurrency, until, grace, shard)
 
 
 def _next_id(names: Any) -> str:

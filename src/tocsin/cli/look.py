@@ -258,11 +258,23 @@ def worker_dict(view: WorkerView) -> dict[str, Any]:
 
 
 def worker_listing(views: list[WorkerView], now: Millis) -> Listing:
-    columns = ["worker", "state", "up", "#running", "#finished", "#concurrency", "#stuck", "queues", "#handlers"]
+    columns = [
+        "worker",
+        "state",
+        "health",
+        "up",
+        "#running",
+        "#finished",
+        "#concurrency",
+        "#stuck",
+        "queues",
+        "#handlers",
+    ]
     rows = [
         [
             view.id,
             "silent" if view.alive is False else view.about.state,
+            "; ".join([view.about.health, *view.about.reasons, *view.about.signals]),
             span(max(0, now - view.about.started) / 1000),
             view.about.running,
             view.about.finished,

@@ -28,7 +28,7 @@ class Options(Struct, frozen=True):
 
     def where(self) -> dict[str, str]:
         """The arguments of `Tocsin` that were given."""
-        given = {"url": self.url, "prefix": self.prefix, "hash_tag": self.hash_tag}
+        given = {"url": self.url, "prefix": self.prefix, "hash_tag": self.hash_tag, "config": self.config}
         return {name: value for name, value in given.items() if value is not None}
 
 

@@ -24,7 +24,7 @@ from tocsin.cli.supervise import HURRY, Crew
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import StoreUnavailable
 from tocsin.telemetry import logs
-from tocsin.worker import Settings
+from tocsin.upkeep.ownership import parse_shard
 
 log = structlog.get_logger("tocsin.cli")
 
@@ -38,12 +38,17 @@ class Duty(Struct, frozen=True):
 
     target: str
     queues: list[str] | None
-    concurrency: int
+    concurrency: int | None
     grace: float
+    shard: str | None = None
 
     def arguments(self, options: Options) -> list[str]:
         """The command line of a process that does it, tied to the one that started it."""
-        words = ["worker", self.target, "--concurrency", str(self.concurrency), "--grace", f"{self.grace}s", "--tied"]
+        words = ["worker", self.target, "--grace", f"{self.grace}s", "--tied"]
+        if self.concurrency is not None:
+            words += ["--concurrency", str(self.concurrency)]
+        if self.shard is not None:
+            words += ["--shard", self.shard]
         if self.queues is not None:
             words += ["--queues", ",".join(self.queues)]
         for name, value in options.where().items():
@@ -56,7 +61,10 @@ async def worker(
     /,
     *,
     queues: Annotated[str | None, Parameter(help="Only these, as a,b; else all that the app declares.")] = None,
-    concurrency: Annotated[int, Parameter(help="Runs at once in a process; 0 or less: unbounded.")] = 100,
+    concurrency: Annotated[
+        int | None, Parameter(help="Runs at once in a process, else as configured (100); 0 or less: unbounded.")
+    ] = None,
+    shard: Annotated[str | None, Parameter(help="I/N: of the agents, run only the I-th of N parts.")] = None,
     grace: Annotated[
         str, Parameter(allow_leading_hyphen=True, help="How long runs may go on after SIGTERM or Ctrl-C.")
     ] = "30s",
@@ -72,7 +80,9 @@ async def worker(
         MODULE:APP, the module and the name of its Tocsin object, like reminders:app.
     """
     names = None if queues is None else split_names(queues)
-    duty = Duty(app, names, concurrency, parse_duration(grace, "--grace"))
+    duty = Duty(app, names, concurrency, parse_duration(grace, "--grace"), shard)
+    if shard is not None:
+        parse_shard(shard)
     found = load(app).elsewhere(**options.where())
     logs.adopt_standard_logging(options.log_level)
     stop, hurry = asyncio.Event(), asyncio.Event()
@@ -88,7 +98,8 @@ async def worker(
 
 
 async def work(app: Tocsin, duty: Duty, stop: asyncio.Event, hurry: asyncio.Event) -> int:
-    made = await app.worker(queues=duty.queues, settings=Settings(concurrency=duty.concurrency))
+    shard = None if duty.shard is None else parse_shard(duty.shard)
+    made = await app.worker(queues=duty.queues, concurrency=duty.concurrency, shard=shard)
     await made.start()
     try:
         await stop.wait()

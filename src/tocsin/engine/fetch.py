@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from tocsin.engine import decide
@@ -28,6 +29,7 @@ from tocsin.resilience.breaker import Breaker, Permit
 from tocsin.store.jobs import Jobs
 from tocsin.store.runs import Claimed, Runs, Wish
 from tocsin.store.store import LARGEST_BATCH, Store
+from tocsin.telemetry.metrics import Tally
 
 log = structlog.get_logger("tocsin.fetch")
 
@@ -37,13 +39,18 @@ QUICK_S = 0.05
 MOST_AHEAD = 4000
 # Of that, how much must be used up before more is fetched.
 REFILL = 0.25
-# How far down a line that is due a worker looks for extra runs of its jobs, in pages of a thousand.
-LOOK_PAGES = 4
 # Passes take turns, each with its own partitions: while the server claims for one, another's runs are handed out.
 PASSES = 3
 MOST_PER_PASS = 1000
 # While the breaker is open.
 SHORTEST_REST_S = 0.05
+
+
+class Batching(Struct, frozen=True):
+    """How many runs one claim asks for at most, and how much further than one page to look for what may be ours."""
+
+    size: int = MOST_PER_PASS
+    extra_looks: float = 0.0
 
 
 class Fetcher:
@@ -66,6 +73,8 @@ class Fetcher:
         poll_s: float,
         on_change: Callable[[Lane], None],
         breaker: Breaker,
+        batching: Batching,
+        tally: Tally,
     ) -> None:
         self.wake = asyncio.Event()
         self.lanes = lanes
@@ -83,6 +92,10 @@ class Fetcher:
         self._poll_s = poll_s
         self._on_change = on_change
         self.breaker = breaker
+        # The server did not answer when we asked last.
+        self.away = False
+        self._batching = batching
+        self._tally = tally
         self._next_poll = 0.0
         self._rung: dict[tuple[str, int], float] = {}
         # Partitions that a pass is asking at the moment, and for how many runs.
@@ -129,6 +142,7 @@ class Fetcher:
 
     def _tell_breaker(self, permit: Permit, answers: list[Claimed | StoreError]) -> None:
         """A queue that was wiped or replaced is an answer; a script that failed is not."""
+        self.away = any(isinstance(answer, StoreUnavailable) for answer in answers)
         if any(isinstance(answer, StoreError) and not isinstance(answer, StoreChanged) for answer in answers):
             self.breaker.failed(permit)
         else:
@@ -198,7 +212,7 @@ class Fetcher:
 
     def _wishes(self, lane: Lane, due: list[int], units: float) -> list[tuple[Lane, Wish]]:
         """As many from each partition as are known to be due there; equal parts where that is not known."""
-        room = int(min(units, MOST_PER_PASS))
+        room = int(min(units, self._batching.size))
         if lane.timetable is not None:
             return self._own_wishes(lane, lane.timetable, room)
         equal = max(1, room // len(due))
@@ -226,7 +240,7 @@ class Fetcher:
 
     async def _find_extras(self, lane: Lane, timetable: Timetable, now: float) -> None:
         after: tuple[float, bytes] | None = None
-        for _ in range(LOOK_PAGES):
+        for _ in range(1 + math.ceil(self._batching.extra_looks)):
             page = await self._jobs.page(lane.queue, 0, Stage.WAITING, after, LARGEST_BATCH)
             for member, score in page:
                 name = member.decode()
@@ -270,6 +284,7 @@ class Fetcher:
                 self._collect(lane, answer, units, batches)
         if units:
             self.claimed += len(units)
+            self._tally.acquired += len(units)
             self._pool.submit(units)
         if away is not None:
             await self._store.revive_server()
@@ -293,7 +308,9 @@ class Fetcher:
     def _collect(self, lane: Lane, answer: Claimed, units: list[Unit], batches: dict[str, Unit]) -> None:
         """What was claimed is always run, released, parked or settled: nothing falls through."""
         taken, spare = self._clock.monotonic(), self._pool.free()
+        late = self._tally.lateness.add
         for claim in answer.claims:
+            late((answer.now - claim.due) / 1000)
             unit = self._unit(lane, claim, taken, answer.now)
             if unit is None:
                 continue

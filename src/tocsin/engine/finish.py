@@ -29,6 +29,7 @@ from tocsin.resilience.classify import Classifier
 from tocsin.resilience.failure import FailureClass
 from tocsin.store.runs import FAILED, SUCCEEDED, Item, Runs, failed_item, finish_item, release_item, retry_item
 from tocsin.store.store import LARGEST_BATCH, Call, Store
+from tocsin.telemetry.metrics import Tally
 
 log = structlog.get_logger("tocsin.finish")
 
@@ -74,6 +75,8 @@ class Finisher:
         classifier: Classifier | None = None,
         backoff: BackoffSettings = decide.NO_BACKOFF,
         breaker: Breaker | None = None,
+        tally: Tally | None = None,
+        batch: int = LARGEST_BATCH,
     ) -> None:
         self.wake = asyncio.Event()
         self.waiting: deque[Ended] = deque()
@@ -84,6 +87,11 @@ class Finisher:
         self._classifier = classifier or Classifier()
         self._backoff = backoff
         self.breaker = breaker or Breaker(BreakerSettings(), clock.monotonic)
+        # The server did not answer when we wrote last.
+        self.away = False
+        self._tally = tally or Tally()
+        self._batch = batch
+        self._spread_ms = 0.0
         # Failures in a row of each job, as this worker saw them.
         self._streaks = Streaks()
         self._on_lost = on_lost
@@ -91,10 +99,8 @@ class Finisher:
         self._on_due = on_due
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
         self._unanswered: dict[tuple[str, int, str], tuple[Lane, Call]] = {}
-        # How often the server refused each of them; calls that were given up, and those that went through after all.
+        # How often the server refused each of them.
         self._tries: dict[tuple[str, int, str], int] = {}
-        self.exhausted = 0
-        self.rescued = 0
         # Those of them that another pass is waiting for.
         self._in_flight: set[tuple[str, int, str]] = set()
         # How many outcomes the last pass took.
@@ -128,6 +134,10 @@ class Finisher:
 
     def release(self, unit: Unit) -> None:
         self._add(unit, "released", b"")
+
+    def spread_releases(self, seconds: float) -> None:
+        """From now on what goes back waits for a random part of this long: a fleet that stops wakes others gently."""
+        self._spread_ms = seconds * 1000
 
     def add(self, ended: Ended) -> None:
         self.waiting.append(ended)
@@ -194,6 +204,7 @@ class Finisher:
             answers = await self._store.call_all([call for _, (_, call) in sent])
         finally:
             self._in_flight.difference_update(key for key, _ in sent)
+        self.away = any(isinstance(answer, StoreUnavailable) for answer in answers)
         if any(isinstance(answer, StoreError) and not isinstance(answer, StoreChanged) for answer in answers):
             self.breaker.failed(permit)
         else:
@@ -222,7 +233,8 @@ class Finisher:
         if self._tries[key] < MOST_TRIES:
             return
         log.error("outcomes refused by the server: their runs will be recovered", partition=key, error=str(error))
-        self.exhausted += 1
+        self._tally.retry_exhausted += 1
+        self._tally.recovery[False] += 1
         self._forget_call(key, lane)
 
     def _forget_call(self, key: tuple[str, int, str], lane: Lane) -> None:
@@ -235,10 +247,12 @@ class Finisher:
 
     def _answered(self, key: tuple[str, int, str], lane: Lane, answer: list[Any]) -> None:
         if key in self._tries:
-            self.rescued += 1
+            self._tally.recovery[True] += 1
         self._forget_call(key, lane)
         for member in answer[1]:
             self.lost += 1
+            self._tally.claims_lost += 1
+            self._tally.contention[key[2]] += 1
             self._on_lost(member.decode(errors="replace"))
         if answer[2] >= 0 and lane.timetable is None and lane.expect(key[1], answer[2]):
             self._on_due()
@@ -257,10 +271,10 @@ class Finisher:
     def _send(self, key: tuple[str, int, str], lane: Lane, items: list[Item]) -> bool:
         """Whether some are left for a later call."""
         if key not in self._unanswered:
-            self._unanswered[key] = (lane, self._runs().settle(key[2], lane.queue, key[1], items[:LARGEST_BATCH]))
-            del items[:LARGEST_BATCH]
+            self._unanswered[key] = (lane, self._runs().settle(key[2], lane.queue, key[1], items[: self._batch]))
+            del items[: self._batch]
             if lane.timetable is not None:
-                lane.timetable.sent(key[2], LARGEST_BATCH)
+                lane.timetable.sent(key[2], self._batch)
         return bool(items)
 
     def _decide_all(self) -> None:
@@ -290,7 +304,7 @@ class Finisher:
                 self._streaks.succeeded(_who(claim))
             decision = decide.after_success(claim, spec, recurring, now)
         elif how == "released":
-            return "release", release_item(claim), claim.due
+            return "release", release_item(claim, int(self._spread_ms * random.random())), claim.due
         elif how == "parked" or spec is None:
             return "park", failed_item(claim, ended.error), 0
         elif how == "settled" and ended.decision is not None:

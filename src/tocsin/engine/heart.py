@@ -58,6 +58,7 @@ class Heart:
             self._on_beat(None, self._clock.monotonic())
             return None
         self._away = False
+        self._clock.observe(beat.now, sent, self._clock.monotonic())
         if beat.accepted:
             self._counter += 1
             # Counted from before it was sent: the others may have seen it only then.

@@ -27,13 +27,17 @@ class Part(Protocol):
         """One bounded pass. Seconds to rest before the next, unless `wake` is set first; 0: there is more."""
 
 
-async def repeat(part: Part, stop: asyncio.Event) -> None:
-    """Pass after pass until `stop`. A failed pass is told once, rested for, and tried again: no part ever dies."""
+async def repeat(part: Part, stop: asyncio.Event, longest: float | None = None) -> None:
+    """Pass after pass until `stop`. A failed pass is told once, rested for, and tried again: no part ever dies.
+
+    With `longest` a pass that hangs is cut off after so many seconds, and the next one begins anew.
+    """
     failures = 0
     while not stop.is_set():
         part.wake.clear()
         try:
-            rest = await part.step()
+            async with asyncio.timeout(longest):
+                rest = await part.step()
             if failures:
                 log.info("recovered", part=part.name, failed_passes=failures)
             failures = 0
@@ -47,7 +51,9 @@ async def repeat(part: Part, stop: asyncio.Event) -> None:
 def _tell(part: Part, error: Exception, failures: int) -> None:
     if failures:
         return
-    if isinstance(error, StoreUnavailable):
+    if isinstance(error, TimeoutError) and not isinstance(error, StoreUnavailable):
+        log.warning("pass cut off because it did not end, trying again", part=part.name)
+    elif isinstance(error, StoreUnavailable):
         log.warning("server away, trying again", part=part.name, error=str(error))
     else:
         log.error("pass failed, trying again", part=part.name, exc_info=error)

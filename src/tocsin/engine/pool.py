@@ -62,6 +62,11 @@ class Runner:
         if unit.handler.stoppable:
             self.task.cancel()
 
+    def strike(self, unit: Unit) -> None:
+        """Ask this unit again, if it goes on although it was asked: its handler swallowed the cancellation."""
+        if self.unit is unit and self.reason and unit.handler.stoppable:
+            self.task.cancel()
+
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -1,11 +1,19 @@
-"""The sweep: one shared look at all deadlines, instead of a timer per run."""
+"""The sweep: one shared look at all deadlines, instead of a timer per run.
+
+At its deadline a run is told to stop. What still goes on some time later is a zombie and is told again: the dead-man
+timer, which belongs to the unit and with it to the claim. Until then its claim is kept, so that nobody starts the run
+a second time while this one may yet end by itself; from then on others may recover it, and the token refuses whatever
+comes late. A thread cannot be stopped: it keeps its claim and its permit, and shows as stuck.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import structlog
+from msgspec import Struct
 
 from tocsin.engine.finish import Finisher
 from tocsin.engine.pool import Pool, Runner
@@ -19,60 +27,132 @@ log = structlog.get_logger("tocsin.sweep")
 EVERY_S = 0.1
 # What is claimed and not started by then goes back: another worker may have a permit.
 UNSTARTED_S = 0.25
-# A thread that outlives its timeout keeps its claim by this much at a time.
+# A run that outlives its timeout keeps its claim by this much at a time.
 EXTENSION_S = 60.0
+# How long a pass waits for the server to extend claims, and when one that was not extended is tried again: well before
+# others recover it.
+CALL_S = 1.0
+AGAIN_S = 5.0
+# A zombie that ends when it is told again has this long to be written down before others recover it.
+ENDING_S = 5.0
+
+
+class Patience(Struct, frozen=True):
+    """How long a run may take to end after its deadline."""
+
+    # How many seconds past its deadline a run of this member is a zombie. None: no run ever is.
+    zombie_after: Callable[[str], float] | None = None
+    # How often a zombie is told again, and how long a pass may take over it; 0: as long as it takes.
+    interval_s: float = 300.0
+    budget_s: float = 0.0
+    # How far past its deadline a claim is recovered by others although its worker lives.
+    recovered_s: float = 30.0
+
+
+class Late(Struct):
+    """A unit that was told to stop at its deadline. In monotonic seconds."""
+
+    # When it is told again: the first time as it becomes a zombie.
+    strike_at: float
+    # Until when its claim is kept, and when it is to be extended next.
+    keep_until: float
+    extend_at: float
+    zombie: bool = False
 
 
 class Sweep:
-    """Stops runs that are past their deadline, hands back what does not start, keeps the claims of stuck threads."""
+    """Stops runs that are past their deadline, hands back what does not start, cleans up zombies."""
 
     name = "sweep"
 
-    def __init__(self, pool: Pool, finisher: Finisher, runs: Callable[[], Runs], clock: Clock) -> None:
+    def __init__(
+        self, pool: Pool, finisher: Finisher, runs: Callable[[], Runs], clock: Clock, patience: Patience | None = None
+    ) -> None:
         self.wake = asyncio.Event()
-        # Threads that outlive their timeout, and when their claim is to be extended next.
-        self._stuck: dict[Unit, float] = {}
+        # Threads that outlive their timeout, now; runs that became zombies, since the start.
+        self.stuck = 0
+        self.zombies = 0
+        self._late: dict[Unit, Late] = {}
         self._pool = pool
         self._finisher = finisher
         self._runs = runs
         self._clock = clock
+        self._patience = patience or Patience()
 
     async def step(self) -> float:
         now = self._clock.monotonic()
         for unit in self._pool.withdraw(now - UNSTARTED_S):
             self._finisher.release(unit)
         overdue = [(runner, unit) for runner, unit in self._pool.running() if unit.deadline <= now]
-        for runner, unit in overdue:
-            await self._past_deadline(runner, unit, now)
-        alive = {unit for _, unit in overdue}
-        self._stuck = {unit: at for unit, at in self._stuck.items() if unit in alive}
+        told = [(runner, unit, self._late[unit]) for runner, unit in overdue if unit in self._late]
+        # Nothing is awaited before all are told: a runner could be at another unit by then.
+        self._late = {unit: self._late.get(unit) or self._tell(runner, unit, now) for runner, unit in overdue}
+        self.stuck = sum(not unit.handler.stoppable for unit in self._late)
+        self._strike_zombies(told, now)
+        await self._keep_claims(told, now)
         return EVERY_S
 
-    @property
-    def stuck(self) -> int:
-        return len(self._stuck)
-
-    async def _past_deadline(self, runner: Runner, unit: Unit, now: float) -> None:
+    def _tell(self, runner: Runner, unit: Unit, now: float) -> Late:
         runner.stop("timeout")
-        if unit.handler.stoppable:
-            return
-        if unit not in self._stuck:
+        if not unit.handler.stoppable:
             log.warning(
                 "run is past its timeout and cannot be stopped: its permit stays taken until the thread ends",
                 run=unit.claim.run_id,
                 handler=unit.handler.name,
             )
-            self._stuck[unit] = 0.0
-        if self._stuck[unit] <= now:
-            self._stuck[unit] = now + EXTENSION_S / 2
-            await self._extend(unit)
+            return Late(strike_at=math.inf, keep_until=math.inf, extend_at=now)
+        zombie_after = self._patience.zombie_after
+        if zombie_after is None:
+            return Late(strike_at=math.inf, keep_until=-math.inf, extend_at=now)
+        # A batch ends as a whole: the most patient of its members decides.
+        zombie_at = unit.deadline + max(zombie_after(claim.member) for claim, _ in unit.all())
+        return Late(zombie_at, keep_until=zombie_at + ENDING_S - self._patience.recovered_s, extend_at=now)
 
-    async def _extend(self, unit: Unit) -> None:
-        """In Redis its deadline moves on while the thread lives, so that nobody starts it twice."""
-        for claim, _ in unit.all():
+    def _strike_zombies(self, told: list[tuple[Runner, Unit, Late]], now: float) -> None:
+        budget = self._patience.budget_s
+        for runner, unit, late in told:
+            if late.strike_at > now:
+                continue
+            late.strike_at = now + self._patience.interval_s
+            runner.strike(unit)
+            if not late.zombie:
+                late.zombie = True
+                self.zombies += 1
+                log.warning(
+                    "run goes on although it was told to stop: it is told again, and others may recover it",
+                    run=unit.claim.run_id,
+                    handler=unit.handler.name,
+                    past_s=round(now - unit.deadline, 1),
+                )
+            if budget > 0 and self._clock.monotonic() - now >= budget:
+                # The next pass goes on with the others.
+                return
+
+    async def _keep_claims(self, told: list[tuple[Runner, Unit, Late]], now: float) -> None:
+        """One failure ends it for this pass: while the server is away deadlines are looked at all the same."""
+        for runner, unit, late in told:
+            if not late.extend_at <= now < late.keep_until:
+                continue
+            late.extend_at = now + AGAIN_S
             try:
-                await self._runs().extend(unit.lane.queue, claim, int(EXTENSION_S * 1000))
+                async with asyncio.timeout(CALL_S):
+                    held = await self._extend(runner, unit, min(EXTENSION_S, late.keep_until - now))
+            except (StoreError, TimeoutError) as error:
+                log.warning("cannot extend a run past its timeout", run=unit.claim.run_id, error=str(error))
+                return
+            late.extend_at = now + EXTENSION_S / 2 if held else math.inf
+
+    async def _extend(self, runner: Runner, unit: Unit, by: float) -> bool:
+        """In Redis its deadline moves on while it lives, so that nobody starts it twice. Whether any claim is held."""
+        held = False
+        for claim, _ in unit.all():
+            if runner.unit is not unit:
+                # It has ended meanwhile.
+                break
+            try:
+                await self._runs().extend(unit.lane.queue, claim, int(by * 1000))
+                held = True
             except ClaimLost:
-                log.warning("stuck run was taken over by another worker", run=claim.run_id)
-            except StoreError as error:
-                log.warning("cannot extend a stuck run", run=claim.run_id, error=str(error))
+                if runner.unit is unit:
+                    log.warning("run past its timeout was taken over by another worker", run=claim.run_id)
+        return held

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tocsin.model.ids import EXTRA, job_of
 
@@ -32,8 +32,11 @@ class Timetable:
     def __len__(self) -> int:
         return len(self._due)
 
-    def __contains__(self, member: str) -> bool:
-        return job_of(member) in self._due
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._due)
+
+    def __contains__(self, member: object) -> bool:
+        return isinstance(member, str) and job_of(member) in self._due
 
     def own(self, members: Iterable[str]) -> None:
         """These and no others. New ones are asked for at once."""

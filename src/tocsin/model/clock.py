@@ -31,10 +31,9 @@ class Clock(Protocol):
 class ServerClock:
     """Server time from the last observations, monotonic in between."""
 
-    # An observation older than this gives way to a newer one even if that took longer.
-    _TRUST_S = 10.0
-
-    def __init__(self) -> None:
+    def __init__(self, trust_s: float = 10.0) -> None:
+        # An observation older than this gives way to a newer one even if that took longer.
+        self._trust_s = trust_s
         self._offset_ms = time.time() * 1000 - time.monotonic() * 1000
         self._round_trip = float("inf")
         self._learnt = float("-inf")
@@ -48,7 +47,7 @@ class ServerClock:
     def observe(self, server_ms: float, sent: float, received: float) -> None:
         round_trip = received - sent
         # The shortest round trip has the least doubt about when the server looked at its clock.
-        if round_trip <= self._round_trip or received - self._learnt > self._TRUST_S:
+        if round_trip <= self._round_trip or received - self._learnt > self._trust_s:
             self._offset_ms = server_ms - (sent + received) / 2 * 1000
             self._round_trip = round_trip
             self._learnt = received

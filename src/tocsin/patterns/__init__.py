@@ -1,5 +1,6 @@
 """The seeds' own APIs, thin, on the same core."""
 
+from tocsin.patterns.agent_scheduler import Agent, AgentScheduler, AgentStats, Instrumentation
 from tocsin.patterns.delay_queue import DelayQueue, Item
 
-__all__ = ["DelayQueue", "Item"]
+__all__ = ["Agent", "AgentScheduler", "AgentStats", "DelayQueue", "Instrumentation", "Item"]

@@ -123,6 +123,12 @@ class Breaker:
         if len(self._failures) >= self._settings.failure_threshold:
             self._open(now)
 
+    def probe_now(self) -> None:
+        """The other side was heard of by another way: no need to wait for the rest of the cooldown."""
+        self._catch_up(self._monotonic())
+        if self._state is State.OPEN:
+            self._enter(State.HALF_OPEN)
+
     def reset(self) -> None:
         """Closed at once, by a person who knows better. The totals stay."""
         self._catch_up(self._monotonic())

@@ -7,8 +7,6 @@ cluster redirects (MOVED, ASK, TRYAGAIN) was not executed and is still sent on.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
 import ssl
 from collections.abc import Iterator, Mapping
@@ -18,10 +16,10 @@ from typing import Any, TypeAlias
 import msgspec
 import redis
 from redis import exceptions
-from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
+from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import NoBackoff
 
 from tocsin.model.errors import (
@@ -33,17 +31,17 @@ from tocsin.model.errors import (
     nearest,
 )
 from tocsin.store.address import Address
+from tocsin.store.cluster import BlockingCluster, Cluster, as_redis_error
+from tocsin.store.pooling import ConnectionSettings, Pool, SentinelPool, Single
 from tocsin.store.prompt import PromptConnection, PromptTlsConnection, PromptUnixConnection
 
-Client: TypeAlias = Redis | RedisCluster
+Client: TypeAlias = Single | Cluster
 BlockingClient: TypeAlias = redis.Redis | redis.RedisCluster
 
 # What a client of ours may raise.
 FAILURES = (exceptions.RedisError, OSError)
 
-CONNECT_TIMEOUT = 2.0
-READ_TIMEOUT = 3.0
-POOL_TIMEOUT = 5.0
+DEFAULTS = ConnectionSettings()
 # A blocking read may ask the server to wait this long; the connection is given up a little later, because
 # a server that vanished without a word would hold it for ever.
 LONGEST_BLOCK = 30.0
@@ -62,19 +60,19 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     aof: bool
 
 
-def open_client(address: Address, *, max_connections: int = 50) -> Client:
+def open_client(address: Address, settings: ConnectionSettings = DEFAULTS) -> Client:
     """For everything that does not block. Nothing is sent before the first command."""
-    return _open(address, READ_TIMEOUT, max_connections)
+    return _open(address, settings, settings.timeout_s)
 
 
-def open_waiting_client(address: Address) -> Client:
+def open_waiting_client(address: Address, settings: ConnectionSettings = DEFAULTS) -> Client:
     """For one blocking read at a time, of at most LONGEST_BLOCK seconds."""
-    return _open(address, LONGEST_BLOCK + READ_TIMEOUT, 1)
+    return _open(address, msgspec.structs.replace(settings, max_total=1), LONGEST_BLOCK + settings.timeout_s)
 
 
-def open_blocking_client(address: Address) -> BlockingClient:
+def open_blocking_client(address: Address, settings: ConnectionSettings = DEFAULTS) -> BlockingClient:
     """For the heartbeat's thread. The one for a cluster connects at once, so this may raise StoreError."""
-    options = _common(address) | {"socket_timeout": READ_TIMEOUT, "retry": _no_retry(redis.retry.Retry)}
+    options = _common(address, settings) | {"retry": _no_retry(redis.retry.Retry)}
     if address.kind == "unix":
         return redis.Redis(unix_socket_path=address.path, db=address.db, **options)
     options |= _tls(address)
@@ -94,45 +92,48 @@ def open_blocking_client(address: Address) -> BlockingClient:
     return redis.Redis(host=host, port=port, db=address.db, **options)
 
 
-def _blocking_cluster(address: Address, options: dict[str, Any]) -> _BlockingCluster:
+def _blocking_cluster(address: Address, options: dict[str, Any]) -> BlockingCluster:
     try:
-        with _as_redis_error():
+        with as_redis_error():
             nodes = [redis.cluster.ClusterNode(*node) for node in address.nodes]  # type: ignore[no-untyped-call]
-            return _BlockingCluster(startup_nodes=nodes, **options)
+            return BlockingCluster(startup_nodes=nodes, **options)
     except FAILURES as error:
         raise translate(error, address) from error
 
 
-def _open(address: Address, read_timeout: float, max_connections: int) -> Client:
-    options = _common(address) | {"socket_timeout": read_timeout, "retry": _no_retry(Retry)}
+def _open(address: Address, settings: ConnectionSettings, read_timeout: float) -> Client:
+    options = _common(address, settings) | {"socket_timeout": read_timeout, "retry": _no_retry(Retry)}
     if address.kind == "cluster":
         nodes = [ClusterNode(host, port) for host, port in address.nodes]
-        return _Cluster(max_connections, startup_nodes=nodes, **options, **_tls(address))
-    options |= {"db": address.db, "max_connections": max_connections, "timeout": POOL_TIMEOUT}
+        return Cluster(settings, startup_nodes=nodes, **options, **_tls(address))
+    return Single.from_pool(_pool(address, settings, options))  # type: ignore[return-value]
+
+
+def _pool(address: Address, settings: ConnectionSettings, options: dict[str, Any]) -> Pool:
+    options = options | {"settings": settings, "db": address.db}
     if address.kind == "sentinel":
-        return Redis.from_pool(_sentinel_pool(address, options))
+        return _sentinel_pool(address, settings, options)
     if address.kind == "unix":
-        options |= {"connection_class": PromptUnixConnection, "path": address.path}
-        return Redis.from_pool(BlockingConnectionPool(**options))
+        return Pool(connection_class=PromptUnixConnection, path=address.path, **options)
     ((host, port),) = address.nodes
     tls = _tls(address)
     kind = PromptTlsConnection if tls.pop("ssl", False) else PromptConnection
-    return Redis.from_pool(BlockingConnectionPool(connection_class=kind, host=host, port=port, **options, **tls))
+    return Pool(connection_class=kind, host=host, port=port, **options, **tls)
 
 
-def _sentinel_pool(address: Address, options: Mapping[str, Any]) -> _SentinelPool:
+def _sentinel_pool(address: Address, settings: ConnectionSettings, options: Mapping[str, Any]) -> SentinelPool:
     tls = _tls(address)
-    asking = _common(address) | {"socket_timeout": READ_TIMEOUT, "retry": options["retry"]}
-    asking |= tls | _sentinel_login(address)
+    asking = _common(address, settings) | {"retry": options["retry"]} | tls | _sentinel_login(address)
     watchers = Sentinel(address.nodes, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
-    return _SentinelPool(address.service, watchers, **options, **tls)  # type: ignore[no-untyped-call]
+    return SentinelPool(address.service, watchers, **options, **tls)  # type: ignore[no-untyped-call]
 
 
-def _common(address: Address) -> dict[str, Any]:
+def _common(address: Address, settings: ConnectionSettings) -> dict[str, Any]:
     return {
         "username": address.username,
         "password": address.password,
-        "socket_connect_timeout": CONNECT_TIMEOUT,
+        "socket_connect_timeout": settings.connect_timeout_s,
+        "socket_timeout": settings.timeout_s,
         # With RESP2 and without driver info a new connection sends AUTH and SELECT, if anything at all;
         # scripts answer alike in both protocols.
         "protocol": 2,
@@ -158,71 +159,6 @@ def _tls(address: Address) -> dict[str, Any]:
             raise InvalidConfig(f"ssl_{name} in the store address: there is no file {path}")
     fields = msgspec.structs.asdict(address.tls)
     return {"ssl": True} | {f"ssl_{name}": value for name, value in fields.items()}
-
-
-class _SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
-    async def aclose(self) -> None:
-        await super().aclose()
-        await self.sentinel_manager.aclose()
-
-
-class _KnownNodes:
-    def get_node(self, host: str | None = None, port: int | None = None, node_name: str | None = None) -> Any:
-        """Redirections ask by name; for a node that owns no slot yet redis-py would trip over None."""
-        node = super().get_node(host, port, node_name)  # type: ignore[misc]
-        if node is None and node_name is not None:
-            raise exceptions.ClusterError(f"a slot is on its way to {node_name}, which is not known yet")
-        return node
-
-
-@contextlib.contextmanager
-def _as_redis_error() -> Iterator[None]:
-    """RedisClusterException (no node reachable, slots not covered) is no RedisError: a caller would miss it."""
-    try:
-        yield
-    except exceptions.RedisClusterException as error:
-        raise exceptions.ClusterError(str(error)) from error
-
-
-class _BlockingCluster(_KnownNodes, redis.RedisCluster):
-    def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        with _as_redis_error():
-            return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
-
-
-class _Cluster(_KnownNodes, RedisCluster):  # type: ignore[misc]
-    """Waits for a free connection, as BlockingConnectionPool does; redis-py's own raises at once."""
-
-    def __init__(self, max_connections: int, **options: Any) -> None:
-        # Every fifth MOVED redis-py would close all connections, also those of calls under way.
-        # The topology has connections of its own, hence one more.
-        super().__init__(reinitialize_steps=0, max_connections=max_connections + 1, **options)
-        self._turns = asyncio.Semaphore(max_connections)
-
-    async def initialize(self, *args: Any, **kwargs: Any) -> RedisCluster:
-        with _as_redis_error():
-            return await super().initialize(*args, **kwargs)
-
-    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        await self._turn()
-        try:
-            with _as_redis_error():
-                return await super().execute_command(*args, **kwargs)
-        finally:
-            self._turns.release()
-
-    async def aclose(self) -> None:
-        await super().aclose()
-        # After a lost connection redis-py takes itself for closed and leaves the others open.
-        await self.nodes_manager.aclose()
-        await self.nodes_manager.aclose("startup_nodes")
-
-    async def _turn(self) -> None:
-        try:
-            async with asyncio.timeout(POOL_TIMEOUT):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise exceptions.MaxConnectionsError("No connection available.") from None
 
 
 async def check_server(client: Client, address: Address) -> ServerInfo:
@@ -253,7 +189,7 @@ async def _infos(client: Client, address: Address) -> dict[str, dict[str, Any]]:
 async def _check_service(client: Client, address: Address) -> None:
     """A name that no sentinel knows looks like a primary that is down."""
     pool = client.connection_pool if isinstance(client, Redis) else None
-    if not isinstance(pool, _SentinelPool):
+    if not isinstance(pool, SentinelPool):
         return
     for sentinel in pool.sentinel_manager.sentinels:
         try:
@@ -345,8 +281,24 @@ def _refusal(cause: BaseException, where: str, said: str) -> StoreRefused | None
 def _other(cause: BaseException, code: str | None, where: str, said: str) -> StoreError:
     passing = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ClusterError, OSError)
     if code or isinstance(cause, passing) or "not covered" in said:
-        return StoreUnavailable(f"{where} is not available: {said}")
+        return StoreUnavailable(f"{where} is not available: {_limit(said)}")
     return StoreError(f"{where} answered: {said}")
+
+
+# What redis-py says when one of our limits was reached.
+_LIMITS = {
+    "No connection available": "the connection pool is exhausted: all were in use for as long as "
+    "redis.connection.pool.max-wait-millis; raise it, or redis.connection.pool.max-total",
+    "Timeout connecting": "could not connect within redis.connection.connect-timeout",
+    "Timeout reading": "no answer within redis.connection.timeout",
+    "Timeout writing": "nothing could be sent within redis.connection.timeout",
+    "network:TimeoutError": "no sentinel answered within redis.connection.connect-timeout and timeout",
+}
+
+
+def _limit(said: str) -> str:
+    reached = next((meaning for sign, meaning in _LIMITS.items() if sign in said), None)
+    return f"{reached} ({said})" if reached else said
 
 
 _NO_MASTER = (MasterNotFoundError, redis.sentinel.MasterNotFoundError)

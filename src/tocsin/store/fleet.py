@@ -30,6 +30,10 @@ class About(msgspec.Struct, frozen=True):
     finished: int = 0
     stuck: int = 0
     state: str = "running"
+    # As health.py says it, with its reasons and the signals of the watchdogs.
+    health: str = ""
+    reasons: list[str] = []
+    signals: list[str] = []
 
 
 class Worker(msgspec.Struct, frozen=True):

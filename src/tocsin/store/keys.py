@@ -32,6 +32,9 @@ cleanup-leader  STRING  the worker whose term it is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from tocsin.model.errors import InvalidConfig
 from tocsin.model.job import AGENTS_QUEUE
 
 PARTITION_KEYS = (
@@ -39,6 +42,7 @@ PARTITION_KEYS = (
     "results", "events",
 )  # fmt: skip
 FLEET_KEYS = ("queues", "workers", "beats", "buried")
+LEADER_KEY = "cleanup-leader"
 
 # The stages that are kept as sorted sets, in the order in which a reader meets them.
 STAGE_KEYS = ("waiting", "working", "paused", "parked", "dead")
@@ -47,9 +51,14 @@ STAGE_KEYS = ("waiting", "working", "paused", "parked", "dead")
 class Keys:
     """Names of keys, from a prefix and, for Redis Cluster, a hash tag."""
 
-    def __init__(self, prefix: str = "", hash_tag: str = "") -> None:
+    def __init__(self, prefix: str = "", hash_tag: str = "", names: Mapping[str, str] | None = None) -> None:
+        """`names`: what an operator calls `waiting`, `working` and `cleanup-leader`."""
         self.prefix = prefix
         self.hash_tag = hash_tag
+        self._names = dict(names or {})
+        for base, name in self._names.items():
+            if name != base and name in (*PARTITION_KEYS, *FLEET_KEYS, LEADER_KEY):
+                raise InvalidConfig(f"the key {name!r} holds something else already: give {base!r} another name")
 
     def partition(self, queue: str, partition: int) -> dict[str, str]:
         return {base: self._name(base, queue, partition) for base in PARTITION_KEYS}
@@ -64,12 +73,13 @@ class Keys:
         return f"{self.prefix}mail:{worker}{self._fleet_tag()}"
 
     def leader(self) -> str:
-        return self._name("cleanup-leader", AGENTS_QUEUE, 0)
+        return self._name(LEADER_KEY, AGENTS_QUEUE, 0)
 
     def _fleet_tag(self) -> str:
         return f"{{{self.hash_tag or 'tocsin'}}}"
 
     def _name(self, base: str, queue: str, partition: int) -> str:
+        base = self._names.get(base, base)
         if queue == AGENTS_QUEUE:
             # Seed 000's own names, so that its redis-cli commands answer.
             return f"{self.prefix}{base}{{{self.hash_tag}}}" if self.hash_tag else f"{self.prefix}{base}"

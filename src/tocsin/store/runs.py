@@ -189,8 +189,8 @@ def retry_item(claim: Claim, delay: Millis, error: bytes) -> Item:
     return 4, _held(claim) + codec.integer(delay) + codec.text(error)
 
 
-def release_item(claim: Claim) -> Item:
-    return 2, _held(claim)
+def release_item(claim: Claim, delay: Millis = 0) -> Item:
+    return 3, _held(claim) + codec.integer(delay)
 
 
 def failed_item(claim: Claim, error: bytes) -> Item:

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 _SECTION = re.compile(r"--\s(KEYS|ARGV|RETURN|USES)\s+(.*)")
 _KEY = re.compile(r"--\s(?:KEYS)?\s+([a-z]+)\s+(?:HASH|ZSET|LIST|STREAM|STRING)\b")
 
 
 class Script:
-    """A script with its contract. Call it with a client or add it to a pipeline."""
+    """A script with its contract. Call it with a store's client or add it to a pipeline."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -29,16 +29,21 @@ class Script:
         self.sha = hashlib.sha1(self.source.encode()).hexdigest()
 
     async def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        seen = client.healing.loads
         try:
-            return await client.evalsha(self.sha, len(keys), *keys, *args)
-        except NoScriptError:
-            # EVAL also loads it, so this happens once after a restart or a SCRIPT FLUSH.
-            return await client.eval(self.source, len(keys), *keys, *args)
+            try:
+                return await client.evalsha(self.sha, len(keys), *keys, *args)
+            except NoScriptError:
+                return await client.healing.heal(self, client, keys, args, seen)
+        except ResponseError as error:
+            client.healing.count(error)
+            raise
 
     def blocking(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
         try:
             return client.evalsha(self.sha, len(keys), *keys, *args)
         except NoScriptError:
+            # EVAL also loads it, so this happens once after a restart or a SCRIPT FLUSH.
             return client.eval(self.source, len(keys), *keys, *args)
 
 

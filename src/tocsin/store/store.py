@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,7 +23,9 @@ from tocsin.model.job import AGENTS_QUEUE, Queue
 from tocsin.store.address import Address, parse
 from tocsin.store.connect import Client, check_server, open_client, translate
 from tocsin.store.embedded import EmbeddedServer
+from tocsin.store.healing import Healing
 from tocsin.store.keys import Keys
+from tocsin.store.pooling import ConnectionSettings
 from tocsin.store.scripts import Script, script
 from tocsin.store.sessions import Lanes
 
@@ -81,14 +83,18 @@ class Store:
         *,
         prefix: str = "",
         hash_tag: str = "",
+        names: Mapping[str, str] | None = None,
         clock: Clock | None = None,
+        connections: ConnectionSettings | None = None,
     ) -> None:
         self._embedded = url if isinstance(url, EmbeddedServer) else None
         self.address: Address = parse(url.url if isinstance(url, EmbeddedServer) else url)
-        self.keys = Keys(prefix, hash_tag)
+        self.keys = Keys(prefix, hash_tag, names)
         self.clock: Clock = clock or ServerClock()
         self.lanes = Lanes()
+        self.connections = connections or ConnectionSettings()
         self.client: Client = None  # type: ignore[assignment]  # opened by open()
+        self._healing = Healing(self.address)
         self._queues: dict[str, OpenQueue] = {}
         self._fleet = self.keys.fleet()
 
@@ -96,9 +102,12 @@ class Store:
         """Connect and refuse what cannot be used. Raises StoreUnavailable or StoreRefused."""
         if self._embedded:
             await asyncio.to_thread(self._embedded.start)
-        self.client = open_client(self.address)
+        self.client = open_client(self.address, self.connections)
+        self.client.healing = self._healing
         try:
             await check_server(self.client, self.address)
+            await self._guard(self._healing.load_all(self.client))
+            await self.tend()
         except BaseException:
             await self.client.aclose()
             raise
@@ -111,10 +120,36 @@ class Store:
         if self._embedded:
             await asyncio.to_thread(self._embedded.close)
 
+    async def tend(self) -> None:
+        """Reopen idle connections that were lost; for whoever comes by now and then. Raises StoreUnavailable."""
+        await self._guard(self.client.tend())
+
     async def revive_server(self) -> None:
         """Bring an embedded server back that has died; nothing to do for any other."""
         if self._embedded:
             await asyncio.to_thread(self._embedded.ensure)
+
+    # Scripts, as counted since the store was made
+
+    @property
+    def scripts_loaded(self) -> int:
+        """How many the server took when the store was opened."""
+        return self._healing.loaded
+
+    @property
+    def scripts_reloaded(self) -> int:
+        """How often a script was loaded again that the server had forgotten."""
+        return self._healing.reloaded
+
+    @property
+    def script_fallbacks(self) -> int:
+        """How many calls were sent in full, because loading did not help."""
+        return self._healing.fallbacks
+
+    @property
+    def script_errors(self) -> int:
+        """How many calls failed for another reason than a server that is not available."""
+        return self._healing.errors
 
     # Queues
 
@@ -225,6 +260,7 @@ class Store:
             if isinstance(answer, NoScriptError):
                 return await self.call(call)
             if isinstance(answer, (RedisError, OSError)):
+                self._healing.count(answer)
                 return translate(answer, self.address)
             return self._checked(call, answer)
         except StoreError as error:

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Iterable
 
 from tocsin.app import Tocsin
-from tocsin.worker import Settings, Worker
+from tocsin.worker import Worker
 
 
 async def run_until_idle(app: Tocsin, *, queues: Iterable[str] | None = None, concurrency: int = 100) -> int:
     """Be a worker until nothing is due at the app's time and nothing is running. How many runs ended."""
-    worker = await app.worker(queues=queues, settings=Settings(concurrency=concurrency))
+    worker = await app.worker(queues=queues, concurrency=concurrency)
     try:
         while True:
             before = worker.fetcher.claimed

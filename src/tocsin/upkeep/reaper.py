@@ -14,6 +14,7 @@ from collections.abc import Callable
 import structlog
 
 from tocsin.model.clock import Clock
+from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreChanged
 from tocsin.store.fleet import Beat, Fleet
 from tocsin.store.runs import Runs
@@ -114,6 +115,10 @@ class Reaper:
             self._buried |= set(beat.buried)
         if self._dead or self._buried:
             self.wake.set()
+
+    def slack(self) -> Millis | None:
+        """What deadlines must be past because the server's clock jumped; None while they are not to be believed."""
+        return int(self._watch.jump_ms) if self._watch.settled(self._clock.monotonic()) else None
 
     async def step(self) -> float:
         for worker, counter in list(self._dead.items()):

@@ -15,9 +15,11 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.errors import StoreChanged
+from tocsin.model.job import Every
 from tocsin.store.jobs import IGNORE, Jobs, Put
 from tocsin.store.store import OpenQueue, Store
 
@@ -53,6 +55,8 @@ class Reconciler:
         self.wake = asyncio.Event()
         self.registered = 0
         self.added = 0
+        # The average of the agents that are ours.
+        self.interval_s = 0.0
         self._store = store
         self._jobs = Jobs(store)
         self._queue = queue
@@ -80,6 +84,7 @@ class Reconciler:
         declared = self._declared()
         owned = [member for member in declared if self._owned(member)]
         self.registered = len(owned)
+        self.interval_s = _mean_interval([declared[member] for member in owned])
         self._own(owned)
         self._owned_before = set(owned)
         if not self._left:
@@ -140,3 +145,9 @@ class Reconciler:
 
     def _spread(self) -> Millis:
         return ceil_ms(self._rules.jitter_s * random.random()) if self._rules.jitter_s > 0 else 0
+
+
+def _mean_interval(puts: list[Put]) -> float:
+    triggers = [codec.decode_spec(put.record).trigger for put in puts]
+    intervals = [trigger.interval for trigger in triggers if isinstance(trigger, Every)]
+    return sum(intervals) / len(intervals) if intervals else 0.0

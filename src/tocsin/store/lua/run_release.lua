@@ -1,4 +1,5 @@
--- run_release: hand runs back unexecuted, at their due time. It counts neither as an attempt nor as a recovery.
+-- run_release: hand runs back unexecuted, at their due time or after a delay. It counts neither as an attempt nor as a
+-- recovery.
 -- KEYS   meta      HASH    epoch, seq, fence, counters
 --        sessions  HASH    session -> seq, time, answer
 --        jobs      HASH    id -> record
@@ -10,21 +11,22 @@
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token] * n
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, delay ms (0: at its due)] * n
 -- RETURN {1, lost, head} as run_finish
 -- USES   call, records, claims, moves, settle
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
-local ids, raws = ids_and_claims(flat, 2)
+local ids, raws = ids_and_claims(flat, 3)
 local lost, told = {}, {}
 for i, id in ipairs(ids) do
-  local claim = held_by(raws[i], flat[i * 2], owner)
+  local claim, delay = held_by(raws[i], flat[i * 3 - 1], owner), flat[i * 3]
   if claim then
     leave(working, id)
-    local verdict, put = obeyed(id, claim, nil, 0, false)
+    local not_before = delay > 0 and math.max(claim.due, now + delay) or claim.due
+    local verdict, put = obeyed(id, claim, nil, 0, false, not_before)
     if not verdict then
       if put then set(jobs, id, put) end
-      go_back(id, claim, claim.due)
+      go_back(id, claim, not_before)
     end
     told[#told + 1] = id
   else

@@ -34,8 +34,8 @@ local last_score, last_claim
 local function first_claim(score)
   if score ~= last_score then
     local due = tonumber(score)
-    -- Nobody who keeps to these scripts writes a score below 1, and none can be packed.
-    if due < 1 then due = now end
+    -- Nobody who keeps to these scripts writes a score below 0, and none can be packed.
+    if due < 0 then due = 0 end
     last_score, last_claim = score, before_due .. struct.pack('>I8', due) .. after_due
   end
   return last_claim

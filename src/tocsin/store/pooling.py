@@ -1,0 +1,93 @@
+"""How many connections a client holds, and how long it waits: for one, to connect, for an answer.
+
+At most `max_total` connections; who finds none free waits `max_wait_s`. Above `max_idle` a connection is closed soon
+after it came back. `min_idle` of them stand ready: they are opened with the store and, where they were lost, by `tend`,
+which the owner calls now and then.
+
+Behind sentinels all of this counts for the primary; what asks the sentinels has connections of its own. In a cluster
+`max_total` bounds the calls under way, whatever node they go to, `min_idle` and `max_idle` count for each primary, and
+idle connections are closed by `tend` only (cluster.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.sentinel import SentinelConnectionPool
+
+if TYPE_CHECKING:
+    from tocsin.store.healing import Healing
+
+
+# A connection that came back may be wanted again at once: in a burst, by those who wait for one.
+LINGER_S = 0.1
+
+
+class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The group redis.connection, in seconds."""
+
+    max_total: int = 50
+    max_idle: int = 10
+    min_idle: int = 2
+    max_wait_s: float = 5.0
+    timeout_s: float = 3.0
+    connect_timeout_s: float = 2.0
+
+    @property
+    def kept(self) -> int:
+        """How many stand ready: what is above max_idle would not live long."""
+        return min(self.min_idle, self.max_idle)
+
+
+class Pool(BlockingConnectionPool):
+    def __init__(self, settings: ConnectionSettings, **options: Any) -> None:
+        super().__init__(max_connections=settings.max_total, timeout=settings.max_wait_s, **options)
+        self._settings = settings
+        self._closing: asyncio.Task[None] | None = None
+
+    async def release(self, connection: Any) -> None:
+        await super().release(connection)
+        if len(self._available_connections) > self._settings.max_idle and self._closing is None:
+            self._closing = asyncio.ensure_future(self._close_surplus())
+
+    async def _close_surplus(self) -> None:
+        await asyncio.sleep(LINGER_S)
+        self._closing = None
+        while len(self._available_connections) > self._settings.max_idle:
+            await self._available_connections.pop(0).disconnect(nowait=True)
+
+    async def aclose(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+        await super().aclose()
+
+    async def tend(self) -> None:
+        """Have min_idle live connections, as far as max_total allows. Raises what connecting raises."""
+        taken: list[Any] = []
+        try:
+            while len(taken) < self._settings.kept and self.can_get_connection():
+                taken.append(self.get_available_connection())  # type: ignore[no-untyped-call]
+            for connection in taken:
+                await self.ensure_connection(connection)
+        finally:
+            for connection in taken:
+                await self.release(connection)
+
+
+class SentinelPool(SentinelConnectionPool, Pool):
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self.sentinel_manager.aclose()
+
+
+class Single(Redis):
+    """A client of one server at a time: its address, a socket, or the primary that the sentinels name."""
+
+    # Given by the store: what a script does that the server has forgotten.
+    healing: Healing
+
+    async def tend(self) -> None:
+        await self.connection_pool.tend()  # type: ignore[attr-defined]

@@ -1,0 +1,287 @@
+"""The parts of a worker, and how they are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import structlog
+from msgspec import Struct
+
+from tocsin.engine.catalog import Catalog
+from tocsin.engine.fetch import Fetcher
+from tocsin.engine.finish import Finisher
+from tocsin.engine.heart import Heart
+from tocsin.engine.loop import Part
+from tocsin.engine.pool import Pool
+from tocsin.engine.refer import Referrer
+from tocsin.engine.sweep import Patience, Sweep
+from tocsin.engine.timetable import Timetable
+from tocsin.engine.unit import Lane, Unit
+from tocsin.model.clock import wall_ms
+from tocsin.model.codec import decode_header
+from tocsin.model.durations import ceil_ms, moment
+from tocsin.model.job import AGENTS_QUEUE, Spec
+from tocsin.model.run import Claim, Run
+from tocsin.resilience.breaker import Breaker, BreakerStatus, redis_breaker_settings
+from tocsin.resilience.classify import Classifier
+from tocsin.store.fleet import About, Beat, Ear, Fleet, Pulse, Ringer
+from tocsin.store.jobs import Put
+from tocsin.store.runs import Runs
+from tocsin.store.store import OpenQueue, Store
+from tocsin.store.strays import Strays
+from tocsin.store.survey import Survey
+from tocsin.store.term import Terms
+from tocsin.targets.processes import Processes
+from tocsin.targets.python import target_for
+from tocsin.targets.threads import Threads
+from tocsin.telemetry.metrics import Tally
+from tocsin.upkeep.elect import Election
+from tocsin.upkeep.health import Health
+from tocsin.upkeep.orphans import Orphans
+from tocsin.upkeep.reaper import OVERDUE_S, Reaper
+from tocsin.upkeep.reconcile import Reconciler
+from tocsin.upkeep.zombies import threshold_for
+from tocsin.worker.settings import Settings
+from tocsin.worker.vitals import Vitals
+
+log = structlog.get_logger("tocsin.worker")
+
+
+class Stats(Struct, frozen=True):
+    """What a worker has done so far, and what it is doing."""
+
+    worker: str
+    claimed: int
+    ran: int
+    running: int
+    backlog: int
+    unwritten: int
+    lost: int
+    recovered: int
+    stuck: int
+    health: Health
+    # What has gone wrong slowly, for three cycles in a row.
+    signals: tuple[str, ...]
+    acquisition_breaker: BreakerStatus
+    redis_breaker: BreakerStatus
+    zombies: int
+    orphans: int
+    leading: bool
+
+
+class Parts:
+    """Built and at rest: nothing here runs by itself."""
+
+    def __init__(
+        self,
+        store: Store,
+        queues: list[OpenQueue],
+        catalog: Catalog,
+        settings: Settings | None = None,
+        agents: Callable[[], Mapping[str, Put]] = dict,
+        classifier: Classifier | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self.store = store
+        self.clock = store.clock
+        self.catalog = catalog.copy()
+        self.queues = queues
+        self._agents = agents
+        self._classifier = classifier
+        self._host = socket.gethostname()
+        self._started = wall_ms()
+        self._incarnation = 0
+        self._state = "running"
+        self._quiet, self._stopped = asyncio.Event(), asyncio.Event()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._looped: dict[str, Part] = {}
+        self._loop = asyncio.get_running_loop()
+        self._build()
+
+    def _build(self) -> None:
+        store, clock, settings = self.store, self.clock, self.settings
+        self.tally = Tally()
+        self._fleet = Fleet(store)
+        self._ringer = Ringer(self._fleet)
+        self.acquisition_breaker = Breaker(settings.breaker, clock.monotonic)
+        self.redis_breaker = Breaker(redis_breaker_settings(settings.breaker), clock.monotonic)
+        self._threads, self._processes = Threads(), Processes()
+        for handler in self.catalog:
+            prefix = store.keys.prefix
+            handler.deliver_by(target_for(handler, self._make_run, prefix, self._threads, self._processes))
+        self.lanes = {queue.name: Lane(queue) for queue in self.queues}
+        self.reconciler = self._claim_agents_by_id()
+        self._new_incarnation()
+        self.ear = Ear(store, self.name, list(self.lanes))
+        self.finisher = Finisher(
+            store, lambda: self.runs, clock, self._lost_claim, lambda: self.fetcher.wake.set(), self._classifier,
+            settings.backoff, self.redis_breaker, self.tally, settings.batching.size,
+        )  # fmt: skip
+        self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set())
+        self.referrer = Referrer(self._fleet, lambda: self.name, self.catalog.names())
+        self.fetcher = Fetcher(
+            store, lambda: self.runs, list(self.lanes.values()), self.catalog, self.pool, self.finisher, clock,
+            lambda: self.heart.lease, lambda lane, p: self._ringer.ring(lane.queue, p), self.referrer.refer,
+            settings.poll_s, self._queue_changed, self.acquisition_breaker, settings.batching, self.tally,
+        )  # fmt: skip
+        self.sweep = Sweep(self.pool, self.finisher, lambda: self.runs, clock, self._patience())
+        self.reaper = Reaper(
+            store, self._fleet, lambda: self.runs, self.queues, clock, self._look_again,
+            settings.ttl_s, settings.beat_s,
+        )  # fmt: skip
+        self.election, self.orphans = self._build_cleanup()
+        self.vitals = Vitals(self, self.tally)
+
+    def _patience(self) -> Patience:
+        rules = self.settings.zombies
+        if rules is None:
+            return Patience()
+        return Patience(
+            lambda member: threshold_for(member, rules.thresholds) / 1000, rules.interval_s, rules.budget_s, OVERDUE_S
+        )
+
+    def _build_cleanup(self) -> tuple[Election | None, Orphans | None]:
+        cleanup, store, clock = self.settings.cleanup, self.store, self.clock
+        if cleanup is None:
+            return None, None
+        force = cleanup.force_all
+        election = Election(Terms(store), lambda: self.name, clock, cleanup.term_ms, force_all=force)
+        return election, Orphans(
+            Strays(store), Survey(store), self.queues, clock, cleanup.orphans, leading=election.leading,
+            slack=self.reaper.slack, look_again=self._look_again,
+            # A leader cleans up for all; where all do it, each does it for its own agents.
+            owns=self.settings.owns if force else lambda _: True,
+        )  # fmt: skip
+
+    def _claim_agents_by_id(self) -> Reconciler | None:
+        """Agents are claimed by those that declare and own them, so their lane has a timetable."""
+        lane = self.lanes.get(AGENTS_QUEUE)
+        if lane is None:
+            return None
+        timetable = lane.timetable = Timetable()
+
+        def own(members: Iterable[str]) -> None:
+            timetable.own(members)
+            self.fetcher.wake.set()
+
+        settings = self.settings
+        return Reconciler(
+            self.store,
+            lane.queue,
+            self._agents,
+            settings.owns,
+            own,
+            self.clock,
+            self._ringer.ring,
+            settings.reconcile,
+        )
+
+    def _new_incarnation(self) -> None:
+        """A name under which nothing was ever claimed: after a burial the old one's runs belong to others."""
+        self._incarnation += 1
+        self.name = f"{self._host}:{os.getpid()}:{os.urandom(3).hex()}.{self._incarnation}"
+        self.runs = Runs(self.store, self.name, self.catalog.digests())
+        pulse = Pulse(self.store, self.name)
+        self.heart = Heart(pulse, self.about, self._beat_seen, self.clock, self.settings.beat_s, self.settings.ttl_s)
+
+    def about(self) -> About:
+        return About(
+            host=self._host,
+            pid=os.getpid(),
+            started=self._started,
+            queues=sorted(self.lanes),
+            handlers=self.catalog.names(),
+            concurrency=self.settings.concurrency,
+            running=self.running,
+            finished=self.pool.ran,
+            stuck=self.sweep.stuck,
+            state=self._state if self.settings.enabled else "disabled",
+            health=str(self.vitals.check.health.state),
+            reasons=list(self.vitals.check.health.reasons),
+            signals=[str(signal) for signal in self.vitals.check.signals],
+        )
+
+    def stats(self) -> Stats:
+        return Stats(
+            worker=self.name,
+            claimed=self.fetcher.claimed,
+            ran=self.pool.ran,
+            running=self.running,
+            backlog=len(self.pool.backlog),
+            unwritten=len(self.finisher.waiting),
+            lost=self.finisher.lost,
+            recovered=self.reaper.recovered,
+            stuck=self.sweep.stuck,
+            health=self.vitals.check.health,
+            signals=tuple(self.vitals.check.signals),
+            acquisition_breaker=self.acquisition_breaker.status(),
+            redis_breaker=self.redis_breaker.status(),
+            zombies=self.sweep.zombies,
+            orphans=sum(self.orphans.cleaned.values()) if self.orphans else 0,
+            leading=self.election is not None and self.election.leading(),
+        )
+
+    @property
+    def running(self) -> int:
+        """Runs inside their handlers."""
+        return self.pool.busy - len(self.pool.backlog)
+
+    def reset_breakers(self) -> None:
+        """A person knows that the server is well again."""
+        self.acquisition_breaker.reset()
+        self.redis_breaker.reset()
+        self.fetcher.wake.set()
+        self.finisher.wake.set()
+
+    # What the parts tell
+
+    def _beat_seen(self, beat: Beat | None, at: float) -> None:
+        """On the heart's thread."""
+        raise NotImplementedError
+
+    def _look_again(self, queue: OpenQueue, partition: int) -> None:
+        """There may be work: told to ourselves too, because a bell may be heard by a worker that is stopped."""
+        if queue.name in self.lanes:
+            self.lanes[queue.name].hear(partition)
+            self.fetcher.wake.set()
+        self._ringer.ring(queue, partition)
+
+    def _queue_changed(self, lane: Lane) -> None:
+        lane.forget_dues()
+        self._declare_again()
+
+    def _declare_again(self) -> None:
+        """The server was emptied or replaced, or may have been: what the program registers is to be there."""
+        if self.reconciler is not None:
+            self.reconciler.start_over()
+
+    def _lost_claim(self, member: str) -> None:
+        log.warning(
+            "claim lost: its outcome was not written, another worker has the run",
+            job=member,
+            worker=self.name,
+        )
+
+    # What runs may ask
+
+    def _make_run(self, unit: Unit, claim: Claim, spec: Spec) -> Run:
+        def extend(run: Run, seconds: float) -> Any:
+            return self._extend(unit, claim, run, seconds)
+
+        return Run(claim, decode_header(claim.record), spec, self.store.keys.prefix, extend)
+
+    def _extend(self, unit: Unit, claim: Claim, run: Run, seconds: float) -> Any:
+        work = self._extended(unit, claim, run, seconds)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return work
+
+    async def _extended(self, unit: Unit, claim: Claim, run: Run, seconds: float) -> None:
+        run.deadline = moment(await self.runs.extend(unit.lane.queue, claim, ceil_ms(seconds)))
+        unit.deadline = self.clock.monotonic() + seconds

@@ -1,0 +1,146 @@
+"""What a worker can be told, and how the configuration says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from tocsin.config import Config
+from tocsin.config.schema import CircuitBreaker, OrphanCleanup, Reconcile, Scheduler, ZombieCleanup
+from tocsin.engine.fetch import MOST_PER_PASS, Batching
+from tocsin.engine.heart import BEAT_S, TTL_S
+from tocsin.model.durations import Millis
+from tocsin.resilience.backoff import BackoffSettings
+from tocsin.resilience.breaker import BreakerSettings
+from tocsin.upkeep import orphans, reconcile, zombies
+from tocsin.upkeep.ownership import Ownership
+
+
+class Ending(Struct, frozen=True):
+    """How long a stop lets a running pass of upkeep end, and how long after cancelling it."""
+
+    await_s: float = 10.0
+    force_s: float = 5.0
+
+
+class Cleanup(Struct, frozen=True):
+    """The leader's slow net. Without an election every worker casts it, each over what it owns."""
+
+    orphans: orphans.Settings = orphans.Settings()
+    term_ms: Millis = 120_000
+    force_all: bool = False
+    ending: Ending = Ending()
+
+
+class ZombieRules(Struct, frozen=True):
+    thresholds: zombies.Settings = zombies.Settings()
+    interval_s: float = 300.0
+    budget_s: float = 0.0
+    ending: Ending = Ending()
+
+
+class Settings(Struct, frozen=True):
+    """What a worker can be told."""
+
+    concurrency: int = 100
+    # A worker that is not enabled lives and shows itself, and claims nothing.
+    enabled: bool = True
+    poll_s: float = 1.0
+    beat_s: float = BEAT_S
+    ttl_s: float = TTL_S
+    batching: Batching = Batching()
+    # Which agents are this worker's to run, and how their registration is kept true.
+    owns: Callable[[str], bool] = Ownership()
+    reconcile: reconcile.Rules = reconcile.Rules()
+    reconcile_ending: Ending = Ending(5.0, 2.0)
+    backoff: BackoffSettings = BackoffSettings()
+    breaker: BreakerSettings = BreakerSettings()
+    # None: off.
+    zombies: ZombieRules | None = ZombieRules()
+    cleanup: Cleanup | None = Cleanup()
+    # How often health is told in the log; 0 or less: never.
+    summary_s: float = 600.0
+    # What is handed over at a stop comes back spread over this long.
+    shutdown_jitter_s: float = 0.0
+
+
+def settings_of(config: Config, shard: Callable[[str], bool] | None = None) -> Settings:
+    """The configuration in the worker's words. Patterns that are no regexes were refused when it was read."""
+    agent, scheduler = config.redis.agent, config.redis.scheduler
+    return Settings(
+        concurrency=agent.max_concurrent_agents,
+        enabled=scheduler.enabled,
+        poll_s=scheduler.interval_ms / 1000,
+        batching=_batching(scheduler),
+        owns=Ownership(agent.enabled_pattern, agent.disabled_pattern, shard),
+        reconcile=_reconcile(scheduler),
+        reconcile_ending=_ending(scheduler.reconcile),
+        backoff=_backoff(scheduler),
+        breaker=_breaker(scheduler.circuit_breaker),
+        zombies=_zombies(scheduler.zombie_cleanup),
+        cleanup=_cleanup(scheduler.orphan_cleanup),
+        summary_s=float(scheduler.health_summary_period_seconds),
+        shutdown_jitter_s=float(scheduler.jitter.shutdown_seconds),
+    )
+
+
+def _batching(scheduler: Scheduler) -> Batching:
+    batch = scheduler.batch_operations
+    size = batch.batch_size if batch.batch_size > 0 else MOST_PER_PASS
+    return Batching(min(size, MOST_PER_PASS) if batch.enabled else 1, batch.chunk_attempt_multiplier)
+
+
+def _reconcile(scheduler: Scheduler) -> reconcile.Rules:
+    return reconcile.Rules(
+        every_s=float(scheduler.refresh_period_seconds),
+        budget_s=scheduler.reconcile.run_budget_ms / 1000,
+        jitter_s=float(scheduler.jitter.initial_registration_seconds),
+    )
+
+
+def _backoff(scheduler: Scheduler) -> BackoffSettings:
+    failure = scheduler.failure_backoff
+    return BackoffSettings(
+        enabled=failure.enabled,
+        max_immediate_retries=failure.max_immediate_retries,
+        permanent_forbidden_backoff_ms=failure.permanent_forbidden_backoff_ms,
+        throttled_base_ms=failure.throttled.base_ms,
+        throttled_multiplier=failure.throttled.multiplier,
+        throttled_cap_ms=failure.throttled.cap_ms,
+        jitter_ratio=scheduler.jitter.failure_backoff_ratio,
+    )
+
+
+def _breaker(breaker: CircuitBreaker) -> BreakerSettings:
+    return BreakerSettings(
+        enabled=breaker.enabled,
+        failure_threshold=breaker.failure_threshold,
+        failure_window_ms=breaker.failure_window_ms,
+        cooldown_ms=breaker.cooldown_ms,
+        half_open_duration_ms=breaker.half_open_duration_ms,
+    )
+
+
+def _zombies(cleanup: ZombieCleanup) -> ZombieRules | None:
+    if not cleanup.enabled:
+        return None
+    exceptional = cleanup.exceptional_agents
+    thresholds = zombies.Settings.of(cleanup.threshold_ms, exceptional.pattern, exceptional.threshold_ms)
+    return ZombieRules(thresholds, cleanup.interval_ms / 1000, cleanup.run_budget_ms / 1000, _ending(cleanup))
+
+
+def _cleanup(cleanup: OrphanCleanup) -> Cleanup | None:
+    if not cleanup.enabled:
+        return None
+    rules = orphans.Settings(
+        threshold_ms=cleanup.threshold_ms,
+        interval_ms=cleanup.interval_ms,
+        run_budget_ms=cleanup.run_budget_ms,
+        remove_numeric_only=cleanup.remove_numeric_only_agents,
+    )
+    return Cleanup(rules, cleanup.leadership_ttl_ms, cleanup.force_all_pods, _ending(cleanup))
+
+
+def _ending(group: ZombieCleanup | OrphanCleanup | Reconcile) -> Ending:
+    return Ending(group.executor_shutdown_await_ms / 1000, group.executor_shutdown_force_await_ms / 1000)

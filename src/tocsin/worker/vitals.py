@@ -1,0 +1,101 @@
+"""What a worker tells of itself: metrics and health. It reads the parts and changes none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from tocsin.engine.loop import Part
+from tocsin.model.clock import wall_ms
+from tocsin.resilience.breaker import State
+from tocsin.store.backlog import Backlog, ReadyCount
+from tocsin.store.store import OpenQueue
+from tocsin.telemetry.metrics import Levels, Tally, Teller, shared
+from tocsin.upkeep.health import HealthCheck, Snapshot
+
+if TYPE_CHECKING:
+    from tocsin.worker.parts import Parts
+
+
+class Vitals:
+    """One per worker; its parts run with the others."""
+
+    def __init__(self, worker: Parts, tally: Tally) -> None:
+        settings = worker.settings
+        self._worker = worker
+        self._tally = tally
+        self._ready = ReadyCount(worker.store, worker.queues, self._own)
+        self._backlog = Backlog()
+        self._claimed = 0
+        self.check = HealthCheck(self._read, worker.clock, settings.poll_s, settings.summary_s)
+        self._forget: Callable[[], None] | None = None
+        self._teller: Teller | None = None
+
+    def parts(self) -> list[Part]:
+        """Begin to tell. OpenTelemetry sees the worker only from now on."""
+        self._forget = shared().watch(self._levels)
+        self._teller = Teller(shared(), self._tally, self._gather, self._worker.settings.poll_s)
+        return [self.check, self._teller]
+
+    def end(self) -> None:
+        if self._teller is not None:
+            self._teller.flush()
+        if self._forget is not None:
+            self._forget()
+        self._teller = self._forget = None
+
+    # Metrics
+
+    def _gather(self, tally: Tally) -> None:
+        worker = self._worker
+        for name, breaker in (("acquisition", worker.acquisition_breaker), ("redis", worker.redis_breaker)):
+            status = breaker.status()
+            tally.breaker(name, status.trips, status.blocked, status.recoveries)
+        tally.submission_failures += worker.pool.not_started
+        worker.pool.not_started = 0
+
+    def _levels(self) -> Levels:
+        worker, backlog = self._worker, self._backlog
+        return Levels(
+            oldest_overdue_s=backlog.oldest_overdue_s,
+            degraded=self.check.health.degraded,
+            ready=backlog.ready,
+            capacity_per_cycle=worker.pool.permits,
+            permits_free=worker.pool.free(),
+            clock_skew_s=(worker.clock.server_ms() - wall_ms()) / 1000,
+        )
+
+    # Health
+
+    async def _read(self) -> Snapshot:
+        worker = self._worker
+        away = worker.redis_breaker.state is State.OPEN
+        if not away:
+            self._backlog = await self._ready.look()
+        backlog, claimed = self._backlog, worker.fetcher.claimed
+        acquired, self._claimed = claimed - self._claimed, claimed
+        return Snapshot(
+            enabled=worker.settings.enabled,
+            registered=worker.reconciler.registered if worker.reconciler else 0,
+            active=worker.running,
+            scripts=getattr(worker.store, "scripts_loaded", 0),
+            ready=backlog.ready,
+            ready_is_estimate=backlog.ready_is_estimate,
+            oldest_overdue_s=backlog.oldest_overdue_s,
+            interval_s=worker.reconciler.interval_s if worker.reconciler else 0.0,
+            capacity_per_cycle=worker.pool.permits,
+            permits_free=worker.pool.free(),
+            permits_total=worker.pool.permits,
+            backlog=len(worker.pool.backlog),
+            acquired=acquired,
+            acquisition_breaker=worker.acquisition_breaker.state,
+            redis_breaker=worker.redis_breaker.state,
+            zombies_cleaned=worker.sweep.zombies,
+            orphans_cleaned=sum(worker.orphans.cleaned.values()) if worker.orphans else 0,
+            queue_depth=backlog.depth,
+            stuck=worker.sweep.stuck,
+            away=away,
+        )
+
+    def _own(self, queue: OpenQueue) -> Collection[str] | None:
+        return self._worker.lanes[queue.name].timetable

@@ -1,0 +1,240 @@
+"""A worker: runs the loops of its parts, and ends them in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+
+from tocsin.engine import fetch, finish
+from tocsin.engine.listen import Listener
+from tocsin.engine.loop import Part, end, repeat
+from tocsin.model.clock import monotonic
+from tocsin.model.errors import StoreError
+from tocsin.store.fleet import Beat, Ear
+from tocsin.store.jobs import Jobs
+from tocsin.worker.parts import Parts
+from tocsin.worker.settings import Ending
+
+log = structlog.get_logger("tocsin.worker")
+
+GRACE_S = 30.0
+# After the grace period: how long a handler may take to react to its cancellation.
+CANCEL_S = 2.0
+# How long the last words to a server that does not answer may take.
+LEAVE_S = 5.0
+# A pass of upkeep that takes longer than this hangs: it is cut off, and the next begins anew.
+LONGEST_PASS_S = 300.0
+
+
+class Worker(Parts):
+    """Runs the jobs of some queues. `start`, then `quiet` (no more claims), then `stop`."""
+
+    # Life
+
+    async def start(self) -> None:
+        """Join the fleet and begin to work."""
+        beat = await asyncio.to_thread(self.heart.beat)
+        if beat is None:
+            log.warning("no heartbeat yet: claims begin when the server answers")
+        self.heart.start()
+        if self.settings.enabled:
+            for turn in range(fetch.PASSES):
+                self._run(self.fetcher, self._quiet, f"fetch {turn}")
+            self._listen()
+        for turn in range(finish.PASSES):
+            self._run(self.finisher, self._stopped, f"finish {turn}")
+        parts: list[Part] = [self.sweep, self.reaper, self.referrer, *self.vitals.parts()]
+        for part in parts:
+            self._run(part, self._stopped)
+        for upkeep in (self.election, self.orphans):
+            if upkeep is not None:
+                self._run(upkeep, self._stopped, longest=LONGEST_PASS_S)
+        if self.reconciler is not None:
+            self._run(self.reconciler, self._quiet, longest=LONGEST_PASS_S)
+        log.info(
+            "worker started",
+            worker=self.name,
+            queues=sorted(self.lanes),
+            concurrency=self.settings.concurrency,
+        )
+
+    def _run(self, part: Part, stop: asyncio.Event, name: str = "", longest: float | None = None) -> None:
+        self._looped[name or part.name] = part
+        work = repeat(part, stop, longest)
+        self._tasks[name or part.name] = asyncio.create_task(work, name=f"tocsin {part.name}")
+
+    async def _change_ear(self, queues: list[str]) -> None:
+        """Listen in our present name for the bells of these queues, and for mail."""
+        listening = self._tasks.pop("listen", None)
+        if listening is None:
+            return
+        await end(listening)
+        await self.ear.close()
+        self.ear = Ear(self.store, self.name, queues)
+        self._listen()
+
+    def _listen(self) -> None:
+        listener = Listener(self.ear, self.lanes, self.pool, self.fetcher.wake.set)
+        self._run(listener, self._stopped)
+
+    async def quiet(self) -> None:
+        """Claim nothing more; hand back what has not started."""
+        if self._quiet.is_set():
+            return
+        self._state = "stopping"
+        self._quiet.set()
+        self.fetcher.wake.set()
+        fetching = [task for name, task in self._tasks.items() if name.startswith("fetch")]
+        if fetching:
+            # A claim in flight is awaited: what it brings is ours to hand back.
+            await asyncio.wait(fetching, timeout=5)
+        for unit in self.pool.withdraw(float("inf")):
+            self.finisher.release(unit)
+        # Bells are for those who claim: one that we heard would wake nobody. Mail may still ask to cancel a run.
+        await self._change_ear([])
+
+    async def stop(self, grace: float = GRACE_S, hurry: asyncio.Event | None = None) -> None:
+        """Let runs end within the grace period, then cancel and hand over what is left at its due time."""
+        await self.quiet()
+        await self._until_ended(grace, hurry)
+        self.finisher.spread_releases(self.settings.shutdown_jitter_s)
+        left = list(self.pool.running())
+        for runner, _ in left:
+            runner.stop("handover")
+        await self._until_ended(CANCEL_S, None)
+        for runner, unit in list(self.pool.running()):
+            # It ignores its cancellation, or is a thread: its claim goes to another worker all the same.
+            log.warning("handing over a run that does not end", run=unit.claim.run_id, handler=unit.handler.name)
+            runner.reason = "lost"
+            self.finisher.release(unit)
+        await self._flush()
+        await self._leave(handed_over=len(left))
+
+    async def kill(self) -> None:
+        """End at once, as a crash would, but without leaving anything in this process."""
+        self._quiet.set()
+        self._stopped.set()
+        await self._end_parts()
+
+    async def _until_ended(self, seconds: float, hurry: asyncio.Event | None) -> None:
+        deadline = monotonic() + seconds
+        while any(True for _ in self.pool.running()) and monotonic() < deadline:
+            if hurry is not None and hurry.is_set():
+                return
+            await asyncio.sleep(0.01)
+
+    async def _flush(self) -> None:
+        """Everything that ended is written down before we leave; the server gets a while to come back."""
+        deadline = monotonic() + 10
+        self.finisher.wake.set()
+        while not self.finisher.idle() and monotonic() < deadline:
+            await asyncio.sleep(0.005)
+        if not self.finisher.idle():
+            log.error("outcomes could not be written: the runs will be recovered by others and run again")
+
+    async def _leave(self, handed_over: int) -> None:
+        self._stopped.set()
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._say_goodbye()
+        await self._end_parts()
+        log.info("worker stopped", worker=self.name, ran=self.pool.ran, handed_over=handed_over)
+
+    async def _say_goodbye(self) -> None:
+        for queue in self.queues:
+            for partition in range(queue.partitions):
+                self._ringer.ring(queue, partition)
+        await self._ringer.quiet()
+        if self.election is not None:
+            await self.election.leave()
+        if not self.finisher.idle() or self.runs.unanswered:
+            # Something is, or may be, still claimed in our name: those who see our heart stand still bring it back.
+            return
+        await self._fleet.leave(self.name)
+        for queue in self.queues:
+            await self.runs.forget_sessions(queue)
+
+    async def _end_parts(self) -> None:
+        await asyncio.to_thread(self.heart.stop)
+        await self._end_upkeep()
+        await end(*self._tasks.values())
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self.vitals.end()
+        await self.pool.close()
+        await self.ear.close()
+        await asyncio.to_thread(self._processes.close)
+
+    async def _end_upkeep(self) -> None:
+        """A pass that is under way may end by itself for a while, and has another while after it is cancelled."""
+        settings = self.settings
+        endings = {"reconcile": settings.reconcile_ending}
+        if settings.zombies is not None:
+            endings["sweep"] = settings.zombies.ending
+        if settings.cleanup is not None:
+            endings |= dict.fromkeys(("elect", "orphans"), settings.cleanup.ending)
+        for name in endings.keys() & self._looped.keys():
+            # A loop that rests notices the stop.
+            self._looped[name].wake.set()
+        running = [(self._tasks[name], ending) for name, ending in endings.items() if name in self._tasks]
+        await asyncio.gather(*(_end_gently(task, ending) for task, ending in running))
+
+    async def wait_until_idle(self) -> None:
+        """Until nothing is due and nothing is working, here or elsewhere."""
+        jobs = Jobs(self.store)
+        while True:
+            if not self.pool.busy and self.finisher.idle() and not await jobs.any_due_or_working(self.queues):
+                return
+            await asyncio.sleep(0.02)
+
+    # What the parts tell
+
+    def _beat_seen(self, beat: Beat | None, at: float) -> None:
+        """On the heart's thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending
+            self._loop.call_soon_threadsafe(self._react_to_beat, beat, at)
+
+    def _react_to_beat(self, beat: Beat | None, at: float) -> None:
+        self.reaper.saw(beat, at)
+        if beat is not None:
+            self._probe()
+        if beat is not None and not beat.accepted and not self._stopped.is_set():
+            task = asyncio.ensure_future(self._reincarnate())
+            self._tasks["reincarnate"] = task
+        elif beat is not None:
+            self.fetcher.wake.set()
+
+    def _probe(self) -> None:
+        """The server answers: who found it away need not wait for the end of a cooldown."""
+        if self.fetcher.away:
+            self.acquisition_breaker.probe_now()
+            self.fetcher.wake.set()
+        if self.finisher.away:
+            self.redis_breaker.probe_now()
+            self.finisher.wake.set()
+
+    async def _reincarnate(self) -> None:
+        """The fleet buried us: what we held is running elsewhere. Stop it here and begin anew."""
+        log.warning("this worker was declared dead, or the server forgot it: beginning anew", worker=self.name)
+        for runner, _ in self.pool.running():
+            runner.stop("lost")
+        self.pool.withdraw(float("inf"))
+        self.finisher.forget()
+        await asyncio.to_thread(self.heart.stop)
+        self._new_incarnation()
+        await self._change_ear([] if self._quiet.is_set() else list(self.lanes))
+        await asyncio.to_thread(self.heart.beat)
+        self.heart.start()
+        for lane in self.lanes.values():
+            lane.forget_dues()
+        self._declare_again()
+
+
+async def _end_gently(task: asyncio.Task[None], ending: Ending) -> None:
+    """The stop was said: a pass that is under way may end."""
+    await asyncio.wait([task], timeout=ending.await_s)
+    if not task.done():
+        log.warning("a pass does not end, cancelling it", part=task.get_name())
+        task.cancel()
+        await asyncio.wait([task], timeout=ending.force_s)
