@@ -210,7 +210,7 @@ async def test_an_option_that_cannot_be_is_refused(app, options, why):
         await asyncio.wait_for(app.work(**options), 5)
 
 
-@pytest.mark.parametrize("concurrency", ["many", 1.5, None, True])
+@pytest.mark.parametrize("concurrency", ["many", 1.5, True])
 async def test_concurrency_is_a_whole_number(app, concurrency):
     with pytest.raises(InvalidArgument, match="concurrency must be"):
         await asyncio.wait_for(app.work(concurrency=concurrency, until="idle"), 5)

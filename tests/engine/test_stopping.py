@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from engine.waiting import Gate, eventually
-from tocsin import Every
+from tocsin import Every, Run
 from tocsin.store.fleet import Fleet
 
 
@@ -103,3 +104,31 @@ async def test_what_was_fetched_ahead_goes_back_at_once(tocsin_app, job, gate, m
     await worker.finisher.step()
     stages = [job.stage async for job in tocsin_app.jobs()]
     assert sorted(stages) == ["waiting"] * 19 + ["working"]
+
+
+async def test_a_handler_that_turns_its_interruption_into_another_error_has_not_failed(tocsin_app, make_worker):
+    inside, leave = asyncio.Event(), threading.Event()
+
+    @tocsin_app.job
+    async def on_loop():
+        inside.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            raise RuntimeError("interrupted") from None
+
+    @tocsin_app.job
+    def in_thread(run: Run):
+        while not run.cancelled:
+            leave.wait(0.002)
+        raise RuntimeError("interrupted")
+
+    await tocsin_app.enqueue(on_loop, id="loop")
+    await tocsin_app.enqueue(in_thread, id="thread")
+    worker = await make_worker(start=True)
+    await eventually(lambda: worker.stats().running == 2, "both run")
+    await inside.wait()
+    await asyncio.wait_for(worker.stop(grace=0), 10)
+    for job_id in ("loop", "thread"):
+        found = await tocsin_app.get(job_id)
+        assert (found.stage, found.attempt, found.failed) == ("waiting", 1, 0)

@@ -387,6 +387,7 @@ async def test_a_scheduler_runs_its_own_agents_and_no_others(make, by_hand, tocs
     assert (mine.ran, theirs.ran) == (["mine", "mine"], [])
     await run_dry(workers[1])
     assert set(theirs.ran) == {"theirs"}
+    assert (await tocsin_app.get("declared", queue=AGENTS)).stage == "waiting"
 
 
 async def test_processes_with_the_same_agents_run_each_once_whatever_kind_of_function_each_has(

@@ -110,7 +110,11 @@ class Runner:
             # Also SystemExit and KeyboardInterrupt: a handler must not end the worker.
             if self.reason:
                 self._uncancel()
-            pool.report.failed(unit, error)
+            if self.reason and self.reason != "timeout":
+                # It was interrupted: however it says so, that is no failure of its own.
+                pool.report.stopped(unit, self.reason)
+            else:
+                pool.report.failed(unit, error)
         else:
             if self.reason:
                 self._uncancel()

@@ -97,8 +97,6 @@ class AgentScheduler:
         self._settings = settings
         self._shard = parse_shard(shard) if isinstance(shard, str) else shard
         self._scheduled: dict[str, _Scheduled] = {}
-        # Types that were unscheduled: if they come again, it may be with another definition.
-        self._before: set[str] = set()
         self._catalog = Catalog()
         self._handler = self._add(HANDLER, self._on_loop)
         self._add(_IN_THREAD, self._in_thread)
@@ -129,7 +127,7 @@ class AgentScheduler:
         definition = Declared(self._handler, Every(agent.interval), agent.error_interval, agent.timeout)
         put = agents.put_of(agent.type, definition, 0)
         self._scheduled[agent.type] = _Scheduled(agent, runs, instrumentation, put)
-        self._changed(agent.type in self._before)
+        self._changed()
 
     def unschedule(self, agent: Agent) -> bool:
         """Run it here no more; a run that has begun goes on to its end. False if it was not scheduled.
@@ -138,16 +136,13 @@ class AgentScheduler:
         """
         if self._scheduled.pop(agent.type, None) is None:
             return False
-        self._before.add(agent.type)
         self._changed()
         return True
 
-    def _changed(self, compare_again: bool = False) -> None:
+    def _changed(self) -> None:
         """Registration follows at once, not at the next period."""
         reconciler = None if self._worker is None else self._worker.reconciler
-        if reconciler is not None and compare_again:
-            reconciler.start_over()
-        elif reconciler is not None:
+        if reconciler is not None:
             reconciler.wake.set()
 
     async def worker(self) -> Worker:
@@ -202,21 +197,21 @@ class AgentScheduler:
         return scheduled is not None and scheduled.blocks
 
     async def _on_loop(self, run: Run) -> None:
-        scheduled = self._scheduled_for(run, blocks=False)
+        scheduled = self._scheduled_for(run)
         with self._told(scheduled):
             await scheduled.call(run)
 
     def _in_thread(self, run: Run) -> None:
-        scheduled = self._scheduled_for(run, blocks=True)
+        scheduled = self._scheduled_for(run)
         with self._told(scheduled):
             result = scheduled.call(run)
             if inspect.iscoroutine(result):
                 result.close()
                 raise TypeError(f"the execution of agent {run.job_id!r} is no `async def` and returned a coroutine")
 
-    def _scheduled_for(self, run: Run, *, blocks: bool) -> _Scheduled:
+    def _scheduled_for(self, run: Run) -> _Scheduled:
         scheduled = self._scheduled.get(run.job_id)
-        if scheduled is None or scheduled.blocks is not blocks:
+        if scheduled is None:
             raise NotStarted(f"agent {run.job_id!r} was unscheduled after it was claimed")
         return scheduled
 

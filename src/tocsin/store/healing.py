@@ -17,6 +17,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store.address import Address
+from tocsin.store.cluster import as_redis_error
 from tocsin.store.connect import Client, translate
 from tocsin.store.scripts import Script, script, script_names
 
@@ -59,7 +60,8 @@ class Healing:
 
     async def heal(self, what: Script, client: Client, keys: Sequence[str], args: Sequence[Any], seen: int) -> Any:
         """After NOSCRIPT: the answer of the call, whose caller had noted `seen` loads before."""
-        node = client.get_node_from_key(keys[0]) if isinstance(client, RedisCluster) else None
+        with as_redis_error():
+            node = client.get_node_from_key(keys[0]) if isinstance(client, RedisCluster) else None
         place = what.name, node.name if node else ""
         if self._loaded_at.get(place, 0) <= seen:
             await self._load_once(what, client, node, place)

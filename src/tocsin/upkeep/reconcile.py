@@ -67,8 +67,8 @@ class Reconciler:
         self._clock = clock
         self._ring = ring
         self._rules = rules
-        # Ids whose definition was compared with what Redis has, and those that this round has not come to.
-        self._compared: set[str] = set()
+        # Definitions that were compared with what Redis has, and the ids that this round has not come to.
+        self._compared: dict[str, bytes] = {}
         self._left: list[str] = []
         self._owned_before: set[str] = set()
 
@@ -86,9 +86,11 @@ class Reconciler:
         self.registered = len(owned)
         self.interval_s = _mean_interval([declared[member] for member in owned])
         self._own(owned)
-        self._owned_before = set(owned)
         if not self._left:
             self._left = owned[::-1]
+        else:
+            self._left += [member for member in owned if member not in self._owned_before]
+        self._owned_before = set(owned)
         while self._left:
             page = [self._left.pop() for _ in range(min(PAGE, len(self._left)))]
             await self._reconcile({member: declared[member] for member in page if member in declared})
@@ -110,7 +112,7 @@ class Reconciler:
             return
         try:
             there = await self._there(list(puts))
-            wanted = [put for member, put in puts.items() if self._wanted(member, member in there)]
+            wanted = [put for member, put in puts.items() if self._wanted(put, member in there)]
             wanted = [self._as_new(put) if put.member not in there else put for put in wanted]
             if wanted:
                 codes, head = await self._jobs.put_many(self._queue, 0, wanted)
@@ -121,7 +123,7 @@ class Reconciler:
             await self._store.reopen(self._queue)
             self.start_over()
             return
-        self._compared.update(puts)
+        self._compared |= {member: put.record for member, put in puts.items()}
 
     async def _there(self, members: list[str]) -> set[str]:
         key = self._queue.keys[0]["jobs"]
@@ -135,9 +137,9 @@ class Reconciler:
         found = await self._store.read(ask)
         return {member for member, exists in zip(members, found, strict=True) if exists}
 
-    def _wanted(self, member: str, there: bool) -> bool:
+    def _wanted(self, put: Put, there: bool) -> bool:
         # What is there is compared once: this program may declare it differently than the last one did.
-        return not there or member not in self._compared
+        return not there or self._compared.get(put.member) != put.record
 
     def _as_new(self, put: Put) -> Put:
         """Registered for now, or spread over the time asked for."""
