@@ -12,8 +12,10 @@ from rich.table import Table
 
 from tocsin.app import Tocsin
 from tocsin.cli.measures import Bench, Measure
+from tocsin.cli.measures_agents import AgentBench
 from tocsin.cli.options import Given, WrongUsage
 from tocsin.cli.show import print_json, say
+from tocsin.config import Config
 from tocsin.telemetry import logs
 
 
@@ -28,10 +30,11 @@ async def bench(
     logs.set_up("warning")
     measures: list[Measure] = []
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as folder:
-        async with Tocsin(data=folder) as app:
-            async for measure in Bench(app, scale).all():
-                measures.append(measure)
-                say(f"  {measure.what}: {shown(measure.value)} {measure.unit}")
+        async with Tocsin(data=folder, config=Config()) as app:
+            for group in (Bench(app, scale), AgentBench(app, scale)):
+                async for measure in group.all():
+                    measures.append(measure)
+                    say(f"  {measure.what}: {shown(measure.value)} {measure.unit}")
     if options.json:
         print_json([{**msgspec.to_builtins(measure), "good": measure.good} for measure in measures])
     else:

@@ -21,6 +21,7 @@ from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.errors import StoreChanged
 from tocsin.model.job import Every
 from tocsin.store.jobs import IGNORE, Jobs, Put
+from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
 
 log = structlog.get_logger("tocsin.reconcile")
@@ -126,16 +127,17 @@ class Reconciler:
         self._compared |= {member: put.record for member, put in puts.items()}
 
     async def _there(self, members: list[str]) -> set[str]:
-        key = self._queue.keys[0]["jobs"]
+        """Those that are in some stage: a job always is."""
+        keys = self._queue.keys[0]
 
         async def ask(client: Any) -> list[Any]:
             async with client.pipeline(transaction=False) as pipe:
-                for member in members:
-                    pipe.hexists(key, member)
+                for stage in STAGE_KEYS:
+                    pipe.zmscore(keys[stage], members)
                 return list(await pipe.execute())
 
-        found = await self._store.read(ask)
-        return {member for member, exists in zip(members, found, strict=True) if exists}
+        scores = zip(*await self._store.read(ask), strict=True)
+        return {member for member, found in zip(members, scores, strict=True) if any(at is not None for at in found)}
 
     def _wanted(self, put: Put, there: bool) -> bool:
         # What is there is compared once: this program may declare it differently than the last one did.
