@@ -21,6 +21,7 @@ from tocsin.engine.catalog import NotStarted
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import monotonic
 from tocsin.model.run import SUSPECT
+from tocsin.telemetry.metrics import Sample
 
 log = structlog.get_logger("tocsin.pool")
 
@@ -122,7 +123,9 @@ class Runner:
         ended = monotonic()
         self.unit = None
         self.reason = ""
-        handler.mean += (ended - started - handler.mean) * WEIGHT
+        took = ended - started
+        handler.mean += (took - handler.mean) * WEIGHT
+        pool.took(took)
         pool.ran += unit.size()
         pool.forget(unit)
         return ended
@@ -136,9 +139,13 @@ class Runner:
 class Pool:
     """Runners, and the units that wait for one."""
 
-    def __init__(self, permits: float, report: Report, on_room: Callable[[], None]) -> None:
+    def __init__(
+        self, permits: float, report: Report, on_room: Callable[[], None], took: Callable[[float], None] | None = None
+    ) -> None:
         self.permits = permits if permits > 0 else math.inf
         self.report = report
+        # Told of the seconds that each unit was inside its handler.
+        self.took = took or Sample().add
         self.backlog: deque[Unit] = deque()
         self.idle: deque[Runner] = deque()
         self.runners: list[Runner] = []

@@ -110,7 +110,7 @@ class Ear:
 
     def __init__(self, store: Store, worker: str, queues: list[str]) -> None:
         self._store = store
-        self._client = open_waiting_client(store.address)
+        self._client = open_waiting_client(store.address, store.connections)
         self._mail = store.keys.mail(worker).encode()
         self._bells = {store.keys.bell(name).encode(): name for name in queues}
 
@@ -148,7 +148,7 @@ class Pulse:
         now = self._store.clock.override()
         args = ["" if now is None else now, self._worker, counter, codec.encode(about), "1" if joins else ""]
         if self._client is None:
-            self._client = open_blocking_client(self._store.address)
+            self._client = open_blocking_client(self._store.address, self._store.connections)
         try:
             answer = self._script.blocking(self._client, self._keys, args)
         except (RedisError, OSError) as error:

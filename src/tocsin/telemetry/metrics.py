@@ -138,6 +138,9 @@ class Tally:
 
     def __init__(self) -> None:
         self._totals: dict[str, tuple[int, int, int]] = {}
+        # Drained, not replaced: the hot path keeps their `add`.
+        self.lateness = Sample()
+        self.duration = Sample()
         self.clear()
 
     def clear(self) -> None:
@@ -156,8 +159,6 @@ class Tally:
         self.recovery: Counter[bool] = Counter()
         # By location.
         self.contention: Counter[str] = Counter()
-        self.lateness = Sample()
-        self.duration = Sample()
 
     def breaker(self, name: str, trips: int, blocked: int, recoveries: int) -> None:
         """A breaker's totals since it was made: what is new of them is added."""

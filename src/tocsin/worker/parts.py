@@ -121,7 +121,7 @@ class Parts:
             store, lambda: self.runs, clock, self._lost_claim, lambda: self.fetcher.wake.set(), self._classifier,
             settings.backoff, self.redis_breaker, self.tally, settings.batching.size,
         )  # fmt: skip
-        self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set())
+        self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set(), self.tally.duration.add)
         self.referrer = Referrer(self._fleet, lambda: self.name, self.catalog.names())
         self.fetcher = Fetcher(
             store, lambda: self.runs, list(self.lanes.values()), self.catalog, self.pool, self.finisher, clock,

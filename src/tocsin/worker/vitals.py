@@ -27,6 +27,9 @@ class Vitals:
         self._ready = ReadyCount(worker.store, worker.queues, self._own)
         self._backlog = Backlog()
         self._claimed = 0
+        # What was told of the store's own counts: it may serve others before and after this worker.
+        store = worker.store
+        self._scripts = (store.script_errors, store.scripts_reloaded, store.script_fallbacks)
         self.check = HealthCheck(self._read, worker.clock, settings.poll_s, settings.summary_s)
         self._forget: Callable[[], None] | None = None
         self._teller: Teller | None = None
@@ -53,6 +56,13 @@ class Vitals:
             tally.breaker(name, status.trips, status.blocked, status.recoveries)
         tally.submission_failures += worker.pool.not_started
         worker.pool.not_started = 0
+        store = worker.store
+        counted = (store.script_errors, store.scripts_reloaded, store.script_fallbacks)
+        errors, reloads, fallbacks = (now - before for now, before in zip(counted, self._scripts, strict=True))
+        self._scripts = counted
+        tally.script_errors += errors
+        tally.script_reloads += reloads
+        tally.eval_fallbacks += fallbacks
 
     def _levels(self) -> Levels:
         worker, backlog = self._worker, self._backlog
@@ -78,7 +88,7 @@ class Vitals:
             enabled=worker.settings.enabled,
             registered=worker.reconciler.registered if worker.reconciler else 0,
             active=worker.running,
-            scripts=getattr(worker.store, "scripts_loaded", 0),
+            scripts=worker.store.scripts_loaded,
             ready=backlog.ready,
             ready_is_estimate=backlog.ready_is_estimate,
             oldest_overdue_s=backlog.oldest_overdue_s,

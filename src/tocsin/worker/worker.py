@@ -14,6 +14,7 @@ from tocsin.model.clock import monotonic
 from tocsin.model.errors import StoreError
 from tocsin.store.fleet import Beat, Ear
 from tocsin.store.jobs import Jobs
+from tocsin.upkeep.tend import Tender
 from tocsin.worker.parts import Parts
 from tocsin.worker.settings import Ending
 
@@ -45,7 +46,7 @@ class Worker(Parts):
             self._listen()
         for turn in range(finish.PASSES):
             self._run(self.finisher, self._stopped, f"finish {turn}")
-        parts: list[Part] = [self.sweep, self.reaper, self.referrer, *self.vitals.parts()]
+        parts: list[Part] = [self.sweep, self.reaper, self.referrer, Tender(self.store), *self.vitals.parts()]
         for part in parts:
             self._run(part, self._stopped)
         for upkeep in (self.election, self.orphans):

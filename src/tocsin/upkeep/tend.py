@@ -1,0 +1,21 @@
+"""Tending: connections that were lost while nobody used them are opened again before somebody needs them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tocsin.store.store import Store
+
+EVERY_S = 10.0
+
+
+class Tender:
+    name = "tend"
+
+    def __init__(self, store: Store) -> None:
+        self.wake = asyncio.Event()
+        self._store = store
+
+    async def step(self) -> float:
+        await self._store.tend()
+        return EVERY_S
