@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -152,3 +154,34 @@ def test_it_gives_up_on_a_server_that_never_comes(doomed: tuple[Running, float])
     assert "server away, trying again" in running.said
     assert running.said.splitlines()[-1].startswith("tocsin: redis://127.0.0.1:1 is not available")
     assert time.monotonic() - begun > 7
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--shard", "4/3"], "a shard is I/N"), (["--processes", "2", "--metrics-port", "9"], "is for one process")],
+    ids=["shard", "metrics"],
+)
+def test_what_cannot_be_is_wrong_usage(tocsin: Tool, words: list[str], said: str) -> None:
+    assert said in tocsin.quick("worker", "shop:app", *words, code=2)
+
+
+def test_a_worker_shows_its_metrics_where_prometheus_looks(tocsin: Tool) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    worker = tocsin.worker("--metrics-port", str(port))
+
+    async def ask(app: Tocsin) -> object:
+        return await (await app.enqueue(shop.quick, 7, id="seven")).result(timeout=20)
+
+    assert tocsin.do(ask) == 7
+
+    def shown(name: str) -> list[str]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return [line.rsplit(" ", 1)[1] for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
+
+    until(lambda: shown("tocsin_acquire_acquired_total") == ["1.0"], "the run is counted")
+    assert shown("tocsin_scheduler_degraded") == ["0.0"]
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0

@@ -42,7 +42,7 @@ class Cleaner(Orphans):
         self.heard: list[tuple[str, int]] = []
         super().__init__(
             Strays(store), Survey(store), queues, clock, Settings(**settings),
-            leading=lambda: self.leading(), slack=lambda: self.slack_ms, owns=lambda member: self.own(member),
+            leading=lambda: self.leading(), slack=lambda: self.slack_ms, owns=lambda _, member: self.own(member),
             look_again=lambda queue, partition: self.heard.append((queue.name, partition)),
         )  # fmt: skip
 

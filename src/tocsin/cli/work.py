@@ -18,12 +18,13 @@ from msgspec import Struct
 from tocsin.app import Tocsin
 from tocsin.app.service import signals
 from tocsin.cli.load import load
-from tocsin.cli.options import Given, Options, parse_duration, split_names
+from tocsin.cli.options import Given, Options, WrongUsage, parse_duration, split_names
 from tocsin.cli.show import wait
 from tocsin.cli.supervise import HURRY, Crew
 from tocsin.model.clock import monotonic
-from tocsin.model.errors import StoreUnavailable
+from tocsin.model.errors import InvalidArgument, StoreUnavailable
 from tocsin.telemetry import logs
+from tocsin.telemetry.exporter import serve_metrics
 from tocsin.upkeep.ownership import parse_shard
 
 log = structlog.get_logger("tocsin.cli")
@@ -69,6 +70,11 @@ async def worker(
         str, Parameter(allow_leading_hyphen=True, help="How long runs may go on after SIGTERM or Ctrl-C.")
     ] = "30s",
     processes: Annotated[int, Parameter(validator=Number(gte=1), help="Worker processes.")] = 1,
+    metrics_port: Annotated[
+        int | None,
+        Parameter(validator=Number(gte=1, lte=65535), help="Show metrics there, at /metrics."),
+    ] = None,
+    metrics_host: Annotated[str, Parameter(help="The address that it is shown at.")] = "127.0.0.1",
     tied: Annotated[bool, Parameter(show=False, negative="")] = False,
     options: Given,
 ) -> int:
@@ -81,8 +87,7 @@ async def worker(
     """
     names = None if queues is None else split_names(queues)
     duty = Duty(app, names, concurrency, parse_duration(grace, "--grace"), shard)
-    if shard is not None:
-        parse_shard(shard)
+    _check(shard, processes, metrics_port)
     found = load(app).elsewhere(**options.where())
     logs.adopt_standard_logging(options.log_level)
     stop, hurry = asyncio.Event(), asyncio.Event()
@@ -92,9 +97,30 @@ async def worker(
         try:
             if processes > 1:
                 return await Crew(processes, duty.arguments(options), duty.grace).work(stop, hurry)
-            return await work(found, duty, stop, hurry)
+            with shown(metrics_host, metrics_port):
+                return await work(found, duty, stop, hurry)
         finally:
             await found.close()
+
+
+def _check(shard: str | None, processes: int, metrics_port: int | None) -> None:
+    if metrics_port is not None and processes > 1:
+        raise WrongUsage("--metrics-port is for one process: each of several would need a port of its own")
+    if shard is not None:
+        try:
+            parse_shard(shard)
+        except InvalidArgument as error:
+            raise WrongUsage(str(error)) from None
+
+
+@contextmanager
+def shown(host: str, port: int | None) -> Iterator[None]:
+    end = None if port is None else serve_metrics(host, port)
+    try:
+        yield
+    finally:
+        if end is not None:
+            end()
 
 
 async def work(app: Tocsin, duty: Duty, stop: asyncio.Event, hurry: asyncio.Event) -> int:

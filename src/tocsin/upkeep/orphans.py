@@ -63,9 +63,10 @@ class Orphans:
         leading: Callable[[], bool],
         slack: Callable[[], Millis | None],
         look_again: Callable[[OpenQueue, int], None],
-        owns: Callable[[str], bool] = lambda member: True,
+        owns: Callable[[str, str], bool] = lambda queue, member: True,
     ) -> None:
-        """`slack`: what is added to deadlines after steps of the server's clock; None while they are not believed."""
+        """`slack`: what is added to deadlines after steps of the server's clock; None while they are not believed.
+        `owns`: whether a member of a queue is this worker's to touch."""
         self.wake = asyncio.Event()
         # What was cleaned up so far, by kind.
         self.cleaned: Counter[str] = Counter(dict.fromkeys((*COUNTED.values(), NUMERIC), 0))
@@ -125,7 +126,7 @@ class Orphans:
         slack = self._slack()
         overdue = None if slack is None else self._settings.threshold_ms + slack
         page = await self._strays.look(place.queue, place.partition, place.stage, self._cursor, overdue)
-        for kind, members in self._sorted(page.found).items():
+        for kind, members in self._sorted(place.queue.name, page.found).items():
             if not self._leading():
                 return None
             cleaned = await self._clean(place, kind, members, overdue or 0)
@@ -134,14 +135,14 @@ class Orphans:
                 self._look_again(place.queue, place.partition)
         return page.cursor
 
-    def _sorted(self, found: dict[bytes, Kind]) -> dict[str, list[bytes]]:
+    def _sorted(self, queue: str, found: dict[bytes, Kind]) -> dict[str, list[bytes]]:
         """What is to be done, with whom; only those that are ours to touch."""
         work: dict[str, list[bytes]] = {}
         for member, kind in found.items():
             numeric = kind is Kind.NO_RECORD and member.isdigit()
             if numeric and not self._settings.remove_numeric_only:
                 continue
-            if self._owns(member.decode(errors="replace")):
+            if self._owns(queue, member.decode(errors="replace")):
                 work.setdefault(NUMERIC if numeric else COUNTED[kind], []).append(member)
         return work
 

@@ -154,7 +154,7 @@ class Parts:
             Strays(store), Survey(store), self.queues, clock, cleanup.orphans, leading=election.leading,
             slack=self.reaper.slack, look_again=self._look_again,
             # A leader cleans up for all; where all do it, each does it for its own agents.
-            owns=self.settings.owns if force else lambda _: True,
+            owns=lambda queue, member: not force or queue != AGENTS_QUEUE or self.settings.owns(member),
         )  # fmt: skip
 
     def _claim_agents_by_id(self) -> Reconciler | None:
