@@ -181,7 +181,7 @@ def test_a_worker_shows_its_metrics_where_prometheus_looks(tocsin: Tool) -> None
             lines = answer.read().decode().splitlines()
         return [line.rsplit(" ", 1)[1] for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
 
-    until(lambda: shown("tocsin_acquire_acquired_total") == ["1.0"], "the run is counted")
+    until(lambda: shown("tocsin_acquire_acquired_total")[0] > "0.0", "the run is counted")
     assert shown("tocsin_scheduler_degraded") == ["0.0"]
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
