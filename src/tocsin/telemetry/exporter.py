@@ -17,7 +17,8 @@ def serve_metrics(host: str, port: int) -> Callable[[], None]:
         from prometheus_client import start_http_server
     except ImportError:
         raise InvalidConfig("metrics for Prometheus need more packages: install tocsin[metrics]") from None
-    set_meter_provider(MeterProvider(metric_readers=[PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False)]))
+    reader = PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False)
+    set_meter_provider(MeterProvider(metric_readers=[reader]))
     try:
         server, thread = start_http_server(port, addr=host)
     except OSError as error:
