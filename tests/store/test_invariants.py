@@ -231,13 +231,15 @@ class Calls(RuleBasedStateMachine):
         eligible = [member for member in dict.fromkeys(named) if member in parked]
         answer = self.send_claim(data, "run_claim_ids", owner, codec.encode(named))
         assert self.claimed(owner, answer, found) == eligible
+        waiting = {member: job.score for member, job in self.model.jobs.items() if job.stage == "waiting"}
+        assert answer[9] == [waiting.get(member, -1) for member in named]
 
     def known(self, owner: str, found: list[str]) -> list[str]:
         return [member for member in found if self.model.jobs[member].definition.handler in WORKERS[owner]]
 
     def claimed(self, owner: str, answer: Any, found: list[str]) -> list[str]:
         """Check a claim's answer against the model. Those that came from `parked`."""
-        _, now, token, keys, records, raws, _, parkings, _ = answer
+        _, now, token, keys, records, raws, _, parkings, *_ = answer
         taken = self.known(owner, found)
         names = [key.decode() for key in keys]
         assert names[: len(taken)] == taken
