@@ -158,9 +158,14 @@ async def test_extra_looks_find_what_waits_behind_a_page_of_others(
     waiting = worker.lanes[AGENTS_QUEUE].queue.keys[0]["waiting"]
     foreign = {f"foreign-{n}": tocsin_clock.ms - 1 for n in range(LARGEST_BATCH)}
     await tocsin_app.store.client.zadd(waiting, foreign)
+    await tocsin_app.store.client.zadd(waiting, {b"\xff\xfe": 1})
     worker.lanes[AGENTS_QUEUE].hear(0)
     await run_dry(worker)
     assert ran == found
+    # The next look goes on where this one ended.
+    worker.lanes[AGENTS_QUEUE].hear(0)
+    await run_dry(worker)
+    assert ran == ["mine"]
 
 
 async def test_agents_that_a_worker_may_not_run_are_nothing_that_it_is_behind_with(

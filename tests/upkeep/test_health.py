@@ -27,7 +27,6 @@ FINE = Snapshot(
     permits_free=55,
     permits_total=100,
     acquired=10,
-    considered=10,
     zombies_cleaned=2,
     queue_depth=5,
 )
@@ -75,7 +74,6 @@ def test_a_worker_that_keeps_up_is_healthy(fine: Snapshot):
         (but(oldest_overdue_s=61.0), "waits for 61 s, more than 2 times the average interval of 30 s"),
         (but(acquired=4, oldest_overdue_s=1.0), "slot filling: 4 acquired with 55 permits free and 10 jobs ready"),
         (but(acquired=0, oldest_overdue_s=2.0, permits_free=math.inf), "with unbounded permits free"),
-        (but(acquired=1, oldest_overdue_s=2.0, considered=9, filtered=8), "8 of 9 candidates were filtered out"),
         (but(redis_breaker=Breaker.OPEN), "the redis breaker is OPEN"),
         (but(acquisition_breaker=Breaker.HALF_OPEN), "the acquisition breaker is HALF_OPEN"),
         (but(stuck=3), "3 runs are past their timeout"),
@@ -92,11 +90,6 @@ def test_a_worker_that_does_not_is_degraded_and_says_why(bad: Snapshot, words: s
 def test_every_reason_is_told():
     bad = but(ready=9000, oldest_overdue_s=90.0, acquired=0, stuck=1, redis_breaker=Breaker.OPEN)
     assert [reason.split()[0] for reason in assess(bad).reasons] == ["the", "1", "backlog:", "backlog:", "slot"]
-
-
-def test_few_slots_filled_is_not_blamed_on_filters_that_left_nothing_out():
-    [reason] = assess(but(acquired=1, oldest_overdue_s=2.0, considered=9, filtered=4)).reasons
-    assert "filtered" not in reason
 
 
 def test_a_worker_without_a_server_is_not_blamed_for_old_numbers():

@@ -23,10 +23,9 @@ from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.errors import RecordUnreadable, StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.ids import EXTRA
-from tocsin.model.job import Failure, Stage
+from tocsin.model.job import Failure
 from tocsin.model.run import Claim
 from tocsin.resilience.breaker import Breaker, Permit
-from tocsin.store.jobs import Jobs
 from tocsin.store.runs import Claimed, Runs, Wish
 from tocsin.store.store import LARGEST_BATCH, Store
 from tocsin.telemetry.metrics import Tally
@@ -80,7 +79,6 @@ class Fetcher:
         self.lanes = lanes
         self.claimed = 0
         self._store = store
-        self._jobs = Jobs(store)
         self._runs = runs
         self._catalog = catalog
         self._pool = pool
@@ -239,16 +237,21 @@ class Fetcher:
         lane.next_due[0] = timetable.soonest()
 
     async def _find_extras(self, lane: Lane, timetable: Timetable, now: float) -> None:
-        after: tuple[float, bytes] | None = None
+        """From where the last look ended: page by page all that is due is looked at, however much of it is foreign."""
+        line, at = lane.queue.keys[0]["waiting"], timetable.looked_to
+        timetable.looked_to = 0
         for _ in range(1 + math.ceil(self._batching.extra_looks)):
-            page = await self._jobs.page(lane.queue, 0, Stage.WAITING, after, LARGEST_BATCH)
+            page = await self._store.read(
+                lambda client, at=at: client.zrange(line, at, at + LARGEST_BATCH - 1, withscores=True)  # type: ignore
+            )
             for member, score in page:
-                name = member.decode()
+                name = member.decode(errors="replace")
                 if EXTRA in name and score <= now and name in timetable:
                     timetable.expect(name, score)
             if len(page) < LARGEST_BATCH or page[-1][1] > now:
                 return
-            after = (page[-1][1], page[-1][0])
+            at += LARGEST_BATCH
+        timetable.looked_to = at
 
     def _hand_on(self, due: dict[Lane, list[int]]) -> None:
         """No permit for what is due: tell an idle worker, once per due time."""

@@ -25,6 +25,8 @@ class Timetable:
         self._line: list[tuple[float, str]] = []
         # Extra runs of our jobs may wait under ids that we have not heard of.
         self.curious = True
+        # The place in the line where the last look for them ended; 0: it came to the end of what was due.
+        self.looked_to = 0
         # Times that a finish which is not sent, or not answered yet, will make true; by verb.
         self._unsent: dict[str, list[tuple[str, float]]] = {}
         self._sent: dict[str, list[tuple[str, float]]] = {}

@@ -47,6 +47,8 @@ class Election:
         # Until when we trust our term, in monotonic seconds.
         self._until = -math.inf
         self._was_leading = False
+        # For what waits for us to lead.
+        self.on_lead: Callable[[], None] = lambda: None
         self._left = False
         # A take that is under way must not arrive after the call that gives the term up.
         self._calling = asyncio.Lock()
@@ -76,6 +78,8 @@ class Election:
                 await self._terms.leave(self._worker())
 
     def _tell(self, ours: bool, holder: str) -> None:
+        if ours and not self._was_leading:
+            self.on_lead()
         if ours != self._was_leading:
             log.info("leads the cleanup" if ours else "leads the cleanup no more", leader=holder)
         self._was_leading = ours

@@ -36,7 +36,7 @@ class State(StrEnum):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """What one pass reads of a worker. Cumulative: the two `_cleaned`. Of the last cycle: acquired to filtered."""
+    """What one pass reads of a worker. Cumulative: the two `_cleaned`. Of the last cycle: acquired."""
 
     enabled: bool = True
     registered: int = 0
@@ -54,9 +54,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     # Claimed and not started.
     backlog: int = 0
     acquired: int = 0
-    # Candidates that were looked at, and those of them that a pattern or a shard left out.
-    considered: int = 0
-    filtered: int = 0
     acquisition_breaker: Breaker = Breaker.CLOSED
     redis_breaker: Breaker = Breaker.CLOSED
     zombies_cleaned: int = 0
@@ -146,10 +143,7 @@ def _slots_unfilled(s: Snapshot, limits: Limits) -> bool:
 
 
 def _slot_filling(s: Snapshot) -> str:
-    text = f"slot filling: {s.acquired} acquired with {_number(s.permits_free)} permits free and {_ready(s)} jobs ready"
-    if s.filtered * 2 > s.considered:
-        text += f"; {s.filtered} of {s.considered} candidates were filtered out: audit enabled- and disabled-pattern"
-    return text
+    return f"slot filling: {s.acquired} acquired with {_number(s.permits_free)} permits free and {_ready(s)} jobs ready"
 
 
 class Signal(StrEnum):
@@ -168,8 +162,8 @@ ACTIONS = {
         "permits are free and work is ready, but few runs are acquired: compare running and permits in `tocsin workers`"
     ),
     Signal.ZERO_PROGRESS: (
-        "jobs are ready and none is acquired: check redis.agent.enabled-pattern and disabled-pattern, "
-        "the shard, and the handlers that this worker knows"
+        "jobs of this worker are ready and none is acquired: look in the log for a heartbeat or passes that fail, "
+        "and for a handler that blocks the event loop"
     ),
     Signal.REDIS_STALL: "a circuit breaker is not closed: check that the server can be reached and answers in time",
 }

@@ -134,6 +134,8 @@ class Parts:
             settings.ttl_s, settings.beat_s,
         )  # fmt: skip
         self.election, self.orphans = self._build_cleanup()
+        if self.election is not None and self.orphans is not None:
+            self.election.on_lead = self.orphans.wake.set
         self.vitals = Vitals(self, self.tally)
 
     def _patience(self) -> Patience:
