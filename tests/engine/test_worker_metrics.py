@@ -8,9 +8,10 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from engine.waiting import run_dry
+from engine.waiting import eventually, run_dry
 from tocsin.model.errors import StoreError
 from tocsin.resilience.breaker import BreakerSettings
+from tocsin.store.fleet import Fleet
 from tocsin.telemetry.metrics import Metrics
 
 
@@ -101,3 +102,28 @@ async def test_a_claim_that_was_lost_is_counted_where_it_was_refused(tocsin_app,
         await worker.finisher.step()
     found = seen(worker)
     assert (found["tocsin.claims.lost"], found["tocsin.cas.contention"]) == (1, 1)
+
+
+async def test_an_extension_and_a_beat_that_are_refused_are_counted_too(tocsin_app, make_worker):
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    @tocsin_app.job
+    async def job(run):
+        inside.set()
+        await go_on.wait()
+        await run.extend("5m")
+
+    await tocsin_app.enqueue(job, id="j")
+    worker = await make_worker()
+    lane = worker.lanes["default"]
+    await worker.fetcher.step()
+    await inside.wait()
+    await worker.runs.recover(lane.queue, lane.queue.partition_of("j"), worker.name)
+    go_on.set()
+    await eventually(lambda: not worker.pool.busy, "the handler ends")
+    assert worker.tally.contention["extend"] == 1
+    fleet = Fleet(tocsin_app.store)
+    [seen] = await fleet.workers()
+    assert await fleet.bury(seen.id, seen.counter)
+    await asyncio.to_thread(worker.heart.beat)
+    await eventually(lambda: worker.tally.contention["beat"] == 1, "the refusal is counted")

@@ -24,6 +24,7 @@ from tocsin.engine.unit import Lane, Unit
 from tocsin.model.clock import wall_ms
 from tocsin.model.codec import decode_header
 from tocsin.model.durations import ceil_ms, moment
+from tocsin.model.errors import ClaimLost
 from tocsin.model.job import AGENTS_QUEUE, Spec
 from tocsin.model.run import Claim, Run
 from tocsin.resilience.breaker import Breaker, BreakerStatus, redis_breaker_settings
@@ -285,5 +286,9 @@ class Parts:
         return work
 
     async def _extended(self, unit: Unit, claim: Claim, run: Run, seconds: float) -> None:
-        run.deadline = moment(await self.runs.extend(unit.lane.queue, claim, ceil_ms(seconds)))
+        try:
+            run.deadline = moment(await self.runs.extend(unit.lane.queue, claim, ceil_ms(seconds)))
+        except ClaimLost:
+            self.tally.contention["extend"] += 1
+            raise
         unit.deadline = self.clock.monotonic() + seconds

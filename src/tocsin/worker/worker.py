@@ -200,6 +200,8 @@ class Worker(Parts):
         self.reaper.saw(beat, at)
         if beat is not None:
             self._probe()
+        if beat is not None and not beat.accepted:
+            self.tally.contention["beat"] += 1
         if beat is not None and not beat.accepted and not self._stopped.is_set():
             task = asyncio.ensure_future(self._reincarnate())
             self._tasks["reincarnate"] = task
