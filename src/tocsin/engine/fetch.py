@@ -25,7 +25,7 @@ from tocsin.model.errors import RecordUnreadable, StoreChanged, StoreError, Stor
 from tocsin.model.ids import EXTRA
 from tocsin.model.job import Failure
 from tocsin.model.run import Claim
-from tocsin.resilience.breaker import Breaker, Permit
+from tocsin.resilience.breaker import Breaker
 from tocsin.store.runs import Claimed, Runs, Wish
 from tocsin.store.store import LARGEST_BATCH, Store
 from tocsin.telemetry.metrics import Tally
@@ -127,8 +127,8 @@ class Fetcher:
         finally:
             for lane, wish in wishes:
                 del self._asked[lane.name, wish.partition]
-        self._tell_breaker(permit, answers)
-        if not any(isinstance(answer, StoreUnavailable) for answer in answers):
+        self.away = self.breaker.answered(permit, answers)
+        if not self.away:
             # The other pass may ask the server for more while this one hands out what came.
             self.wake.set()
         return await self._take(wishes, answers)
@@ -137,14 +137,6 @@ class Fetcher:
         for lane, wish in wishes:
             if lane.timetable is not None:
                 lane.timetable.put_back(wish.members)
-
-    def _tell_breaker(self, permit: Permit, answers: list[Claimed | StoreError]) -> None:
-        """A queue that was wiped or replaced is an answer; a script that failed is not."""
-        self.away = any(isinstance(answer, StoreUnavailable) for answer in answers)
-        if any(isinstance(answer, StoreError) and not isinstance(answer, StoreChanged) for answer in answers):
-            self.breaker.failed(permit)
-        else:
-            self.breaker.succeeded(permit)
 
     def _allow_suspect(self, wishes: list[tuple[Lane, Wish]]) -> None:
         """One at a time, each partition in turn: if it kills this worker, it takes no other such run with it."""

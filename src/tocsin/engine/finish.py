@@ -204,11 +204,7 @@ class Finisher:
             answers = await self._store.call_all([call for _, (_, call) in sent])
         finally:
             self._in_flight.difference_update(key for key, _ in sent)
-        self.away = any(isinstance(answer, StoreUnavailable) for answer in answers)
-        if any(isinstance(answer, StoreError) and not isinstance(answer, StoreChanged) for answer in answers):
-            self.breaker.failed(permit)
-        else:
-            self.breaker.succeeded(permit)
+        self.away = self.breaker.answered(permit, answers)
         trouble: StoreError | None = None
         for (key, (lane, _)), answer in zip(sent, answers, strict=True):
             if isinstance(answer, StoreUnavailable):

@@ -12,14 +12,14 @@ For one event loop; it has no lock.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import NewType
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tocsin.model.errors import InvalidArgument
+from tocsin.model.errors import InvalidArgument, StoreChanged, StoreError, StoreUnavailable
 
 # So that one lost reply does not cost another cooldown, and a server that comes back is not stormed.
 PROBES = 4
@@ -122,6 +122,16 @@ class Breaker:
         self._failures.append(now)
         if len(self._failures) >= self._settings.failure_threshold:
             self._open(now)
+
+    def answered(self, permit: Permit, answers: Iterable[object]) -> bool:
+        """What came of the calls of one permit, and whether the server was away. That it was wiped or replaced is an
+        answer; that a script failed is not."""
+        errors = [answer for answer in answers if isinstance(answer, StoreError)]
+        if all(isinstance(error, StoreChanged) for error in errors):
+            self.succeeded(permit)
+        else:
+            self.failed(permit)
+        return any(isinstance(error, StoreUnavailable) for error in errors)
 
     def probe_now(self) -> None:
         """The other side was heard of by another way: no need to wait for the rest of the cooldown."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -74,7 +75,7 @@ class Stats(Struct, frozen=True):
     leading: bool
 
 
-class Parts:
+class Parts(ABC):
     """Built and at rest: nothing here runs by itself."""
 
     def __init__(
@@ -242,9 +243,9 @@ class Parts:
 
     # What the parts tell
 
+    @abstractmethod
     def _beat_seen(self, beat: Beat | None, at: float) -> None:
         """On the heart's thread."""
-        raise NotImplementedError
 
     def _look_again(self, queue: OpenQueue, partition: int) -> None:
         """There may be work: told to ourselves too, because a bell may be heard by a worker that is stopped."""

@@ -15,10 +15,9 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, items: msgpack [id] * n
 -- RETURN {1, codes}: a digit per id: 0 left alone, 1 mended
--- USES   call, records, claims, moves, settle
+-- USES   call, records, claims, moves, settle, mends
 if answered then return answered end
 local STAGES = {waiting, working, paused, parked, dead}
-local codes, mended = {}, {}
 
 local function claim_of(id)
   local raw = redis.call('HGET', claims, id)
@@ -107,14 +106,4 @@ local function set_right(id)
   return spoilt
 end
 
-for i, id in ipairs(cmsgpack.unpack(items)) do
-  codes[i] = '0'
-  if set_right(id) then
-    codes[i] = '1'
-    mended[#mended + 1] = id
-  end
-end
-local reply = {1, table.concat(codes)}
-if #mended == 0 then return unchanged(reply) end
-apply()
-return commit(reply, 'mend', mended)
+return mend_each(cmsgpack.unpack(items), set_right)

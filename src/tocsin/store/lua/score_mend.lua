@@ -8,11 +8,10 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, items: msgpack [id] * n, at most 1000
 -- RETURN {1, codes}: a digit per id: 0 left alone, 1 mended
--- USES   call, records, claims, moves, scores
+-- USES   call, records, claims, moves, scores, mends
 if answered then return answered end
 -- The end of the year 9999: no time that a person can write is later.
 local LATEST = 253402300799999
-local codes, mended = {}, {}
 
 local function claim_of(id)
   local raw = redis.call('HGET', claims, id)
@@ -58,14 +57,4 @@ local function mend(id)
   return false
 end
 
-for i, id in ipairs(cmsgpack.unpack(items)) do
-  codes[i] = '0'
-  if mend(id) then
-    codes[i] = '1'
-    mended[#mended + 1] = id
-  end
-end
-local reply = {1, table.concat(codes)}
-if #mended == 0 then return unchanged(reply) end
-apply()
-return commit(reply, 'mend', mended)
+return mend_each(cmsgpack.unpack(items), mend)
