@@ -122,6 +122,8 @@ class Server:
         self._config = {
             "save": "",
             "appendonly": "yes" if aof else "no",
+            # With everysec an answered write waits in memory while the disk is busy: kill -9 would lose it.
+            "appendfsync": "always",
             "unixsocket": str(self.socket),
             "port": 0 if tls else self.port,
             "bind": "127.0.0.1",

@@ -24,7 +24,7 @@ from tocsin.store.store import Store
 @pytest.fixture
 def server() -> Iterator[Server]:
     """One that the test may maltreat. Each write is on disk before it is answered."""
-    with Server.valkey(aof=True, appendfsync="always") as server:
+    with Server.valkey(aof=True) as server:
         yield server
 
 

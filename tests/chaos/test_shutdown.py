@@ -93,7 +93,7 @@ async def test_an_idle_worker_ends_at_once(fleet: Fleet) -> None:
 
 async def test_what_a_worker_could_not_write_before_it_ended_is_run_again_by_another(tmp_path: Path) -> None:
     """The server is away when it is stopped, and comes back too late: nothing is left lying in its name."""
-    with Server.valkey(aof=True, appendfsync="always") as server:
+    with Server.valkey(aof=True) as server:
         async with Fleet(server.url, tmp_path) as fleet:
             [member] = await fleet.start(grace=0)
             await fleet.app.enqueue(fleet.does["linger"], "a", id="n", keep=0)

@@ -112,6 +112,12 @@ def ask(server: EmbeddedServer, *command: str | int) -> Any:
         return connection.execute_command(*command)  # type: ignore[no-untyped-call]
 
 
+def keep(server: EmbeddedServer, value: str) -> None:
+    """On the disk at once: while that is busy, a write waits in memory, and kill -9 would lose it."""
+    ask(server, "CONFIG SET", "appendfsync", "always")
+    ask(server, "SET", "key", value)
+
+
 def pid(server: EmbeddedServer) -> int:
     return int(ask(server, "INFO", "server")["process_id"])
 
@@ -216,7 +222,7 @@ def test_two_objects_in_one_process_are_two_users(place: Place, server: Embedded
 
 
 def test_a_killed_server_comes_back_by_itself_with_its_data(server: EmbeddedServer, place: Place) -> None:
-    ask(server, "SET", "key", "kept")
+    keep(server, "kept")
     os.kill(place.keeper_pid(), signal.SIGTERM)
     killed = pid(server)
     os.kill(killed, signal.SIGKILL)
@@ -226,7 +232,7 @@ def test_a_killed_server_comes_back_by_itself_with_its_data(server: EmbeddedServ
 
 @pytest.mark.parametrize("blows", [["server"] * 4, ["keeper", "server"], ["keeper and server"]])
 def test_ensure_brings_back_the_dead(server: EmbeddedServer, place: Place, blows: list[str]) -> None:
-    ask(server, "SET", "key", "kept")
+    keep(server, "kept")
     for blow in blows:
         process = pid(server)
         if "keeper" in blow:
@@ -240,7 +246,7 @@ def test_ensure_brings_back_the_dead(server: EmbeddedServer, place: Place, blows
 
 
 def test_a_server_killed_while_it_rewrites_its_log_comes_back(server: EmbeddedServer, place: Place) -> None:
-    ask(server, "SET", "key", "kept")
+    keep(server, "kept")
     ask(server, "CONFIG SET", "rdb-key-save-delay", 60_000_000)
     ask(server, "BGREWRITEAOF")
     wait_until(lambda: list(place.folder.glob("temp-rewriteaof-*")))
@@ -331,7 +337,7 @@ def test_ensure_brings_back_a_socket_that_was_deleted(server: EmbeddedServer) ->
 
 
 def test_a_folder_made_anew_has_a_server_of_its_own(place: Place, server: EmbeddedServer) -> None:
-    ask(server, "SET", "key", "old")
+    keep(server, "old")
     old = pid(server)
     aside = Place(place.folder.rename(place.folder.with_name("aside")))
     with contextlib.closing(EmbeddedServer(place.folder)) as anew:
