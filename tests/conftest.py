@@ -9,7 +9,8 @@ import pytest
 
 from servers import Server, available
 from tocsin.model import codec
-from tocsin.model.job import Every, Header, Queue, Retry, Spec
+from tocsin.model.job import Every, Header, Retry, Spec
+from tocsin.model.queue import Queue
 from tocsin.store.jobs import Jobs, Put, record_of
 from tocsin.store.runs import Runs
 from tocsin.store.store import OpenQueue, Store
@@ -46,8 +47,9 @@ async def store(any_server: Server, clock: ManualClock) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-async def queue(store: Store) -> OpenQueue:
-    return await store.open_queue(Queue("line", partitions=1))
+async def queue(request: pytest.FixtureRequest, store: Store) -> OpenQueue:
+    """Of order `due`, or as the test is parametrized."""
+    return await store.open_queue(Queue("line", getattr(request, "param", "due"), partitions=1))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from tocsin import Every, InvalidArgument, InvalidTrigger, Once, Retry
-from tocsin.model.job import Queue
+from tocsin.model.queue import Queue
 from tocsin.store.jobs import Jobs
 from tocsin.testing import run_until_idle
 

@@ -10,7 +10,7 @@ from tocsin.app.opening import store_of
 from tocsin.config import Config, load_config
 from tocsin.config.settings import SETTINGS
 from tocsin.engine.pool import Pool
-from tocsin.model.job import AGENTS_QUEUE
+from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.resilience import backoff
 from tocsin.resilience.breaker import redis_breaker_settings
 from tocsin.resilience.failure import FailureClass

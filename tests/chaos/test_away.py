@@ -15,7 +15,7 @@ from chaos.fleet import QUICK, Fleet, until
 from servers import Server, sentinel
 from tocsin import StoreUnavailable, Tocsin
 from tocsin.engine.loop import repeat
-from tocsin.model.job import Queue
+from tocsin.model.queue import Queue
 from tocsin.store.runs import Claimed, Runs, Wish
 from tocsin.store.scripts import script
 from tocsin.store.store import Store

@@ -11,7 +11,7 @@ from engine.waiting import eventually, run_dry
 from servers import Server
 from tocsin import StoreUnavailable, Tocsin
 from tocsin.engine.fetch import Batching
-from tocsin.model.job import AGENTS_QUEUE
+from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import BreakerSettings, State
 from tocsin.store.store import LARGEST_BATCH

@@ -9,7 +9,7 @@ import msgspec
 from line import Line, packed, record
 
 from tocsin.store.runs import SUCCEEDED, failed_item, finish_item, release_item, retry_item
-from tocsin.store.scripts import script, script_names
+from tocsin.store.scripts import orders_of, script, script_names
 
 CALL = ["epoch", "clock", "session", "seq"]
 Prepare = Callable[[Line], Awaitable[list[Any]]]
@@ -19,7 +19,7 @@ encode = msgspec.msgpack.encode
 
 def changing_scripts() -> list[str]:
     """Those that belong to a session, so that they can be repeated."""
-    return [name for name in script_names() if script(name).args[:4] == CALL]
+    return [name for name in script_names() if script(name, orders_of(name)[0]).args[:4] == CALL]
 
 
 async def _put(line: Line) -> list[Any]:
@@ -120,14 +120,18 @@ async def _pause_queue(line: Line) -> list[Any]:
     return ["1"]
 
 
+async def _update_queue(line: Line) -> list[Any]:
+    return ["1", encode(["max_active", "max_active", "5"]), encode(["acme", "2.0"])]
+
+
 async def _mend(line: Line) -> list[Any]:
     await line.put("a")
-    await line.store.client.zrem(line.keys["waiting"], "a")
+    await line.lose("a")
     return [encode(["a"])]
 
 
 async def _mend_score(line: Line) -> list[Any]:
-    await line.put("a")
+    await line.put("a", 1000)
     await line.store.client.zadd(line.keys["waiting"], {"a": -1})
     return [encode(["a"])]
 
@@ -143,10 +147,12 @@ CHANGES: dict[str, Prepare] = {
     "job_revive": _revive,
     "job_unpark": _unpark,
     "queue_pause": _pause_queue,
+    "queue_update": _update_queue,
     "run_bury": _bury,
     "run_claim": _claim,
     "run_claim_ids": _claim_ids,
     "run_extend": _extend,
+    "run_claim_ordered": _claim,
     "run_finish": _finish,
     "run_park": _park,
     "run_recover": _recover,
@@ -167,7 +173,9 @@ IDLE: dict[str, list[Any]] = {
     "job_revive": [encode(["a"])],
     "job_unpark": ["a"],
     "queue_pause": [""],
+    "queue_update": ["", encode([]), encode([])],
     "run_claim": ["w", 10**15, b"", 0, 1000, 10],
+    "run_claim_ordered": ["w", 10**15, b"", 0, 1000, 10],
     "run_claim_ids": ["w", 10**15, b"", 0, 1000, encode(["a"])],
     "run_extend": ["w", "a", 1, 1000],
     "run_recover": ["w", "0", 0, 1000],

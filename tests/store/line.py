@@ -25,7 +25,6 @@ from tocsin.store.runs import (
     release_item,
     retry_item,
 )
-from tocsin.store.scripts import script
 from tocsin.store.store import OpenQueue, Store
 from tocsin.testing import ManualClock
 
@@ -151,7 +150,13 @@ class Line:
 
     async def take(self, member: str, runs: Runs | None = None) -> Claim:
         """Claim this one, which must be due."""
-        [claim] = await self.claim(runs, members=[member])
+        if self.queue.queue.order == "due":
+            [claim] = await self.claim(runs, members=[member])
+            return claim
+        claims = {claim.member: claim for claim in await self.claim(runs)}
+        claim = claims.pop(member)
+        for other in claims.values():
+            await self.release(other, runs=runs)
         return claim
 
     async def settle(self, verb: str, *items: Item, runs: Runs | None = None) -> list[str]:
@@ -186,9 +191,36 @@ class Line:
         client = self.store.client
         scores = {stage: await client.zscore(self.keys[stage], member) for stage in STAGE_KEYS}
         stages = [stage for stage, score in scores.items() if score is not None]
+        stages += ["ready"] * await self._times_ready(member)
         exists = await client.hexists(self.keys["jobs"], member)
         assert len(stages) == int(exists), f"{member!r} {'has a' if exists else 'has no'} record and is in {stages}"
         return stages[0] if stages else None
+
+    async def _times_ready(self, member: str) -> int:
+        """How often it stands there; in a fair queue its spot must say where."""
+        client, fair = self.store.client, self.queue.queue.order == "fair"
+        spot = await client.hget(self.keys["spots"], member)
+        found = [
+            (band, name)
+            for band in range(5)
+            for name in await client.zrange(self.keys[f"ready{band}"], 0, -1)
+            if name == member.encode() or (fair and name.endswith(b"\0" + member.encode()))
+        ]
+        if fair:
+            assert [b"%d%s" % (band, name.removesuffix(b"\0" + member.encode())) for band, name in found] == (
+                [] if spot is None else [spot]
+            )
+        return len(found)
+
+    async def lose(self, member: str) -> None:
+        """As if somebody had taken it out of its line by hand."""
+        client = self.store.client
+        await client.zrem(self.keys["waiting"], member)
+        for band in range(5):
+            for name in await client.zrange(self.keys[f"ready{band}"], 0, -1):
+                if name == member.encode() or name.endswith(b"\0" + member.encode()):
+                    await client.zrem(self.keys[f"ready{band}"], name)
+        await client.hdel(self.keys["spots"], member)
 
     async def job(self, member: str) -> Job:
         found = await self.jobs.get(self.queue, member)
@@ -226,7 +258,7 @@ class Line:
         self, name: str, args: Sequence[Any], *, session: str = "s", seq: int | None = None, epoch: bytes | None = None
     ) -> list[Any]:
         """One script call with nothing between it and us."""
-        what = script(name)
+        what = self.queue.script(name)
         about = [
             self.queue.epochs[0] if epoch is None else epoch,
             self.now,

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from servers import Server
 from tocsin import Every, Tocsin
 from tocsin.engine.catalog import Handler
-from tocsin.model.job import Queue
+from tocsin.model.queue import Queue
 from tocsin.store.runs import Runs
 from tocsin.testing import ManualClock
 

@@ -12,7 +12,7 @@ from line import Line
 from servers import Server, cluster
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.ids import EXTRA, job_of
-from tocsin.model.job import Queue
+from tocsin.model.queue import Queue
 from tocsin.store.backlog import Backlog, ReadyCount
 from tocsin.store.store import OpenQueue, Store
 from tocsin.testing import ManualClock

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from servers import Cluster, Server, ask, available, cluster
 from tocsin.model.errors import StoreChanged, StoreError, StoreFull, StoreUnavailable
-from tocsin.model.job import Queue
+from tocsin.model.queue import Queue
 from tocsin.store import healing
 from tocsin.store.address import parse
 from tocsin.store.connect import Client, open_client
@@ -23,7 +23,7 @@ from tocsin.store.healing import Healing
 from tocsin.store.jobs import NEW, Jobs, Put
 from tocsin.store.pooling import ConnectionSettings
 from tocsin.store.runs import Claimed, Wish
-from tocsin.store.scripts import script, script_names
+from tocsin.store.scripts import all_scripts, script
 from tocsin.store.store import Store
 
 FORGOTTEN = "script was forgotten by the server and is loaded again"
@@ -60,7 +60,7 @@ def told(logs: list[Any], event: str) -> list[str]:
 
 
 async def test_all_scripts_are_loaded_when_the_store_is_opened(store: Store):
-    shas = [script(name).sha for name in script_names()]
+    shas = [each.sha for each in all_scripts()]
     assert await store.client.script_exists(*shas) == [True] * len(shas)
     assert store.scripts_loaded == len(shas)
     assert (store.scripts_reloaded, store.script_fallbacks, store.script_errors) == (0, 0, 0)
@@ -107,8 +107,8 @@ def nodes() -> Iterator[Cluster]:
 async def test_a_node_of_a_cluster_that_forgot_is_told_once(nodes: Cluster):
     async with opened(nodes.url) as store:
         queue = await store.open_queue(Queue("wide", partitions=12))
-        assert store.scripts_loaded == len(script_names())
-        assert [_known(node) for node in nodes.nodes] == [len(script_names())] * 3
+        assert store.scripts_loaded == len(all_scripts())
+        assert [_known(node) for node in nodes.nodes] == [len(all_scripts())] * 3
 
         async def storm(name: str) -> list[int]:
             jobs = Jobs(store)
@@ -126,7 +126,7 @@ async def test_a_node_of_a_cluster_that_forgot_is_told_once(nodes: Cluster):
 
 def _known(node: Server) -> int:
     with node.client() as plain:
-        return sum(plain.script_exists(*(script(name).sha for name in script_names())))
+        return sum(plain.script_exists(*(each.sha for each in all_scripts())))
 
 
 # Where loading does not help.
@@ -146,7 +146,7 @@ async def strict(strict_server: Server) -> AsyncIterator[Store]:
     with capture_logs() as logs:
         async with opened(f"unix://app:secret@{strict_server.socket}") as store:
             refused = [entry["refused"] for entry in logs if entry["event"] == "scripts cannot be loaded"]
-            assert refused == [len(script_names())]
+            assert refused == [len(all_scripts())]
             yield store
 
 

@@ -18,7 +18,7 @@ from model import Definition, Model
 from servers import Server
 from tocsin.model import codec
 from tocsin.model.ids import job_of
-from tocsin.model.job import Queue
+from tocsin.model.queue import Queue
 from tocsin.model.run import Claim
 from tocsin.store.jobs import EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, read_entry
 from tocsin.store.keys import STAGE_KEYS

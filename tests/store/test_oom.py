@@ -11,7 +11,7 @@ from line import Line
 
 from servers import Server, available
 from tocsin.model.errors import StoreFull
-from tocsin.model.job import Queue
+from tocsin.model.queue import Queue
 from tocsin.store.jobs import EDIT, Put
 from tocsin.store.store import Store
 

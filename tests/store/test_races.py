@@ -14,7 +14,7 @@ from proxy import CUTS, Proxy, comparable
 
 from servers import Server
 from tocsin.model.errors import StoreUnavailable
-from tocsin.model.job import Queue
+from tocsin.model.queue import Queue
 from tocsin.store.jobs import Put
 from tocsin.store.runs import SUCCEEDED, Claimed, Runs, Wish, finish_item
 from tocsin.store.scripts import script

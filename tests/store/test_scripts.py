@@ -11,11 +11,11 @@ from changes import CHANGES, IDLE, changing_scripts
 from line import FOR_EVER, Line, record
 
 from tocsin.model.errors import StoreChanged
-from tocsin.model.job import Queue
+from tocsin.model.queue import Queue
 from tocsin.store.jobs import NEW, UNCHANGED, Put
 from tocsin.store.keys import FLEET_KEYS, PARTITION_KEYS
 from tocsin.store.runs import Wish
-from tocsin.store.scripts import Script, script, script_names
+from tocsin.store.scripts import Script, orders_of, script, script_names
 
 KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bell", "leader"}
 
@@ -32,23 +32,26 @@ def header_of(name: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("--")]
 
 
-@pytest.mark.parametrize("name", script_names())
+FORMS = [(name, order) for name in script_names() for order in orders_of(name)]
+
+
+@pytest.mark.parametrize(("name", "order"), FORMS)
 class TestHeader:
-    def test_its_keys_are_known_keys(self, name):
-        keys = script(name).keys
+    def test_its_keys_are_known_keys(self, name, order):
+        keys = script(name, order).keys
         assert keys
         assert len(set(keys)) == len(keys)
         assert set(keys) <= KNOWN_KEYS
 
-    def test_what_it_declares_is_used(self, name):
-        what = script(name)
+    def test_what_it_declares_is_used(self, name, order):
+        what = script(name, order)
         assert {*what.keys, *what.args} - words_of(what) == set()
 
-    def test_it_says_what_it_returns(self, name):
+    def test_it_says_what_it_returns(self, name, order):
         assert [line for line in header_of(name) if re.match(r"-- RETURN \S", line)]
 
-    def test_it_touches_no_key_that_it_does_not_declare(self, name):
-        what = script(name)
+    def test_it_touches_no_key_that_it_does_not_declare(self, name, order):
+        what = script(name, order)
         assert words_of(what) & (KNOWN_KEYS | {"KEYS", "ARGV"}) <= set(what.keys)
 
 
@@ -61,7 +64,11 @@ def test_each_changing_script_is_tested_here():
     assert sorted(CHANGES) == changing_scripts()
 
 
-@pytest.mark.parametrize("name", CHANGES)
+def in_each_order(names):
+    return [(name, order) for name in names for order in orders_of(name)]
+
+
+@pytest.mark.parametrize(("name", "queue"), in_each_order(CHANGES), indirect=["queue"])
 class TestCall:
     async def test_a_wrong_epoch_changes_nothing(self, name, line: Line):
         args = await CHANGES[name](line)
@@ -105,7 +112,7 @@ class TestCall:
         assert (await line.meta())["seq"] == told + 1
 
 
-@pytest.mark.parametrize("name", IDLE)
+@pytest.mark.parametrize(("name", "queue"), in_each_order(IDLE), indirect=["queue"])
 class TestCallWithNothingToDo:
     async def test_a_late_copy_of_it_is_refused(self, name, line: Line):
         """Its reply came, and a copy of it still sits in a dead connection while there is something to do."""

@@ -316,7 +316,7 @@ async def test_a_removal_that_waits_in_a_claim_happens(bench: Bench) -> None:
 
 
 async def test_a_job_in_a_partition_that_is_not_its_own_is_told(store: Store, make_put: Any) -> None:
-    from tocsin.model.job import Queue
+    from tocsin.model.queue import Queue
 
     queue = await store.open_queue(Queue("two", partitions=2))
     member = next(str(n) for n in range(100) if queue.partition_of(str(n)) == 1)

@@ -15,7 +15,7 @@ from servers import Server, cluster
 from store.line import Line, record
 from store.proxy import CUTS, Proxy
 from tocsin.model.errors import StoreUnavailable
-from tocsin.model.job import Queue
+from tocsin.model.queue import Queue
 from tocsin.store import store as store_module
 from tocsin.store import strays as strays_module
 from tocsin.store.jobs import EDIT, Put

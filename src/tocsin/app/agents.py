@@ -12,7 +12,7 @@ from tocsin.app.registry import Agent, Registry
 from tocsin.engine.catalog import Catalog
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument
-from tocsin.model.job import AGENTS_QUEUE
+from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.store.jobs import UPDATE, Put
 from tocsin.worker import Settings, Worker
 from tocsin.worker.settings import settings_of

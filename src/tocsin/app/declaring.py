@@ -9,7 +9,8 @@ from tocsin.app.registry import Agent, Registry
 from tocsin.engine.catalog import Handler
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument
-from tocsin.model.job import AGENTS_QUEUE, Every, Queue, Retry
+from tocsin.model.job import Every, Retry
+from tocsin.model.queue import AGENTS_QUEUE, Queue
 from tocsin.resilience.classify import ClassifyFunction
 
 
@@ -19,9 +20,25 @@ class Declaring:
     def __init__(self, registry: Registry | None) -> None:
         self._registry = registry or Registry()
 
-    def queue(self, name: str, *, order: str = "due", partitions: int | None = None) -> Queue:
-        """Declare a queue. Its order and partitions live in Redis and must be declared the same everywhere."""
-        return self._registry.queue(name, order=order, partitions=partitions)
+    def queue(
+        self,
+        name: str,
+        *,
+        order: str = "due",
+        partitions: int | None = None,
+        max_active: int | None = None,
+        rate: str | None = None,
+        tenant_max_active: int | None = None,
+        tenant_rate: str | None = None,
+        aging: Duration | None = None,
+    ) -> Queue:
+        """Declare a queue. Its order and partitions live in Redis and must be declared the same everywhere; its limits
+        hold until an operator changes them. None: no limit, and strict priorities."""
+        settings = {
+            "max_active": max_active, "rate": rate, "tenant_max_active": tenant_max_active,
+            "tenant_rate": tenant_rate, "aging": aging,
+        }  # fmt: skip
+        return self._registry.queue(name, order, partitions, settings)
 
     @overload
     def job(self, fn: Callable[..., Any]) -> Handler: ...

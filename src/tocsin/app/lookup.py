@@ -69,7 +69,7 @@ class Lookup:
 
     async def walk(self, queue: str | None, stage: Stage | None, wanted: Wanted) -> AsyncIterator[Job]:
         """Stage by stage, each in order of its score over all queues and partitions, page by page."""
-        stages = [Stage(name) for name in STAGE_KEYS if stage is None or name == stage]
+        stages = [each for each in (Stage.READY, *map(Stage, STAGE_KEYS)) if stage in (None, each)]
         queues = await self.queues(queue)
         for each in stages:
             async for job in self._in_order(queues, each, wanted):
@@ -97,6 +97,13 @@ class Lookup:
     async def _partition(
         self, queue: OpenQueue, partition: int, stage: Stage, wanted: Wanted
     ) -> AsyncIterator[tuple[float, Job]]:
+        if stage is Stage.READY:
+            async for ready in self._jobs.ready_pages(queue, partition, PAGE):
+                by_id: dict[str, Any] = {member.decode(errors="replace"): key for member, key in ready}
+                for job in await self._jobs.get_all(queue, partition, [member for member, _ in ready]):
+                    if job.stage is stage and wanted.fits(job):
+                        yield by_id[job.id], job
+            return
         after: tuple[float, bytes] | None = None
         while True:
             page = await self._jobs.page(queue, partition, stage, after, PAGE)

@@ -16,6 +16,7 @@ from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import (
     DEFAULT_KEEP,
+    NORMAL,
     PLAIN,
     Header,
     Once,
@@ -25,8 +26,10 @@ from tocsin.model.job import (
     Stage,
     Trigger,
     check_keep,
+    check_priority,
     check_timeout,
 )
+from tocsin.model.queue import Queue
 from tocsin.store import jobs
 from tocsin.store.jobs import Put
 from tocsin.triggers.recurrence import first_due, phase
@@ -71,6 +74,7 @@ class Plan(Struct, frozen=True):
     timeout: Millis
     tenant: str
     cost: int = 1
+    band: int = NORMAL
 
     def record(self, *, keep: int, recurring: bool) -> bytes:
         header = Header(
@@ -78,6 +82,7 @@ class Plan(Struct, frozen=True):
             timeout=self.timeout,
             handler=self.handler.digest,
             trigger=codec.trigger_digest(self.spec),
+            band=self.band,
             cost=self.cost,
             keep=keep,
             tenant=self.tenant,
@@ -95,6 +100,7 @@ def plan(
     timeout: Duration | None = None,
     tenant: str | None = None,
     cost: int = 1,
+    priority: str | None = None,
     policy: Policy = PLAIN,
 ) -> Plan:
     handler, args, kwargs = bound(what, args, kwargs)
@@ -111,6 +117,7 @@ def plan(
         timeout=handler.timeout if timeout is None else check_timeout(timeout),
         tenant=check_tenant(tenant),
         cost=check_cost(cost),
+        band=NORMAL if priority is None else check_priority(priority),
     )
 
 
@@ -233,9 +240,9 @@ def schedules(
 ) -> tuple[Callable[[Any, Millis], Put], Handler, str | None, str | None]:
     """For `schedule_many`: how to make a put of a row; then the handler, and the queue and priority asked for."""
     rules = ("overlap", "misfire", "grace", "catch_up", "criticality", "jitter", "starts", "ends")
-    shared = ("retry", "timeout", "tenant")
+    shared = ("retry", "timeout", "tenant", "priority")
     for name in given:
-        if name not in (known := (*rules, *shared, "queue", "priority", "if_exists")):
+        if name not in (known := (*rules, *shared, "queue", "if_exists")):
             raise InvalidArgument(f"schedule_many has no option {name!r}; {nearest(name, known)}")
     mode = mode_of(given.get("if_exists", "update"), ("update", "ignore", "replace"))
     wanted = policy(**{name: given[name] for name in rules if name in given})
@@ -333,9 +340,12 @@ def check_limit(limit: int | None) -> int:
     return limit
 
 
-def check_no_priority(priority: str | None, queue: str) -> None:
-    if priority is not None:
-        raise InvalidArgument(f"queue {queue!r} has order 'due', which knows no priorities: leave priority out")
+def check_order(queue: Queue, priority: str | None) -> None:
+    if priority is not None and queue.order == "due":
+        raise InvalidArgument(
+            f"queue {queue.name!r} has order 'due', which knows no priorities: leave priority out, "
+            f"or declare the queue with order='priority' or 'fair'"
+        )
 
 
 def check_parameters(name: str, parameters: Any) -> None:

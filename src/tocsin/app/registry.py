@@ -13,16 +13,8 @@ from tocsin.engine.catalog import Catalog, Handler, name_of
 from tocsin.model.durations import Duration
 from tocsin.model.errors import InvalidArgument, nearest
 from tocsin.model.ids import check_queue_name
-from tocsin.model.job import (
-    AGENTS_QUEUE,
-    DEFAULT_PARTITIONS,
-    DEFAULT_QUEUE,
-    DEFAULT_TIMEOUT,
-    Every,
-    Queue,
-    Retry,
-    check_timeout,
-)
+from tocsin.model.job import DEFAULT_TIMEOUT, Every, Retry, check_timeout
+from tocsin.model.queue import AGENTS_QUEUE, DEFAULT_QUEUE, Queue, declared
 from tocsin.resilience.classify import Classifier
 
 
@@ -48,17 +40,11 @@ class Registry:
             AGENTS_QUEUE: Queue(AGENTS_QUEUE, partitions=1),
         }
 
-    def queue(self, name: str, *, order: str = "due", partitions: int | None = None) -> Queue:
-        if order != "due":
-            raise InvalidArgument(f"there is no order {order!r}; {nearest(str(order), ['due'])}")
+    def queue(self, name: str, order: str, partitions: int | None, settings: dict[str, Any]) -> Queue:
         if name == AGENTS_QUEUE:
             raise InvalidArgument(f"the queue {AGENTS_QUEUE!r} is the agents' own: choose another name")
-        count = DEFAULT_PARTITIONS if partitions is None else partitions
-        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 4096:
-            raise InvalidArgument(f"partitions must be a whole number from 1 to 4096, not {partitions!r}")
-        declared = Queue(check_queue_name(name), order="due", partitions=count)
-        self.queues[name] = declared
-        return declared
+        self.queues[name] = declared(check_queue_name(name), order, partitions, settings)
+        return self.queues[name]
 
     def known_queue(self, name: str) -> Queue:
         found = self.queues.get(check_queue_name(name))

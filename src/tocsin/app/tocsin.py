@@ -12,17 +12,19 @@ from tocsin.app import agents, options
 from tocsin.app.bulk import Bulk
 from tocsin.app.handle import Handle
 from tocsin.app.lookup import Wanted
-from tocsin.app.opening import Opening
+from tocsin.app.queue_calls import QueueCalls
 from tocsin.app.service import serve
 from tocsin.app.update import changed
 from tocsin.engine.catalog import Bound, Handler
 from tocsin.model.durations import Duration, Millis, epoch_ms, moment
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.model.ids import check_job_id, extra_member, new_id, parse_run_id
-from tocsin.model.job import AGENTS_QUEUE, Job, Retry, Stage, Trigger
+from tocsin.model.job import Job, Retry, Stage, Trigger
+from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Claim, Run
 from tocsin.store.events import PastRun
 from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, Put, record_of
+from tocsin.store.queues import open_queue
 from tocsin.store.store import OpenQueue
 from tocsin.triggers.recurrence import next_from, occurrences, upcoming
 from tocsin.upkeep.ownership import Ownership
@@ -31,7 +33,7 @@ from tocsin.worker import GRACE_S, Settings, Worker
 from tocsin.worker.settings import settings_of
 
 
-class Tocsin(Opening):
+class Tocsin(QueueCalls):
     """Declare queues, jobs and agents on it; then, inside `async with app:`, enqueue, schedule, look and work."""
 
     # Putting
@@ -56,7 +58,9 @@ class Tocsin(Opening):
     ) -> Handle:
         """A one-shot job, now, after a delay or at a time."""
         rules = options.policy(criticality=criticality)
-        planned = options.plan(what, args, kwargs, retry=retry, timeout=timeout, tenant=tenant, cost=cost, policy=rules)
+        planned = options.plan(
+            what, args, kwargs, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules
+        )
         where = await self._queue_for(planned.handler, queue, priority)
         put = options.one_shot(planned, id, new_id(), at, delay, if_exists, keep)
         return await self._put(where, put)
@@ -81,7 +85,9 @@ class Tocsin(Opening):
     ) -> int:
         """One-shot jobs in bulk: rows are argument tuples or mappings. How many were new."""
         rules = options.policy(criticality=criticality)
-        first = options.Rows(what, retry=retry, timeout=timeout, tenant=tenant, cost=cost, policy=rules)
+        first = options.Rows(
+            what, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules
+        )
         where = await self._queue_for(first.handler, queue, priority)
         names = None if ids is None else iter(ids)
         make = first.one_shots(at, delay, if_exists, keep, remembered=ids is not None)
@@ -120,7 +126,7 @@ class Tocsin(Opening):
         )  # fmt: skip
         planned = options.plan(
             what, args, kwargs, trigger=options.check_trigger(trigger), retry=retry, timeout=timeout,
-            tenant=tenant, policy=rules,
+            tenant=tenant, priority=priority, policy=rules,
         )  # fmt: skip
         where = await self._queue_for(planned.handler, queue, priority)
         member = planned.handler.name if id is None else check_job_id(id)
@@ -150,8 +156,8 @@ class Tocsin(Opening):
 
     async def _queue_for(self, handler: Handler, name: str | None, priority: str | None) -> OpenQueue:
         declared = self._registry.known_queue(name or handler.queue)
-        options.check_no_priority(priority, declared.name)
-        return await self.store.open_queue(declared)
+        options.check_order(declared, priority)
+        return await open_queue(self.store, declared)
 
     def _now(self) -> Millis:
         return int(self.store.clock.server_ms())
@@ -165,6 +171,7 @@ class Tocsin(Opening):
             if found is None:
                 return False
             where, job = found
+            options.check_order(where.queue, changes.get("priority"))
             header, spec, due, relative = changed(job, changes, self._registry, self._now())
             put = Put(id, record_of(header, spec), due, relative, EDIT, job.version)
             code, head = await self._jobs.put(where, put)
@@ -258,20 +265,9 @@ class Tocsin(Opening):
             await self._fleet.post(owner, {"cancel": member, "token": token})
         return code > 0
 
-    async def pause_queue(self, name: str) -> bool:
-        """Nobody claims from it any more; what runs goes on. False if it was paused, or there is none."""
-        return await self._pause_queue(name, True)
-
-    async def resume_queue(self, name: str) -> bool:
-        return await self._pause_queue(name, False)
-
-    async def _pause_queue(self, name: str, pause: bool) -> bool:
-        where = await self.store.find_queue(name)
-        if where is None or not await self._jobs.pause_queue(where, pause):
-            return False
-        for partition in range(where.partitions):
-            self._ringer.ring(where, partition)
-        return True
+    async def reprioritize(self, id: str, priority: str, *, queue: str | None = None) -> bool:
+        """Move a job in its line, keeping its age. False if there is none."""
+        return await self.update(id, queue=queue, priority=priority)
 
     # Looking
 
@@ -348,7 +344,7 @@ class Tocsin(Opening):
         names = list(self._registry.queues) if queues is None else list(queues)
         if not self._registry.agents and queues is None:
             names.remove(AGENTS_QUEUE)
-        opened = [await self.store.open_queue(self._registry.known_queue(name)) for name in names]
+        opened = [await open_queue(self.store, self._registry.known_queue(name)) for name in names]
         declared = self._registry
         worker = Worker(self.store, opened, declared.catalog, settings, self._agents, declared.classifier)
         if worker.reconciler is not None:

@@ -11,10 +11,10 @@ from tocsin.app.registry import Registry
 from tocsin.model.codec import trigger_digest
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
-from tocsin.model.job import PLAIN, Every, Header, Job, Policy, Spec, check_keep, check_timeout
+from tocsin.model.job import PLAIN, Every, Header, Job, Policy, Spec, check_keep, check_priority, check_timeout
 
 _SPEC = ("trigger", "args", "kwargs", "retry")
-_HEADER = ("timeout", "tenant", "keep", "cost")
+_HEADER = ("timeout", "tenant", "keep", "cost", "priority")
 _RULES = ("misfire", "grace", "catch_up", "starts", "ends", "jitter", "criticality", "error_interval")
 CHANGEABLE = (*_SPEC, *_HEADER, *_RULES)
 
@@ -64,6 +64,7 @@ def _header(header: Header, changes: dict[str, Any]) -> Header:
         tenant=options.check_tenant(changes["tenant"]) if "tenant" in changes else header.tenant,
         keep=check_keep(changes["keep"]) if "keep" in changes else header.keep,
         cost=options.check_cost(changes["cost"]) if "cost" in changes else header.cost,
+        band=check_priority(changes["priority"]) if "priority" in changes else header.band,
     )
 
 

@@ -13,11 +13,8 @@ from msgspec.structs import force_setattr
 from tocsin.model.durations import Duration, Millis, ceil_ms, epoch_ms, moment, seconds
 from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
 
-DEFAULT_QUEUE = "default"
-AGENTS_QUEUE = "agents"
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_KEEP = 86_400.0
-DEFAULT_PARTITIONS = 16
 # Milliseconds in 32 bits of the record's header.
 LONGEST_TIMEOUT = 49 * 86_400.0
 
@@ -245,14 +242,6 @@ class Job(Struct, frozen=True):
     @property
     def due(self) -> datetime:
         return moment(self.due_ms)
-
-
-class Queue(Struct, frozen=True):
-    """A lane: its order and its number of partitions live in Redis, code only declares them."""
-
-    name: str
-    order: Literal["due"] = "due"
-    partitions: int = DEFAULT_PARTITIONS
 
 
 def check_priority(priority: str) -> int:

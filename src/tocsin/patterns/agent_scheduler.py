@@ -22,7 +22,8 @@ from tocsin.engine.unit import Unit
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.model.ids import check_job_id
-from tocsin.model.job import AGENTS_QUEUE, DEFAULT_TIMEOUT, Every, check_timeout
+from tocsin.model.job import DEFAULT_TIMEOUT, Every, check_timeout
+from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Run
 from tocsin.store.jobs import Put
 from tocsin.upkeep.ownership import parse_shard

@@ -18,7 +18,8 @@ from tocsin.model import codec
 from tocsin.model.durations import Duration, epoch_ms, moment
 from tocsin.model.errors import ClaimLost, InvalidArgument, StoreError
 from tocsin.model.ids import LONGEST_ID, check_job_id
-from tocsin.model.job import Failure, Header, Queue, Spec, check_timeout
+from tocsin.model.job import Failure, Header, Spec, check_timeout
+from tocsin.model.queue import Queue
 from tocsin.model.run import MAX_RECOVERIES, Claim
 from tocsin.store.jobs import NEW, REPLACE, Jobs, Put
 from tocsin.store.runs import SUCCEEDED, Runs, Wish, failed_item, finish_item

@@ -11,7 +11,7 @@ import msgspec
 
 from tocsin.model.durations import Millis, moment
 from tocsin.model.ids import job_of, run_id
-from tocsin.store.jobs import OUTCOMES
+from tocsin.store.jobs import DUE_MASK, OUTCOMES
 from tocsin.store.store import OpenQueue, Store
 
 PAGE = 100
@@ -64,10 +64,10 @@ def _runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
         return []
     return [
         PastRun(
-            id=run_id(member, due),
+            id=run_id(member, due & DUE_MASK),
             job_id=job_of(member),
             queue=queue,
-            due_ms=due,
+            due_ms=due & DUE_MASK,
             attempt=attempt,
             outcome=_ENDS.get(event[b"kind"], OUTCOMES[outcome]),
             ended_ms=at,

@@ -19,7 +19,7 @@ from tocsin.model.errors import StoreUnavailable
 from tocsin.store.address import Address
 from tocsin.store.cluster import as_redis_error
 from tocsin.store.connect import Client, translate
-from tocsin.store.scripts import Script, script, script_names
+from tocsin.store.scripts import Script, all_scripts
 
 log = structlog.get_logger("tocsin.store")
 
@@ -47,7 +47,7 @@ class Healing:
 
     async def load_all(self, client: Client) -> None:
         """So that NOSCRIPT means, from then on, that the server forgot."""
-        scripts = [script(name) for name in script_names()]
+        scripts = all_scripts()
         if isinstance(client, RedisCluster):
             nodes = client.get_primaries()
             answers = await asyncio.gather(*(_load_on(node, client, scripts) for node in nodes))
@@ -62,7 +62,7 @@ class Healing:
         """After NOSCRIPT: the answer of the call, whose caller had noted `seen` loads before."""
         with as_redis_error():
             node = client.get_node_from_key(keys[0]) if isinstance(client, RedisCluster) else None
-        place = what.name, node.name if node else ""
+        place = what.sha, node.name if node else ""
         if self._loaded_at.get(place, 0) <= seen:
             await self._load_once(what, client, node, place)
         try:

@@ -12,13 +12,16 @@ from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import RecordUnreadable, UnknownJob
 from tocsin.model.job import Failure, Header, Job, Spec, Stage
-from tocsin.store.keys import STAGE_KEYS
+from tocsin.store import ready
+from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
 IGNORE, REPLACE, POSTPONE, UPDATE, EDIT = range(5)
 UNCHANGED, NEW, CHANGED, REMEMBERED, CONFLICT, MISSING = range(6)
 
 _CLAIM = struct.Struct(">QQIHBB")
+# Above the due time stands the place in line, see lua/lib/claims.lua.
+DUE_MASK = (1 << 48) - 1
 _PUT_INTENT = 4
 # In the order of the codes in lua/lib/settle.lua.
 OUTCOMES = ("failed", "succeeded", "skipped", "cancelled")
@@ -58,9 +61,10 @@ class Outcome(msgspec.Struct, frozen=True):
 def read_entry(raw: bytes) -> Entry:
     token, due, attempt, recoveries, intent, size = _CLAIM.unpack_from(raw)
     end = _CLAIM.size + size
-    pending = raw[end + 8 :] if intent & _PUT_INTENT else None
+    after_tenant = end + 1 + (raw[end] if len(raw) > end else 0)
+    pending = raw[after_tenant + 8 :] if intent & _PUT_INTENT else None
     owner = raw[_CLAIM.size : end].decode(errors="replace")
-    return Entry(token, due, attempt, recoveries, intent, owner, pending)
+    return Entry(token, due & DUE_MASK, attempt, recoveries, intent, owner, pending)
 
 
 def record_of(header: Header, spec: Spec) -> bytes:
@@ -135,21 +139,24 @@ class Jobs:
 
         async def ask(client: Any) -> Any:
             if not members:
-                return [[], [], [], *([] for _ in STAGE_KEYS)]
+                return [[], [], [], *([] for _ in STAGE_KEYS), []]
             async with client.pipeline(transaction=True) as pipe:
                 pipe.hmget(keys["jobs"], members)
                 pipe.hmget(keys["claims"], members)
                 pipe.hmget(keys["errors"], members)
                 for stage in STAGE_KEYS:
                     pipe.zmscore(keys[stage], members)
+                ready.ask(pipe, queue, partition, members)
                 return await pipe.execute()
 
         records, claims, errors, *scores = await self._store.read(ask)
+        standing = dict(zip(STAGE_KEYS, scores, strict=False))
+        standing["ready"] = ready.dues(queue, scores[len(STAGE_KEYS) :], len(members))
         jobs = []
         for i, member in enumerate(members):
-            stage = next((name for name, found in zip(STAGE_KEYS, scores, strict=True) if found[i] is not None), None)
+            stage = next((name for name, found in standing.items() if found[i] is not None), None)
             if stage is not None:
-                score = scores[STAGE_KEYS.index(stage)][i]
+                score = standing[stage][i]
                 jobs.append(_as_job(queue.name, member, Stage(stage), score, records[i], claims[i], errors[i]))
         return jobs
 
@@ -184,6 +191,13 @@ class Jobs:
         counts = await self._store.read(ask)
         return {stage: sum(counts[i :: len(wanted)]) for i, stage in enumerate(wanted)}
 
+    async def ready_counts(self, queue: OpenQueue) -> list[int]:
+        """How many are ready, by band; none in a queue of order `due`."""
+        return await ready.counts(self._store, queue)
+
+    def ready_pages(self, queue: OpenQueue, partition: int, size: int) -> AsyncIterator[list[tuple[bytes, float]]]:
+        return ready.pages(self._store, queue, partition, size)
+
     async def any_due_or_working(self, queues: list[OpenQueue]) -> bool:
         now = self._store.clock.override()
         if now is None:
@@ -197,11 +211,12 @@ class Jobs:
                         pipe.zcount(keys["waiting"], "-inf", now)
                         pipe.hget(keys["meta"], "paused")
                         pipe.zcard(keys["working"])
+                        pipe.exists(*(keys[band] for band in BANDS))
                 return await pipe.execute()
 
-        found = await self._store.read(ask)
+        found = zip(*[iter(await self._store.read(ask))] * 4, strict=True)
         # What waits in a paused queue is due for nobody.
-        return any(working or (due and not paused) for due, paused, working in zip(*[iter(found)] * 3, strict=True))
+        return any(working or ((due or ready) and not paused) for due, paused, working, ready in found)
 
     async def outcome(self, queue: OpenQueue, member: str) -> Outcome | None:
         """How a one-shot ended, while it is remembered."""

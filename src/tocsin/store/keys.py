@@ -2,9 +2,15 @@
 
 Per partition of a queue, all under one hash tag, so in one slot of a Redis Cluster:
 
-meta      HASH    epoch, order, partitions, sealed, seq, fence, widest, counters
+meta      HASH    epoch, order, partitions, sealed, seq, fence, widest, counters, settings
 jobs      HASH    id -> record: header and body (model/codec.py)
 waiting   ZSET    id -> not before, epoch ms
+ready0…4  ZSET    by priority band, what is due: id -> due and place; in a fair queue tenant, due, place, id -> 0
+turns0…4  ZSET    in a fair queue, whose turn it is: tenant -> start tag
+tenants   HASH    tenant -> its runs, its rate's time, its finish tags
+spots     HASH    id -> where it stands in `ready`
+resting   ZSET    tenant at its cap, or ahead of its rate -> until ms
+weights   HASH    tenant -> weight
 working   ZSET    id -> deadline ms
 claims    HASH    id -> claim (lua/lib/claims.lua), from the first claim to the end of the run
 sessions  HASH    session -> seq, time, answer of its last call
@@ -35,12 +41,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tocsin.model.errors import InvalidConfig
-from tocsin.model.job import AGENTS_QUEUE
+from tocsin.model.queue import AGENTS_QUEUE
 
 PARTITION_KEYS = (
     "meta", "jobs", "waiting", "working", "claims", "sessions", "paused", "parked", "dead", "errors", "done",
     "results", "events",
+    "ready0", "ready1", "ready2", "ready3", "ready4", "turns0", "turns1", "turns2", "turns3", "turns4",
+    "tenants", "spots", "resting", "weights",
 )  # fmt: skip
+BANDS = ("ready0", "ready1", "ready2", "ready3", "ready4")
 FLEET_KEYS = ("queues", "workers", "beats", "buried")
 LEADER_KEY = "cleanup-leader"
 

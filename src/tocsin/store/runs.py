@@ -16,7 +16,7 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import ClaimLost, StoreError, StoreUnavailable
 from tocsin.model.ids import EXTRA
 from tocsin.model.run import Claim
-from tocsin.store.scripts import script
+from tocsin.store.jobs import DUE_MASK
 from tocsin.store.store import LARGEST_BATCH, Call, OpenQueue, Store
 
 LEASE_OVER = -3
@@ -102,9 +102,11 @@ class Runs:
         last: bytes | int = min(wish.limit, LARGEST_BATCH)
         if wish.members:
             last = codec.encode(list(wish.members[:LARGEST_BATCH]))
-        name = "run_claim_ids" if wish.members else "run_claim"
+        name = "run_claim" if wish.queue.queue.order == "due" else "run_claim_ordered"
+        if wish.members:
+            name = "run_claim_ids"
         session, seq = f"{self.owner}:claim", next(self._seq)
-        return Call(script(name), wish.queue, wish.partition, session, seq, [*args, last])
+        return Call(wish.queue.script(name), wish.queue, wish.partition, session, seq, [*args, last])
 
     def _claimed(
         self, call: Call, answer: list[object] | StoreError, again: bool, sent: float, received: float
@@ -134,7 +136,7 @@ class Runs:
         """The call that ends at most 1000 claims of one partition; items as packed below."""
         blob = codec.array(sum(item[0] for item in items), [item[1] for item in items])
         session, seq = f"{self.owner}:{verb}", next(self._seq)
-        return Call(script(f"run_{verb}"), queue, partition, session, seq, [self.owner, blob])
+        return Call(queue.script(f"run_{verb}"), queue, partition, session, seq, [self.owner, blob])
 
     async def extend(self, queue: OpenQueue, claim: Claim, by: Millis) -> Millis:
         """The new deadline. Raises ClaimLost if another worker has the run."""
@@ -150,7 +152,7 @@ class Runs:
         while True:
             session, seq = f"{self.owner}:recover", next(self._seq)
             args = [owner, cursor, overdue, LARGEST_BATCH]
-            answer = await self._store.call(Call(script("run_recover"), queue, partition, session, seq, args))
+            answer = await self._store.call(Call(queue.script("run_recover"), queue, partition, session, seq, args))
             cursor, brought = answer[1], brought + len(answer[2])
             # By deadline there is no cursor: a full page means that there may be more.
             if cursor == b"0" and (owner or len(answer[2]) < LARGEST_BATCH):
@@ -165,6 +167,7 @@ class Runs:
 
 def _claim(call: Call, token: int, key: bytes, record: bytes, raw: bytes, now: Millis) -> Claim:
     _, due, attempt, recoveries, intent = _ENTRY.unpack_from(raw)
+    due &= DUE_MASK
     timeout = call.args[3] or int.from_bytes(record[5:9], "big")
     cancelled = intent & _CANCEL_INTENT != 0
     return Claim(

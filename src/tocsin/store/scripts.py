@@ -2,6 +2,8 @@
 
 The KEYS and ARGV of a header are what Python passes and, by name, the locals that the body reads; USES names the
 files of lua/lib that stand before the body. So a header cannot say something else than the code does.
+
+A script that uses `line` comes in one form for each order of a queue: other files of lua/lib, and the keys they need.
 """
 
 from __future__ import annotations
@@ -18,13 +20,36 @@ from redis.exceptions import NoScriptError, ResponseError
 _SECTION = re.compile(r"--\s(KEYS|ARGV|RETURN|USES)\s+(.*)")
 _KEY = re.compile(r"--\s(?:KEYS)?\s+([a-z]+)\s+(?:HASH|ZSET|LIST|STREAM|STRING)\b")
 
+_READY = tuple(f"ready{band}" for band in range(5))
+_TURNS = tuple(f"turns{band}" for band in range(5))
+# By order: the files that stand for the common name, and the keys that they need.
+_FORMS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "due": {},
+    "priority": {
+        "line": (("ready", "line_priority"), ("jobs", *_READY)),
+        "standing": (("standing_priority",), _READY),
+        "pick": (("pick_priority",), ()),
+    },
+    "fair": {
+        "line": (("ready", "line_fair"), ("jobs", *_READY, *_TURNS, "tenants", "spots", "resting")),
+        "standing": (("standing_fair",), ("spots",)),
+        "pick": (("pick_fair",), ("weights",)),
+    },
+}
+ORDERS = tuple(_FORMS)
+
 
 class Script:
     """A script with its contract. Call it with a store's client or add it to a pipeline."""
 
-    def __init__(self, name: str, text: str) -> None:
+    def __init__(self, name: str, text: str, order: str = "due") -> None:
         self.name = name
         self.keys, self.args, uses = _read_header(name, text)
+        for common, (parts, keys) in _FORMS[order].items():
+            if common in uses:
+                at = uses.index(common)
+                uses[at : at + 1] = parts
+                self.keys += [key for key in keys if key not in self.keys]
         self.source = _assemble(self.keys, self.args, uses, text)
         self.sha = hashlib.sha1(self.source.encode()).hexdigest()
 
@@ -48,8 +73,22 @@ class Script:
 
 
 @functools.cache
-def script(name: str) -> Script:
-    return Script(name, _lua(f"{name}.lua"))
+def script(name: str, order: str = "due") -> Script:
+    return Script(name, _lua(f"{name}.lua"), order)
+
+
+@functools.cache
+def all_scripts() -> list[Script]:
+    """Each in each of its forms."""
+    forms = [script(name, order) for name in script_names() for order in ORDERS if order in orders_of(name)]
+    return list({form.sha: form for form in forms}.values())
+
+
+def orders_of(name: str) -> tuple[str, ...]:
+    """The orders of queues that a script is for."""
+    if name == "run_claim_ordered":
+        return ("priority", "fair")
+    return ("due",) if name in ("run_claim", "run_claim_ids") else ORDERS
 
 
 def script_names() -> list[str]:

@@ -19,7 +19,7 @@ from tocsin.model import codec
 from tocsin.model.clock import Clock, ServerClock, monotonic
 from tocsin.model.errors import InvalidConfig, StoreChanged, StoreError, StoreFull, StoreUnavailable
 from tocsin.model.ids import partition_of
-from tocsin.model.job import AGENTS_QUEUE, Queue
+from tocsin.model.queue import AGENTS_QUEUE, Queue
 from tocsin.store.address import Address, parse
 from tocsin.store.connect import Client, check_server, open_client, translate
 from tocsin.store.embedded import EmbeddedServer
@@ -50,13 +50,19 @@ class OpenQueue:
         self.partitions = queue.partitions
         self.keys = [keys.partition(queue.name, p) for p in range(queue.partitions)]
         self.epochs = epochs
+        # The settings that this process has declared.
+        self.declared: dict[str, str] = {}
         self._key_lists: dict[tuple[str, int], list[str]] = {}
 
-    def keys_of(self, script: Script, partition: int) -> list[str]:
-        known = self._key_lists.get((script.name, partition))
+    def script(self, name: str) -> Script:
+        """In the form for the order of this queue."""
+        return script(name, self.queue.order)
+
+    def keys_of(self, what: Script, partition: int) -> list[str]:
+        known = self._key_lists.get((what.name, partition))
         if known is None:
-            known = [self.keys[partition][key] for key in script.keys]
-            self._key_lists[script.name, partition] = known
+            known = [self.keys[partition][key] for key in what.keys]
+            self._key_lists[what.name, partition] = known
         return known
 
     def partition_of(self, member: str) -> int:
@@ -223,7 +229,7 @@ class Store:
     async def change(self, name: str, queue: OpenQueue, partition: int, *args: Any) -> list[Any]:
         """A program's change: repeated under one seq until it is answered, for a while."""
         with self.lanes.lane() as (session, seq):
-            call = Call(script(name), queue, partition, session, seq, args)
+            call = Call(queue.script(name), queue, partition, session, seq, args)
             try:
                 return await self._patiently(lambda: self.call(call))  # type: ignore[no-any-return]
             except StoreChanged:

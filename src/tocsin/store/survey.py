@@ -15,7 +15,7 @@ from redis.asyncio import RedisCluster
 from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreError
-from tocsin.model.job import Queue
+from tocsin.model.queue import Queue
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.scripts import script
 from tocsin.store.store import OpenQueue, Store
@@ -44,10 +44,11 @@ class Standing(IntFlag):
     UNREADABLE = 512
     ERROR = 1024
     RESULT = 2048
+    READY = 4096
 
     @property
     def stages(self) -> list[str]:
-        return [name for name in STAGE_KEYS if self & Standing[name.upper()]]
+        return [name for name in (*STAGE_KEYS, "ready") if self & Standing[name.upper()]]
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -157,7 +158,7 @@ class Survey:
 
     async def look(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> list[Standing]:
         """Where they stand, all at one instant, however many a page had."""
-        look = script("audit_look")
+        look = queue.script("audit_look")
         keys = queue.keys_of(look, partition)
         seen: list[Standing] = []
         for first in range(0, len(members), PAGE):

@@ -26,7 +26,8 @@ from tocsin.model.clock import wall_ms
 from tocsin.model.codec import decode_header
 from tocsin.model.durations import ceil_ms, moment
 from tocsin.model.errors import ClaimLost
-from tocsin.model.job import AGENTS_QUEUE, Spec
+from tocsin.model.job import Spec
+from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Claim, Run
 from tocsin.resilience.breaker import Breaker, BreakerStatus, redis_breaker_settings
 from tocsin.resilience.classify import Classifier

@@ -11,8 +11,9 @@
 --        results   HASH    id -> outcome
 -- ARGV   items: msgpack [id] * n, at most 1000
 -- RETURN a number per id, the sum of: 1 has a record, 2 waiting, 4 working, 8 paused, 16 parked, 32 dead, 64 done,
---        128 has a claim, 256 the claim is held, 512 the claim is unreadable, 1024 has an error, 2048 has a result
--- USES   claims
+--        128 has a claim, 256 the claim is held, 512 the claim is unreadable, 1024 has an error, 2048 has a result,
+--        4096 ready
+-- USES   claims, standing
 local ids = cmsgpack.unpack(items)
 local seen = {}
 for i = 1, #ids do seen[i] = 0 end
@@ -30,6 +31,9 @@ local function mark(hash, number)
   for i, id in ipairs(ids) do
     if redis.call('HEXISTS', hash, id) == 1 then seen[i] = seen[i] + number end
   end
+end
+for i, id in ipairs(ids) do
+  if is_ready(id) then seen[i] = seen[i] + 4096 end
 end
 mark(jobs, 1)
 mark(errors, 1024)

@@ -15,9 +15,15 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, items: msgpack [id] * n
 -- RETURN {1, codes}: a digit per id: 0 left alone, 1 mended
--- USES   call, records, claims, moves, settle, mends
+-- USES   call, records, claims, moves, line, settle, mends
 if answered then return answered end
 local STAGES = {waiting, working, paused, parked, dead}
+-- Stands for the place of those that are ready, in queues that have such.
+local IN_READY = {}
+
+local function leave_stage(stage, id)
+  if stage == IN_READY then leave_line(id, ready_spot(id)) else leave(stage, id) end
+end
 
 local function claim_of(id)
   local raw = redis.call('HGET', claims, id)
@@ -31,7 +37,7 @@ end
 -- Without a record there is nothing to run: what is left of it goes, unless an edit that waits in its claim has one.
 local function clear(id, places, claim, spoilt)
   if claim and has(claim.intent, PUT) then return spoilt end
-  for _, stage in ipairs(places) do leave(stage, id) end
+  for _, stage in ipairs(places) do leave_stage(stage, id) end
   local failed = redis.call('HEXISTS', errors, id) == 1
   if claim then drop(claims, id) end
   if failed then drop(errors, id) end
@@ -48,7 +54,7 @@ local function line_up(id, claim)
     set(claims, id, write_claim(let_go(claim)))
     enter(parked, 0, id)
   else
-    go_back(id, claim, claim.due)
+    go_back(id, claim, claim.due, record)
   end
   return true
 end
@@ -63,13 +69,14 @@ end
 
 -- A token in a claim that is not being worked on: its holder must not end a run that others may start.
 local function release(id, stage, claim)
-  local score = redis.call('ZSCORE', stage, id)
+  local ready = stage == IN_READY
+  local score = ready and claim.due or redis.call('ZSCORE', stage, id)
   if has(claim.intent, PAUSE) or has(claim.intent, REMOVE) or has(claim.intent, PUT) then
-    leave(stage, id)
+    leave_stage(stage, id)
     local verdict, record = obeyed(id, claim, nil, 0, false)
     if verdict then return true end
     if record then set(jobs, id, record) end
-    enter(stage, score, id)
+    if ready then enter_line(id, score, claim, record) else enter(stage, score, id) end
   end
   set(claims, id, write_claim(let_go(claim)))
   return true
@@ -80,6 +87,7 @@ local function set_right(id)
   for _, stage in ipairs(STAGES) do
     if redis.call('ZSCORE', stage, id) then places[#places + 1] = stage end
   end
+  if ready_spot(id) then places[#places + 1] = IN_READY end
   local remembered = redis.call('ZSCORE', done, id)
   local claim, spoilt = claim_of(id)
   local held = claim and claim.token > 0
@@ -93,13 +101,13 @@ local function set_right(id)
     return bring_back(id, claim)
   end
   if #places == 1 and places[1] == working and not held then
-    leave(working, id)
+    stop(id, claim and redis.call('HGET', claims, id))
     return line_up(id, claim)
   end
   if #places == 1 and places[1] ~= working and held then return release(id, places[1], claim) end
   if #places > 1 and held and redis.call('ZSCORE', working, id) then
     for _, stage in ipairs(places) do
-      if stage ~= working then leave(stage, id) end
+      if stage ~= working then leave_stage(stage, id) end
     end
     return true
   end

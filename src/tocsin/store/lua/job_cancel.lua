@@ -13,7 +13,7 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id, due (0: any)
 -- RETURN {1, code, owner, token}: 0 nothing to cancel, 1 cancelled, 2 asked its owner
--- USES   call, records, claims, moves, settle
+-- USES   call, records, claims, moves, line, settle
 if answered then return answered end
 local record = redis.call('HGET', jobs, id)
 local raw = redis.call('HGET', claims, id)
@@ -28,9 +28,18 @@ if claim and redis.call('ZSCORE', working, id) then
   return commit({1, 2, claim.owner, claim.token}, 'cancel', {id})
 end
 if is_recurring(record) then return unchanged({1, 0, '', 0}) end
-for _, stage in ipairs({waiting, paused, parked}) do
+local function is_wanted(due) return want == 0 or want == (claim and claim.due or due) end
+
+local spot = spot_of(id)
+if spot and is_wanted(spot.due) then
+  leave_line(id, spot)
+  end_job(id, keep_of(record), CANCELLED, '')
+  apply()
+  return commit({1, 1, '', 0}, 'cancel', {id})
+end
+for _, stage in ipairs({paused, parked}) do
   local score = redis.call('ZSCORE', stage, id)
-  if score and (want == 0 or want == (claim and claim.due or tonumber(score))) then
+  if score and is_wanted(tonumber(score)) then
     leave(stage, id)
     end_job(id, keep_of(record), CANCELLED, '')
     apply()

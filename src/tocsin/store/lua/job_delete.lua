@@ -12,20 +12,29 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, only, items: msgpack [id] * n; only: '' or the stage it must be in (dead)
 -- RETURN {1, codes}: a digit per id: 0 no such job, 1 removed, 2 will be removed when its run ends
--- USES   call, records, claims, moves
+-- USES   call, records, claims, moves, line
 if answered then return answered end
 local ids = cmsgpack.unpack(items)
 local codes, gone = {}, {}
-local here = {waiting = waiting, paused = paused, parked = parked, dead = dead}
+local aside = {paused = paused, parked = parked, dead = dead}
+
+local function forget_job(id)
+  drop(jobs, id)
+  drop(claims, id)
+  drop(errors, id)
+  return '1'
+end
 
 local function remove(id)
-  for name, stage in pairs(here) do
+  local spot = only == '' and spot_of(id)
+  if spot then
+    leave_line(id, spot)
+    return forget_job(id)
+  end
+  for name, stage in pairs(aside) do
     if (only == '' or only == name) and redis.call('ZSCORE', stage, id) then
       leave(stage, id)
-      drop(jobs, id)
-      drop(claims, id)
-      drop(errors, id)
-      return '1'
+      return forget_job(id)
     end
   end
   local raw = only == '' and redis.call('ZSCORE', working, id) and redis.call('HGET', claims, id)

@@ -7,18 +7,18 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id, dues: msgpack [due ms, 0 for now] * n
 -- RETURN {1, code, dues, head}: code 0 no such job, 1 fired; the due of each run that was added
--- USES   call, records, claims
+-- USES   call, records, claims, moves, line
 if answered then return answered end
 local record = redis.call('HGET', jobs, id)
 local raw = redis.call('HGET', claims, id)
 local claim = raw and read_claim(raw)
 if not readable(record) or (claim and has(claim.intent, REMOVE)) then return unchanged({1, 0, {}, -1}) end
 local extra = with_version(as_extra(record), version)
-local puts, lines, added, members, adding = {}, {}, {}, {}, {}
+local added, members, adding = {}, {}, {}
 
 -- The run that the job itself is about to have, or has.
-local line = redis.call('ZSCORE', waiting, id)
-local own = claim and (line or claim.token > 0) and claim.due or line and tonumber(line)
+local spot = spot_of(id)
+local own = claim and (spot or claim.token > 0) and claim.due or spot and spot.due
 
 local function is_there(member, due)
   return due == own or adding[member] or redis.call('HEXISTS', jobs, member) == 1
@@ -35,17 +35,14 @@ for _, due in ipairs(cmsgpack.unpack(dues)) do
   end
   if not is_there(member, due) then
     adding[member] = true
-    puts[#puts + 1] = member
-    puts[#puts + 1] = extra
-    lines[#lines + 1] = due
-    lines[#lines + 1] = member
+    set(jobs, member, extra)
+    enter_line(member, due, nil, extra)
     added[#added + 1] = due
     members[#members + 1] = member
   end
 end
 local reply = {1, 1, added, added[1] and now or -1}
 if #added == 0 then return unchanged(reply) end
-redis.call('HSET', jobs, unpack(puts))
-redis.call('ZADD', waiting, unpack(lines))
+apply({jobs})
 redis.call('HINCRBY', meta, 'put', #added)
 return commit(reply, 'fire', members)

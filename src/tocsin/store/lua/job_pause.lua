@@ -10,16 +10,20 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id
 -- RETURN {1, code}: 0 no such job, 1 paused, 2 will be paused when its run ends, 3 left alone (dead or paused)
--- USES   call, records, claims, moves
+-- USES   call, records, claims, moves, line
 if answered then return answered end
 local raw = redis.call('HGET', claims, id)
-local score = redis.call('ZSCORE', waiting, id)
-local stage = score and waiting or (redis.call('ZSCORE', parked, id) and parked)
+local spot = spot_of(id)
 local code
-if stage then
-  leave(stage, id)
-  enter(paused, score or (raw and string.format('%.0f', read_claim(raw).due) or now), id)
-  if not raw then set(claims, id, write_claim(fresh_claim(tonumber(score or now)))) end
+if spot then
+  leave_line(id, spot)
+  enter(paused, spot.score, id)
+  if not raw then set(claims, id, write_claim(fresh_claim(spot.due, spot.place))) end
+  code = 1
+elseif redis.call('ZSCORE', parked, id) then
+  leave(parked, id)
+  enter(paused, raw and string.format('%.0f', read_claim(raw).due) or now, id)
+  if not raw then set(claims, id, write_claim(fresh_claim(now))) end
   code = 1
 elseif raw and redis.call('ZSCORE', working, id) then
   local claim = read_claim(raw)

@@ -16,7 +16,7 @@
 --        mode 0 ignore, 1 replace, 2 postpone, 3 update (due kept if the trigger is), 4 edit (due 0: kept)
 -- RETURN {1, codes, head}: a digit per item: 0 unchanged, 1 new, 2 changed, 3 remembered as done, 4 version
 --        conflict, 5 nothing to edit; head is the earliest due put if it is the first in line or due now, else -1
--- USES   call, records, claims
+-- USES   call, records, claims, moves, line
 if answered then return answered end
 local IGNORE, REPLACE, POSTPONE, UPDATE, EDIT = 0, 1, 2, 3, 4
 local flat = cmsgpack.unpack(items)
@@ -28,60 +28,63 @@ local remembered = redis.call('ZCARD', done) > 0 and redis.call('ZMSCORE', done,
 
 local any_parked = redis.call('ZCARD', parked) > 0
 
-local puts, lines, unclaims, sets, leaves, forgets, aside = {}, {}, {}, {}, {}, {}, {}
-local codes, earliest, widest, fresh = {}, nil, 0, 0
+local codes, earliest, widest, fresh, changed = {}, nil, 0, 0, false
 
-local function line_up(due, id)
-  lines[#lines + 1] = due
-  lines[#lines + 1] = id
+local function line_up(id, due, record, claim)
+  enter_line(id, due, claim, record)
   if not earliest or due < earliest then earliest = due end
 end
 
-local function measure(record)
+local function store(id, record)
+  set(jobs, id, record)
   if #record > widest then widest = #record end
 end
 
-local function store(id, record)
-  puts[#puts + 1] = id
-  puts[#puts + 1] = record
-  measure(record)
-end
-
-local function stage_of(id)
-  for _, stage in ipairs({waiting, working, paused, parked, dead}) do
+local function aside_of(id)
+  for _, stage in ipairs({working, paused, parked, dead}) do
     if redis.call('ZSCORE', stage, id) then return stage end
   end
 end
 
--- An existing job, not working: what an edit leaves alone keeps its place, a dead one too. Only a parked one is
--- tried again, because its record may have been the reason.
-local function change(id, record, due, stage, keeps_due)
+-- An existing job that is in line: it keeps its place, unless it has a new due time.
+local function change_in_line(id, record, due, spot, claim, keeps_due)
   store(id, record)
-  if keeps_due and (stage == waiting or stage == paused or stage == dead) then return end
+  if keeps_due and not spot.band then return end
+  leave_line(id, spot)
+  if keeps_due then return enter_line(id, spot.due, claim or fresh_claim(spot.due, spot.place), record) end
+  drop(claims, id)
+  drop(errors, id)
+  line_up(id, due, record)
+end
+
+-- One that stands aside, not working: what an edit leaves alone stays where it is, a dead one too. Only a parked one is
+-- tried again, because its record may have been the reason.
+local function change_aside(id, record, due, stage, keeps_due)
+  store(id, record)
+  if keeps_due and (stage == paused or stage == dead) then return end
   if stage == paused then
-    sets[#sets + 1] = id
-    sets[#sets + 1] = write_claim(fresh_claim(due))
-    aside[#aside + 1] = due
-    aside[#aside + 1] = id
+    set(claims, id, write_claim(fresh_claim(due)))
+    enter(paused, due, id)
     return
   end
-  if stage and stage ~= waiting then leaves[#leaves + 1] = {stage, id} end
-  unclaims[#unclaims + 1] = id
-  line_up(due, id)
+  if stage then leave(stage, id) end
+  drop(claims, id)
+  drop(errors, id)
+  line_up(id, due, record)
 end
 
 -- While it is working nothing moves: the wish waits in the claim, with due 0 for one that leaves the run alone.
 local function intend(id, claim, record, due, keeps_due)
-  measure(record)
+  if #record > widest then widest = #record end
   claim.put_due = keeps_due and (has(claim.intent, PUT) and claim.put_due or 0) or math.max(due, 1)
   claim.put_record = record
   claim.intent = with(without(claim.intent, REMOVE), PUT)
-  sets[#sets + 1] = id
-  sets[#sets + 1] = write_claim(claim)
+  set(claims, id, write_claim(claim))
 end
 
 local function put_existing(id, due, mode, expected, record, old)
-  local stage = stage_of(id)
+  local spot = spot_of(id)
+  local stage = spot and waiting or aside_of(id)
   local raw = redis.call('HGET', claims, id)
   local claim = raw and read_claim(raw)
   local held = stage == working and claim
@@ -99,8 +102,13 @@ local function put_existing(id, due, mode, expected, record, old)
   if held then intend(id, claim, record, due, keeps_due) else
     if keeps_due and claim then due = claim.due end
     if due == 0 then due = now end
-    change(id, record, due, stage, keeps_due)
+    if spot then
+      change_in_line(id, record, due, spot, claim, keeps_due)
+    else
+      change_aside(id, record, due, stage, keeps_due)
+    end
   end
+  changed = true
   return '2'
 end
 
@@ -116,38 +124,30 @@ for i, id in ipairs(ids) do
   elseif remembered[i] and tonumber(remembered[i]) > now and (mode == IGNORE) then
     codes[i] = '3'
   else
-    if remembered[i] then forgets[#forgets + 1] = id end
+    if remembered[i] then
+      leave(done, id)
+      drop(results, id)
+    end
     if any_parked and redis.call('ZSCORE', parked, id) then
       -- Somebody took its record away and it was parked without: it starts anew.
-      leaves[#leaves + 1] = {parked, id}
-      unclaims[#unclaims + 1] = id
+      leave(parked, id)
+      drop(claims, id)
+      drop(errors, id)
     end
     store(id, record)
-    line_up(due, id)
+    line_up(id, due, record)
     fresh = fresh + 1
     codes[i] = '1'
   end
 end
 
 local reply = {1, table.concat(codes), -1}
-if #puts == 0 and #sets == 0 then return unchanged(reply) end
+if fresh == 0 and not changed then return unchanged(reply) end
 if earliest then
-  local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
-  if earliest <= now or not first[2] or earliest < tonumber(first[2]) then reply[3] = earliest end
+  local first = head()
+  if earliest <= now or first < 0 or earliest < first then reply[3] = earliest end
 end
-
--- The addition comes first: a full server refuses it and nothing has changed.
-if #puts > 0 then redis.call('HSET', jobs, unpack(puts)) end
-if #sets > 0 then redis.call('HSET', claims, unpack(sets)) end
-if #unclaims > 0 then redis.call('HDEL', claims, unpack(unclaims)) end
-if #unclaims > 0 then redis.call('HDEL', errors, unpack(unclaims)) end
-for _, leaving in ipairs(leaves) do redis.call('ZREM', leaving[1], leaving[2]) end
-if #forgets > 0 then
-  redis.call('ZREM', done, unpack(forgets))
-  redis.call('HDEL', results, unpack(forgets))
-end
-if #lines > 0 then redis.call('ZADD', waiting, unpack(lines)) end
-if #aside > 0 then redis.call('ZADD', paused, unpack(aside)) end
+apply({jobs, claims})
 if widest > tonumber(redis.call('HGET', meta, 'widest') or 0) then redis.call('HSET', meta, 'widest', widest) end
 if fresh > 0 then redis.call('HINCRBY', meta, 'put', fresh) end
 return commit(reply, 'put', ids)

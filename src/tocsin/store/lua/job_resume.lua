@@ -10,7 +10,7 @@
 -- ARGV   epoch, clock, session, seq, id, expected version, due (0: its own)
 -- RETURN {1, code, head}: 0 no such job, 1 resumed, 2 will not be paused when its run ends, 3 was not paused,
 --        4 changed meanwhile (read it again); head as in job_put
--- USES   call, records, claims, moves
+-- USES   call, records, claims, moves, line
 if answered then return answered end
 local record = redis.call('HGET', jobs, id)
 if not record then return unchanged({1, 0, -1}) end
@@ -27,7 +27,7 @@ if not_before then
   -- Its own time: that of its run, or where a retry waits, the end of its backoff.
   if not anew then line = tonumber(not_before) end
   leave(paused, id)
-  enter(waiting, line, id)
+  enter_line(id, line, not anew and claim or nil, record)
   if anew or (is_plain(claim) and line == claim.due) then drop(claims, id) end
   code = 1
 elseif raw and redis.call('ZSCORE', working, id) then

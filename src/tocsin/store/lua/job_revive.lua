@@ -7,7 +7,7 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, items: msgpack [id] * n
 -- RETURN {1, codes, head}: a digit per id: 0 not dead, 1 revived
--- USES   call, records, claims, moves
+-- USES   call, records, claims, moves, line
 if answered then return answered end
 local codes, revived = {}, {}
 for i, id in ipairs(cmsgpack.unpack(items)) do
@@ -16,7 +16,7 @@ for i, id in ipairs(cmsgpack.unpack(items)) do
     local raw = redis.call('HGET', claims, id)
     local claim = fresh_claim(raw and read_claim(raw).due or now)
     leave(dead, id)
-    enter(waiting, now, id)
+    enter_line(id, now, claim)
     set(claims, id, write_claim(claim))
     revived[#revived + 1] = id
     codes[i] = '1'

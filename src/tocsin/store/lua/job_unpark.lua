@@ -8,14 +8,14 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id
 -- RETURN {1, code, head}: 0 not parked, 1 unparked
--- USES   call, records, claims, moves
+-- USES   call, records, claims, moves, line
 if answered then return answered end
 if not redis.call('ZSCORE', parked, id) then return unchanged({1, 0, -1}) end
 local raw = redis.call('HGET', claims, id)
 local claim = raw and read_claim(raw) or fresh_claim(now)
 claim.intent = without(claim.intent, UNREADABLE)
 leave(parked, id)
-enter(waiting, claim.due, id)
+enter_line(id, claim.due, claim)
 drop(errors, id)
 if is_plain(claim) then drop(claims, id) else set(claims, id, write_claim(claim)) end
 apply()

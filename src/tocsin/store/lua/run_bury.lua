@@ -13,14 +13,14 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, error] * n
 -- RETURN {1, lost, head} as run_finish
--- USES   call, records, claims, moves, settle
+-- USES   call, records, claims, moves, line, settle
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
 local ids, raws = ids_and_claims(flat, 3)
 local lost, told, ends = {}, {}, {}
 
-local function bury(id, claim, err)
-  leave(working, id)
+local function bury(id, raw, claim, err)
+  stop(id, raw)
   local record = redis.call('HGET', jobs, id)
   if not record then return end_job(id, 0) end
   record = counted(record, 0, 1, 1)
@@ -39,7 +39,7 @@ for i, id in ipairs(ids) do
   if claim then
     told[#told + 1] = id
     ends[#ends + 1] = struct.pack('>I8I4B', claim.due, claim.attempt, FAILED)
-    bury(id, claim, flat[at + 3])
+    bury(id, raws[i], claim, flat[at + 3])
   else
     lost[#lost + 1] = id
   end

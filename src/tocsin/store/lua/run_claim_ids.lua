@@ -10,7 +10,7 @@
 -- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, items: msgpack [id] * n, at most 1000
 -- RETURN as run_claim and one more, dues: until when each of the named ones waits now, -1 if it does not; next is the
 --        first of them; no dues from a paused queue
--- USES   call, records, claims, moves, take
+-- USES   call, records, claims, moves, line, take
 local named = cmsgpack.unpack(items)
 
 local function with_rest(reply)

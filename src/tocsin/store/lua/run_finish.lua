@@ -14,12 +14,12 @@
 --        outcome 0 failed, 1 succeeded, 2 skipped, 3 cancelled; +8 for an extra run; +16 if keep (s), result and error
 --        follow
 -- RETURN {1, lost, head}: the ids whose claim was lost (nothing changed for them); head: the first in line, or -1
--- USES   call, records, claims, moves, settle
+-- USES   call, records, claims, moves, line, settle
 if answered then return answered end
 local COUNTERS = {[FAILED] = 'failed', [SUCCEEDED] = 'succeeded', [SKIPPED] = 'skipped', [CANCELLED] = 'cancelled'}
 local EXTRA_RUN, MORE = 8, 16
 local flat = cmsgpack.unpack(items)
-local plain_owner = string.char(0, #owner) .. owner
+local plain_owner, owner_ends = string.char(0, #owner) .. owner, 24 + #owner
 local any_errors = redis.call('EXISTS', errors) == 1
 local lost, told, ends, tally = {}, {}, {}, {[0] = 0, 0, 0, 0}
 
@@ -62,6 +62,7 @@ end
 local left, unclaimed, ended = list_of(out, working), list_of(unset, claims), list_of(unset, jobs)
 local function finish(id, raw, next_due, record, outcome, extra, rest)
   left[#left + 1] = id
+  freed(raw)
   if next_due ~= '' then
     if latest[id] ~= nil then record = latest[id] end
     if record then record = count(record, outcome) else next_due = '' end
@@ -82,7 +83,7 @@ local function finish(id, raw, next_due, record, outcome, extra, rest)
   if next_due ~= '' then
     keep_record(id, record)
     unclaimed[#unclaimed + 1] = id
-    enter(waiting, next_due, id)
+    enter_line(id, next_due, nil, record)
     if rest and rest[3] ~= '' then set(errors, id, rest[3]) end
     return
   end
@@ -105,7 +106,7 @@ for i = 1, n do
   end
   -- Held: the token is this one and so is the owner.
   if raw and string.sub(raw, 1, 8) == tokens[i]
-    and (string.sub(raw, 23) == plain_owner or read_claim(raw).owner == owner) then
+    and (string.sub(raw, 23, owner_ends) == plain_owner or read_claim(raw).owner == owner) then
     finish(id, raw, nexts[i], record, outcome, extras[i], more[i])
     tally[outcome] = tally[outcome] + 1
     told[#told + 1] = id

@@ -13,7 +13,7 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, error] * n
 -- RETURN {1, lost, head} as run_finish
--- USES   call, records, claims, moves, settle
+-- USES   call, records, claims, moves, line, settle
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
 local ids, raws = ids_and_claims(flat, 3)
@@ -22,13 +22,13 @@ for i, id in ipairs(ids) do
   local at = (i - 1) * 3
   local claim = held_by(raws[i], flat[at + 2], owner)
   if claim then
-    leave(working, id)
+    stop(id, raws[i])
     local verdict, put = obeyed(id, claim, nil, 0, false)
     if not verdict then
       if put then
         -- Edited meanwhile: what could not be read is there no more.
         set(jobs, id, put)
-        go_back(id, claim, claim.due)
+        go_back(id, claim, claim.due, put)
       else
         let_go(claim)
         claim.intent = with(claim.intent, UNREADABLE)

@@ -14,10 +14,10 @@
 --        owner: whose claims to walk, from the HSCAN cursor '0' on; '' for what is `overdue` ms past its deadline;
 --        items: msgpack [id] * n, to bring back only these of what is overdue; left out for all
 -- RETURN {1, cursor, ids, head}: '0' when the walk is over; head as in run_finish
--- USES   call, records, claims, moves, settle
+-- USES   call, records, claims, moves, line, settle
 if answered then return answered end
 limit = math.min(tonumber(limit), 1000)
-local ids, found = {}, {}
+local ids, found, raws = {}, {}, {}
 
 local function walk()
   local page = redis.call('HSCAN', claims, cursor, 'COUNT', limit)
@@ -27,6 +27,7 @@ local function walk()
     if claim.owner == owner and claim.token > 0 and not found[page[2][at]] then
       ids[#ids + 1] = page[2][at]
       found[page[2][at]] = claim
+      raws[page[2][at]] = page[2][at + 1]
     end
   end
 end
@@ -47,6 +48,7 @@ local function overdue_ones()
     local raw = redis.call('HGET', claims, id)
     ids[#ids + 1] = id
     found[id] = raw and read_claim(raw) or fresh_claim(now)
+    raws[id] = raw or nil
   end
 end
 
@@ -55,12 +57,12 @@ if #ids == 0 then return unchanged({1, cursor, ids, -1}) end
 
 for _, id in ipairs(ids) do
   local claim = found[id]
-  leave(working, id)
+  stop(id, raws[id])
   claim.recoveries = math.min(claim.recoveries + 1, 65535)
   local verdict, put = obeyed(id, claim, nil, 0, false)
   if not verdict then
     if put then set(jobs, id, put) end
-    go_back(id, claim, claim.due)
+    go_back(id, claim, claim.due, put)
   end
 end
 apply()

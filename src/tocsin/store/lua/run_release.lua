@@ -13,7 +13,7 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, delay ms (0: at its due)] * n
 -- RETURN {1, lost, head} as run_finish
--- USES   call, records, claims, moves, settle
+-- USES   call, records, claims, moves, line, settle
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
 local ids, raws = ids_and_claims(flat, 3)
@@ -21,12 +21,12 @@ local lost, told = {}, {}
 for i, id in ipairs(ids) do
   local claim, delay = held_by(raws[i], flat[i * 3 - 1], owner), flat[i * 3]
   if claim then
-    leave(working, id)
+    stop(id, raws[i])
     local not_before = delay > 0 and math.max(claim.due, now + delay) or claim.due
     local verdict, put = obeyed(id, claim, nil, 0, false, not_before)
     if not verdict then
       if put then set(jobs, id, put) end
-      go_back(id, claim, not_before)
+      go_back(id, claim, not_before, put)
     end
     told[#told + 1] = id
   else

@@ -12,14 +12,14 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, delay ms, error] * n
 -- RETURN {1, lost, head} as run_finish
--- USES   call, records, claims, moves, settle
+-- USES   call, records, claims, moves, line, settle
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
 local ids, raws = ids_and_claims(flat, 4)
 local lost, told, ends = {}, {}, {}
 
-local function retry(id, claim, delay, err)
-  leave(working, id)
+local function retry(id, raw, claim, delay, err)
+  stop(id, raw)
   local record = redis.call('HGET', jobs, id)
   if not record then return end_job(id, 0) end
   record = counted(record, 0, 0, 1)
@@ -33,7 +33,7 @@ local function retry(id, claim, delay, err)
   end
   set(jobs, id, put)
   set(errors, id, err)
-  go_back(id, claim, not_before)
+  go_back(id, claim, not_before, put)
 end
 
 for i, id in ipairs(ids) do
@@ -42,7 +42,7 @@ for i, id in ipairs(ids) do
   if claim then
     told[#told + 1] = id
     ends[#ends + 1] = struct.pack('>I8I4B', claim.due, claim.attempt, FAILED)
-    retry(id, claim, flat[at + 3], flat[at + 4])
+    retry(id, raws[i], claim, flat[at + 3], flat[at + 4])
   else
     lost[#lost + 1] = id
   end

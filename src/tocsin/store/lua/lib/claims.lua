@@ -1,5 +1,7 @@
--- claims: id -> token u64, due u64, attempt u32, recoveries u16, intent u8, owner, [intended due u64, record].
--- Token 0 and no owner: nobody holds it, the entry keeps due and attempt of an unfinished run.
+-- claims: id -> token u64, place u16, due u48, attempt u32, recoveries u16, intent u8, owner, tenant,
+--        [intended due u64, record].
+-- Token 0 and no owner: nobody holds it, the entry keeps due and attempt of an unfinished run. Place is where it stood
+-- among those that entered the line in the same millisecond. Tenant is whose share of the queue the run takes.
 -- Intent bits: what finish, retry, release and recover obey before the worker's wish.
 local PAUSE, REMOVE, PUT, CANCEL, UNREADABLE = 1, 2, 4, 8, 16
 
@@ -10,8 +12,8 @@ local function without(bits, bit) return has(bits, bit) and bits - bit or bits e
 local function read_claim(raw)
   local claim = {}
   local at
-  claim.token, claim.due, claim.attempt, claim.recoveries, claim.intent, claim.owner, at =
-    struct.unpack('>I8I8I4I2BBc0', raw)
+  claim.token, claim.place, claim.due, claim.attempt, claim.recoveries, claim.intent, claim.owner, claim.tenant, at =
+    struct.unpack('>I8I2I6I4I2BBc0Bc0', raw)
   if has(claim.intent, PUT) then
     claim.put_due = struct.unpack('>I8', raw, at)
     claim.put_record = string.sub(raw, at + 8)
@@ -20,25 +22,31 @@ local function read_claim(raw)
 end
 
 local function write_claim(claim)
-  local raw = struct.pack('>I8I8I4I2BBc0', claim.token, claim.due, claim.attempt, claim.recoveries, claim.intent,
-    #claim.owner, claim.owner)
+  local raw = struct.pack('>I8I2I6I4I2BBc0Bc0', claim.token, claim.place, claim.due, claim.attempt, claim.recoveries,
+    claim.intent, #claim.owner, claim.owner, #claim.tenant, claim.tenant)
   if has(claim.intent, PUT) then raw = raw .. struct.pack('>I8', claim.put_due) .. claim.put_record end
   return raw
 end
 
 -- What stays of a claim when its holder lets go but the run has not ended.
 local function let_go(claim)
-  claim.token, claim.owner = 0, ''
+  claim.token, claim.owner, claim.tenant = 0, '', ''
   claim.intent = without(without(without(claim.intent, PAUSE), REMOVE), PUT)
   claim.put_due, claim.put_record = nil, nil
   return claim
 end
 
-local function fresh_claim(due)
-  return {token = 0, due = due, attempt = 1, recoveries = 0, intent = 0, owner = ''}
+local function fresh_claim(due, place)
+  return {token = 0, place = place or 0, due = due, attempt = 1, recoveries = 0, intent = 0, owner = '', tenant = ''}
 end
 
 -- An entry that says no more than a score in `waiting` does need not be kept.
 local function is_plain(claim)
-  return claim.attempt == 1 and claim.recoveries == 0 and claim.intent == 0
+  return claim.attempt == 1 and claim.recoveries == 0 and claim.intent == 0 and claim.place == 0
+end
+
+-- The tenant of a claim that is not taken apart otherwise.
+local function tenant_of_claim(raw)
+  local at = 25 + string.byte(raw, 24)
+  return string.sub(raw, at + 1, at + string.byte(raw, at))
 end

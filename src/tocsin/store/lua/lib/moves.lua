@@ -42,10 +42,19 @@ local function each(command, lists)
   end
 end
 
-local function apply()
-  redis.call('HDEL', sessions, session)
+-- `first`: hashes that are added to before anything else, so that a full server refuses it and nothing has changed.
+local function apply(first)
+  if first then
+    for _, hash in ipairs(first) do
+      each('HSET', {[hash] = fields[hash]})
+      fields[hash] = nil
+    end
+  else
+    redis.call('HDEL', sessions, session)
+  end
   each('ZREM', out)
   each('HDEL', unset)
   each('HSET', fields)
   each('ZADD', into)
+  out, into, fields, unset = {}, {}, {}, {}
 end

@@ -12,6 +12,9 @@ local function timeout_of(record) return (struct.unpack('>I4', record, 6)) end
 local function keep_of(record) return (struct.unpack('>I4', record, 10)) end
 local function version_of(record) return (struct.unpack('>I6', record, 14)) end
 local function handler_of(record) return (struct.unpack('>I4', record, 20)) end
+local function band_of(record) return math.min(string.byte(record, 3), 4) end
+local function cost_of(record) return (struct.unpack('>I2', record, 4)) end
+local function tenant_of(record) return string.sub(record, 41, 40 + string.byte(record, 40)) end
 local function trigger_of(record) return (struct.unpack('>I4', record, 24)) end
 
 local function with_version(record, number)

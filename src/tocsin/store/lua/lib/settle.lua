@@ -61,17 +61,24 @@ local function obeyed(id, claim, record, next_due, ended, not_before)
   if has(intent, PUT) and claim.put_due > 0 then
     drop(claims, id)
     drop(errors, id)
-    enter(waiting, due, id)
+    enter_line(id, due, nil, record)
     set(jobs, id, record)
     return 'put', record
   end
   return nil, record
 end
 
--- A run that has not ended goes back to `waiting`; its entry stays if it says more than the score does.
-local function go_back(id, claim, not_before)
+-- Whoever worked on it does so no longer.
+local function stop(id, raw)
+  leave(working, id)
+  if raw then freed(raw) end
+end
+
+-- A run that has not ended goes back in line; its entry stays if it says more than the score does.
+-- `record` is the job's as this call leaves it, if it changes it.
+local function go_back(id, claim, not_before, record)
   let_go(claim)
-  enter(waiting, not_before, id)
+  enter_line(id, not_before, claim, record)
   if is_plain(claim) and not_before == claim.due then
     drop(claims, id)
   else
@@ -83,9 +90,4 @@ local function ids_and_claims(flat, width)
   local ids = {}
   for at = 1, #flat, width do ids[#ids + 1] = flat[at] end
   return ids, #ids > 0 and redis.call('HMGET', claims, unpack(ids)) or {}
-end
-
-local function head()
-  local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
-  return first[2] and tonumber(first[2]) or -1
 end

@@ -27,22 +27,24 @@ local function deadline_of(record)
   return known_deadline
 end
 
--- Claims of runs that were never claimed before differ in their due only.
+-- Claims of runs that were never claimed before differ in their due only, and in the tenant where shares are counted.
 local before_due = struct.pack('>I8', token)
-local after_due = struct.pack('>I4I2BBc0', 1, 0, 0, #owner, owner)
+local by_owner = string.char(#owner) .. owner
+local after_due = struct.pack('>I4I2B', 1, 0, 0) .. by_owner .. string.char(0)
 local last_score, last_claim
 local function first_claim(score)
   if score ~= last_score then
-    local due = tonumber(score)
     -- Nobody who keeps to these scripts writes a score below 0, and none can be packed.
-    if due < 0 then due = 0 end
-    last_score, last_claim = score, before_due .. struct.pack('>I8', due) .. after_due
+    local at = math.max(tonumber(score), 0)
+    local due = math.floor(at)
+    -- What is below the millisecond is the place among those of the same millisecond.
+    last_score, last_claim = score, before_due .. struct.pack('>I2I6', (at - due) * 4096, due) .. after_due
   end
   return last_claim
 end
 
 local function next_claim(raw)
-  return before_due .. string.sub(raw, 9, 23) .. string.sub(after_due, 8)
+  return before_due .. string.sub(raw, 9, 23) .. by_owner .. string.char(0)
 end
 
 -- The answer of a call is rebuilt from what is still held by its token, so that it can be given again.
@@ -64,11 +66,17 @@ end
 local taken, parkings, bytes = {}, {}, 0
 local all_records, all_claims = {}, {}
 
-local function park_due(id, score, record, raw)
+-- Out of the line, as far as it is still to be taken out, and aside.
+local function park(id, due, place, record, raw)
   parkings[#parkings + 1] = id
-  leave(waiting, id)
   enter(parked, readable(record) and handler_of(record) or 0, id)
-  if not raw then set(claims, id, write_claim(fresh_claim(tonumber(score)))) end
+  if not raw then set(claims, id, write_claim(fresh_claim(due, place))) end
+end
+
+local function park_due(zset, id, score, record, raw)
+  leave(zset, id)
+  local due = math.floor(tonumber(score))
+  park(id, math.max(due, 0), (tonumber(score) - due) * 4096, record, raw)
 end
 
 -- Where every entry of `claims` belongs to `working`, no other has one: nothing to look up.
@@ -79,10 +87,15 @@ local all_fresh = redis.call('HLEN', claims) == redis.call('ZCARD', working)
 local suspects_left, held_back = tonumber(suspects), 0
 local function is_suspect(raw) return string.byte(raw, 21) > 0 or string.byte(raw, 22) > 1 end
 
+-- How many records may be read together.
+local function at_once()
+  local widest = tonumber(redis.call('HGET', meta, 'widest') or 0)
+  return math.max(1, math.min(1000, math.floor(LARGEST / math.max(widest, 1))))
+end
+
 -- `ids` and `scores` (text) in step. Stops early when there are enough, or the records have filled the answer.
 local function take(zset, ids, scores, most)
-  local widest = tonumber(redis.call('HGET', meta, 'widest') or 0)
-  local step = math.max(1, math.min(1000, math.floor(LARGEST / math.max(widest, 1))))
+  local step = at_once()
   local left, entered, claimed = list_of(out, zset), list_of(into, working), list_of(fields, claims)
   -- Loops count in locals: `#` of a long table is a search.
   local n, left_n, entered_n, claimed_n = #taken, #left, #entered, #claimed
@@ -98,8 +111,8 @@ local function take(zset, ids, scores, most)
       if raw and #raw < 24 then raw = nil end
       local suspect = raw and is_suspect(raw)
       if not understood(record) then
-        if zset == waiting then
-          park_due(id, scores[i], record, raw)
+        if zset ~= parked then
+          park_due(zset, id, scores[i], record, raw)
           left_n, claimed_n = #left, #claimed
         end
       elseif suspect and suspects_left < 1 then

@@ -1,0 +1,166 @@
+-- line_fair: as line.lua, in bands, and within a band each tenant in its turn, by weight. A tenant is charged when it is
+-- served, so that removals, new priorities and new weights are right at once.
+-- `ready` has tenant \0 due (13 digits) \0 place (4 digits) \0 id, all with score 0: a tenant's jobs stand together, in
+-- their order. `spots` has id -> band and all of that but the id. `turns` has tenant -> start tag, for those who have
+-- work in the band and do not rest; `resting` has tenant -> until ms, infinity for those at their cap. `tenants` has
+-- tenant -> runs u32, rate's time double, finish tag double * 5; one that says nothing is left out.
+local TURNS = {[0] = turns0, turns1, turns2, turns3, turns4}
+local KNOWN = '>I4dddddd'
+
+local function number_text(value) return string.format('%.17g', value) end
+
+local virtual
+local function virtual_time(band)
+  if not virtual then
+    virtual = {}
+    for i, v in ipairs(redis.call('HMGET', meta, 'v0', 'v1', 'v2', 'v3', 'v4')) do virtual[i - 1] = tonumber(v) or 0 end
+  end
+  return virtual[band]
+end
+
+local states = {}
+local function state_of(tenant)
+  local state = states[tenant]
+  if not state then
+    state = {active = 0, rated = 0, tags = {[0] = 0, 0, 0, 0, 0}}
+    local raw = redis.call('HGET', tenants, tenant)
+    if raw and #raw == 52 then
+      local tags = state.tags
+      state.active, state.rated, tags[0], tags[1], tags[2], tags[3], tags[4] = struct.unpack(KNOWN, raw)
+    end
+    states[tenant] = state
+  end
+  return state
+end
+
+local function save_state(tenant, state)
+  local says_nothing = state.active == 0 and state.rated <= now
+  for band = 0, 4 do says_nothing = says_nothing and state.tags[band] <= virtual_time(band) end
+  if says_nothing then return drop(tenants, tenant) end
+  local tags = state.tags
+  set(tenants, tenant, struct.pack(KNOWN, state.active, state.rated, tags[0], tags[1], tags[2], tags[3], tags[4]))
+end
+
+local any_resting
+local function rests_until(tenant)
+  if any_resting == nil then any_resting = redis.call('ZCARD', resting) > 0 end
+  return any_resting and redis.call('ZSCORE', resting, tenant)
+end
+
+local function jobs_of(tenant, band, after, most)
+  return redis.call('ZRANGEBYLEX', READY[band], after and '(' .. after or '[' .. tenant .. '\0', '(' .. tenant .. '\1',
+    'LIMIT', 0, most)
+end
+
+local function ready_spot(id)
+  local at = redis.call('HGET', spots, id)
+  if at then
+    local tenant, due, place = string.match(at, '^%d(.*)%z(%d+)%z(%d+)$')
+    return {band = tonumber(string.sub(at, 1, 1)), due = tonumber(due), score = string.format('%.0f', tonumber(due)),
+      place = tonumber(place), member = string.sub(at, 2) .. '\0' .. id, tenant = tenant}
+  end
+end
+
+local function spot_of(id)
+  local spot = ready_spot(id)
+  if spot then return spot end
+  local score = redis.call('ZSCORE', waiting, id)
+  if score then return {due = tonumber(score), score = score, place = 0} end
+end
+
+-- A tenant that has no more work in the band stays in the turns until its turn comes and nothing is found.
+local function leave_line(id, spot)
+  if not spot.band then return leave(waiting, id) end
+  leave(READY[spot.band], spot.member)
+  drop(spots, id)
+end
+
+-- Tenants with new work, by band: to be given a turn if they have none.
+local joining = {}
+local function join(band, tenant) joining[band .. tenant] = {band, tenant} end
+
+local function enter_ready(id, due, place, record)
+  local band, tenant = lane_of(id, record)
+  local at = tenant .. '\0' .. string.format('%013.0f', due) .. '\0' .. string.format('%04d', place or next_place())
+  enter(READY[band], 0, at .. '\0' .. id)
+  set(spots, id, band .. at)
+  join(band, tenant)
+end
+
+local function enter_line(id, not_before, claim, record)
+  not_before = tonumber(not_before)
+  if not_before > now then
+    enter(waiting, string.format('%.0f', not_before), id)
+  else
+    enter_ready(id, claim and claim.due or not_before, claim and claim.place, record)
+  end
+end
+
+-- One that rested may have its turns again, wherever it has work.
+local function let_join(tenant)
+  leave(resting, tenant)
+  for band = 0, 4 do
+    if #jobs_of(tenant, band, nil, 1) > 0 then join(band, tenant) end
+  end
+end
+
+-- Tenants of whom something changed, and those of them who have a slot more than before.
+local touched, freed_ones = {}, {}
+local function freed(raw)
+  local tenant = tenant_of_claim(raw)
+  local state = state_of(tenant)
+  state.active = math.max(state.active - 1, 0)
+  touched[tenant], freed_ones[tenant] = state, true
+end
+
+-- Those who rest no longer, by this very call.
+local awake = {}
+local function give_turns()
+  for tenant in pairs(freed_ones) do
+    if rests_until(tenant) == 'inf' then
+      let_join(tenant)
+      awake[tenant] = true
+    end
+  end
+  for tenant, state in pairs(touched) do save_state(tenant, state) end
+  for _, each in pairs(joining) do
+    local band, tenant = each[1], each[2]
+    if (awake[tenant] or not rests_until(tenant)) and not redis.call('ZSCORE', TURNS[band], tenant) then
+      enter(TURNS[band], number_text(math.max(virtual_time(band), state_of(tenant).tags[band])), tenant)
+    end
+  end
+end
+
+local function wake_all(rested)
+  for _, tenant in ipairs(rested) do
+    let_join(tenant)
+    awake[tenant] = true
+  end
+  return #rested
+end
+
+-- Those whose rest is over; and those who rest, whether or not it is.
+local function wake_resting()
+  return wake_all(redis.call('ZRANGEBYSCORE', resting, '-inf', now, 'LIMIT', 0, 1000)) > 0
+end
+
+local function stand_up(most) return wake_all(redis.call('ZRANGE', resting, 0, most - 1)) end
+
+-- Work of those who rest is in line, and nobody's turn until they are rested.
+local function head()
+  for band = 0, 4 do
+    if redis.call('ZCARD', TURNS[band]) > 0 then return now end
+  end
+  local line = waiting_head()
+  local rested = redis.call('ZRANGE', resting, 0, 0, 'WITHSCORES')[2]
+  if not rested or rested == 'inf' then return line end
+  return line < 0 and tonumber(rested) or math.min(line, tonumber(rested))
+end
+
+local plain_apply = apply
+local function apply(first)
+  give_turns()
+  remember_places()
+  plain_apply(first)
+  joining, touched, freed_ones, awake, any_resting = {}, {}, {}, {}, nil
+end

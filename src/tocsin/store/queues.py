@@ -1,0 +1,60 @@
+"""Queues' settings: how much of a queue may run, as it stands in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tocsin.model import codec
+from tocsin.model.queue import SETTINGS, Queue, parse_rate
+from tocsin.store.store import OpenQueue, Store
+
+
+async def open_queue(store: Store, queue: Queue) -> OpenQueue:
+    """Opened, and its settings as code declares them in force where no operator has set others."""
+    opened = await store.open_queue(queue)
+    if opened.declared != queue.settings:
+        await update(store, opened, queue.settings, {}, operator=False)
+        opened.declared = queue.settings
+    return opened
+
+
+async def update(
+    store: Store, queue: OpenQueue, settings: Mapping[str, str], weights: Mapping[str, str], *, operator: bool
+) -> None:
+    """Change what differs, in all partitions. What an operator has set, code leaves alone."""
+    items = codec.encode([part for name, value in settings.items() for part in _fields(name, value)])
+    shares = codec.encode([part for pair in weights.items() for part in pair])
+    for partition in range(queue.partitions):
+        args = ["1" if operator else "", items, shares]
+        # Tenants who rest are asked to stand up, a thousand at a time: their new limits may let them.
+        while (await store.change("queue_update", queue, partition, *args))[1]:
+            args = ["1" if operator else "", codec.encode([]), codec.encode([])]
+
+
+async def settings_of(store: Store, queue: OpenQueue) -> dict[str, str]:
+    """Those that are set."""
+    meta = queue.keys[0]["meta"]
+    found = await store.read(lambda c: c.hmget(meta, SETTINGS))
+    return {name: value.decode() for name, value in zip(SETTINGS, found, strict=True) if value is not None}
+
+
+async def weights_of(store: Store, queue: OpenQueue) -> dict[str, float]:
+    found = await store.read(lambda c: c.hgetall(queue.keys[0]["weights"]))
+    return {tenant.decode(errors="replace"): float(weight) for tenant, weight in found.items()}
+
+
+def shown(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Settings as a person reads them."""
+    return {name: int(value) if value.isdigit() else value for name, value in settings.items()}
+
+
+def _fields(name: str, value: str) -> list[str]:
+    """What is stored for a setting: [field, the setting it belongs to, value]…"""
+    fields = [name, name, value]
+    if name in ("rate", "tenant_rate"):
+        prefix = name.removesuffix("rate")
+        rate = parse_rate(value) if value else None
+        for part in ("every", "burst"):
+            fields += [f"{prefix}{part}", name, "" if rate is None else repr(getattr(rate, part))]
+    return fields
