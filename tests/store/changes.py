@@ -161,6 +161,9 @@ CHANGES: dict[str, Prepare] = {
     "score_mend": _mend_score,
 }
 
+# Those that a queue of order `due` knows.
+OF_DUE = [name for name in CHANGES if "due" in orders_of(name)]
+
 # Calls that find nothing to do, in an empty queue.
 IDLE: dict[str, list[Any]] = {
     "audit_mend": [encode(["a"])],

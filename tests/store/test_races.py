@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from changes import CHANGES
+from changes import CHANGES, OF_DUE
 from line import FOR_EVER, Line, record
 from proxy import CUTS, Proxy, comparable
 
@@ -21,7 +21,7 @@ from tocsin.store.scripts import script
 from tocsin.store.store import Call, Store
 from tocsin.testing import ManualClock
 
-WORKERS_OWN = [name for name in CHANGES if name.startswith("run_") and name != "run_extend"]
+WORKERS_OWN = [name for name in OF_DUE if name.startswith("run_") and name != "run_extend"]
 
 
 @contextlib.asynccontextmanager
@@ -46,7 +46,7 @@ async def until_answered(attempt: Callable[[], Awaitable[Any]]) -> Any:
 
 
 @pytest.mark.parametrize("when", CUTS)
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", OF_DUE)
 async def test_a_programs_call_is_made_once(valkey: Server, proxy: Proxy, name: str, when: str):
     async with line_at(valkey.url) as line:
         args = await CHANGES[name](line)

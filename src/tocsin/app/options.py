@@ -314,8 +314,8 @@ def check_retry(retry: Any) -> Retry:
 def check_tenant(tenant: str | None) -> str:
     if tenant is None:
         return ""
-    if not isinstance(tenant, str) or not tenant or "\0" in tenant or len(tenant.encode()) > 255:
-        raise InvalidArgument(f"a tenant is text of 1 to 255 bytes without NUL, not {tenant!r}")
+    if not isinstance(tenant, str) or not tenant or "\0" in tenant or len(tenant.encode()) > 250:
+        raise InvalidArgument(f"a tenant is text of 1 to 250 bytes without NUL, not {tenant!r}")
     return tenant
 
 

@@ -102,8 +102,8 @@ def check_weights(weights: Any) -> dict[str, str]:
         raise InvalidArgument(f"weights are given by tenant, like {{'acme': 10}}, not {weights!r:.100}")
     checked: dict[str, str] = {}
     for tenant, weight in weights.items():
-        if not isinstance(tenant, str) or "\0" in tenant or len(tenant.encode()) > 255:
-            raise InvalidArgument(f"a tenant is text of at most 255 bytes without NUL, not {tenant!r:.100}")
+        if not isinstance(tenant, str) or "\0" in tenant or len(tenant.encode()) > 250:
+            raise InvalidArgument(f"a tenant is text of at most 250 bytes without NUL, not {tenant!r:.100}")
         fits = isinstance(weight, (int, float)) and not isinstance(weight, bool) and 1e-6 <= weight <= 1e6
         if weight is not None and not fits:
             raise InvalidArgument(f"a weight is a number from 0.000001 to 1000000, or None, not {weight!r}")

@@ -18,25 +18,34 @@ local function virtual_time(band)
   return virtual[band]
 end
 
-local states = {}
-local function state_of(tenant)
-  local state = states[tenant]
-  if not state then
-    state = {active = 0, rated = 0, tags = {[0] = 0, 0, 0, 0, 0}}
-    local raw = redis.call('HGET', tenants, tenant)
-    if raw and #raw == 52 then
-      local tags = state.tags
-      state.active, state.rated, tags[0], tags[1], tags[2], tags[3], tags[4] = struct.unpack(KNOWN, raw)
-    end
-    states[tenant] = state
+local function read_state(raw)
+  local state = {active = 0, rated = 0, tags = {[0] = 0, 0, 0, 0, 0}}
+  if raw and #raw == 52 then
+    local tags = state.tags
+    state.active, state.rated, tags[0], tags[1], tags[2], tags[3], tags[4] = struct.unpack(KNOWN, raw)
   end
   return state
 end
 
+local states = {}
+local function load_states(names)
+  for first = 1, #names, 4000 do
+    local upto = math.min(first + 3999, #names)
+    local raws = redis.call('HMGET', tenants, unpack(names, first, upto))
+    for i = first, upto do states[names[i]] = states[names[i]] or read_state(raws[i - first + 1]) end
+  end
+end
+
+local function says_nothing(state)
+  if state.active > 0 or state.rated > now then return false end
+  for band = 0, 4 do
+    if state.tags[band] > virtual_time(band) then return false end
+  end
+  return true
+end
+
 local function save_state(tenant, state)
-  local says_nothing = state.active == 0 and state.rated <= now
-  for band = 0, 4 do says_nothing = says_nothing and state.tags[band] <= virtual_time(band) end
-  if says_nothing then return drop(tenants, tenant) end
+  if says_nothing(state) then return drop(tenants, tenant) end
   local tags = state.tags
   set(tenants, tenant, struct.pack(KNOWN, state.active, state.rated, tags[0], tags[1], tags[2], tags[3], tags[4]))
 end
@@ -76,8 +85,8 @@ local function leave_line(id, spot)
 end
 
 -- Tenants with new work, by band: to be given a turn if they have none.
-local joining = {}
-local function join(band, tenant) joining[band .. tenant] = {band, tenant} end
+local joining = {[0] = {}, {}, {}, {}, {}}
+local function join(band, tenant) joining[band][tenant] = true end
 
 local function enter_ready(id, due, place, record)
   local band, tenant = lane_of(id, record)
@@ -104,30 +113,49 @@ local function let_join(tenant)
   end
 end
 
--- Tenants of whom something changed, and those of them who have a slot more than before.
+-- Tenants of whom something changed; and how many slots each has more than before.
 local touched, freed_ones = {}, {}
 local function freed(raw)
   local tenant = tenant_of_claim(raw)
-  local state = state_of(tenant)
-  state.active = math.max(state.active - 1, 0)
-  touched[tenant], freed_ones[tenant] = state, true
+  -- Runs count only where tenants have a cap: those that started before it was set do not.
+  if tenant == '' then return end
+  tenant = string.sub(tenant, 2)
+  freed_ones[tenant] = (freed_ones[tenant] or 0) + 1
+end
+
+local function names_of(set_of)
+  local names = {}
+  for name in pairs(set_of) do names[#names + 1] = name end
+  return names
 end
 
 -- Those who rest no longer, by this very call.
 local awake = {}
-local function give_turns()
-  for tenant in pairs(freed_ones) do
+local function give_slots_back()
+  load_states(names_of(freed_ones))
+  for tenant, slots in pairs(freed_ones) do
+    local state = states[tenant]
+    state.active, touched[tenant] = math.max(state.active - slots, 0), state
     if rests_until(tenant) == 'inf' then
       let_join(tenant)
       awake[tenant] = true
     end
   end
-  for tenant, state in pairs(touched) do save_state(tenant, state) end
-  for _, each in pairs(joining) do
-    local band, tenant = each[1], each[2]
-    if (awake[tenant] or not rests_until(tenant)) and not redis.call('ZSCORE', TURNS[band], tenant) then
-      enter(TURNS[band], number_text(math.max(virtual_time(band), state_of(tenant).tags[band])), tenant)
+end
+
+local function give_turns(band)
+  local names = names_of(joining[band])
+  local missing = {}
+  for first = 1, #names, 4000 do
+    local upto = math.min(first + 3999, #names)
+    for i, tag in ipairs(redis.call('ZMSCORE', TURNS[band], unpack(names, first, upto))) do
+      local tenant = names[first + i - 1]
+      if not tag and (awake[tenant] or not rests_until(tenant)) then missing[#missing + 1] = tenant end
     end
+  end
+  load_states(missing)
+  for _, tenant in ipairs(missing) do
+    enter(TURNS[band], number_text(math.max(virtual_time(band), states[tenant].tags[band])), tenant)
   end
 end
 
@@ -159,8 +187,12 @@ end
 
 local plain_apply = apply
 local function apply(first)
-  give_turns()
+  if next(freed_ones) then give_slots_back() end
+  for band = 0, 4 do
+    if next(joining[band]) then give_turns(band) end
+  end
+  for tenant, state in pairs(touched) do save_state(tenant, state) end
   remember_places()
   plain_apply(first)
-  joining, touched, freed_ones, awake, any_resting = {}, {}, {}, {}, nil
+  joining, touched, freed_ones, awake, any_resting = {[0] = {}, {}, {}, {}, {}}, {}, {}, {}, nil
 end

@@ -4,21 +4,28 @@
 local fair = redis.call('HMGET', meta, 'aging', 'tenant_max_active', 'tenant_every', 'tenant_burst')
 local aging, tenant_cap, tenant_every, tenant_burst =
   tonumber(fair[1]), tonumber(fair[2]), tonumber(fair[3]), tonumber(fair[4]) or 0
+local is_limited = tenant_cap or tenant_every
 local any_weights = redis.call('HLEN', weights) > 0
 
--- The turns of a band as a heap by start tag, those of the same tag by name: {tag, tenant}. ZRANGE gives them in order,
--- and an ordered list is a heap.
-local turns, changed_turns = {}, {}
+-- The turns of a band as a heap by start tag, those of the same tag by name. ZRANGE gives them in order, and an ordered
+-- list is a heap. No more can be served than there are to be started.
+local turns, moved = {}, {}
 local function turns_of(band, most)
   if not turns[band] then
-    local found, list = redis.call('ZRANGE', TURNS[band], 0, most - 1, 'WITHSCORES'), {}
-    for at = 1, #found, 2 do list[#list + 1] = {tonumber(found[at + 1]), found[at]} end
-    turns[band] = list
+    local found, heap, names = redis.call('ZRANGE', TURNS[band], 0, most - 1, 'WITHSCORES'), {}, {}
+    for at = 1, #found, 2 do
+      local n = (at + 1) / 2
+      names[n] = found[at]
+      heap[n] = {band = band, tenant = found[at], tag = tonumber(found[at + 1])}
+    end
+    -- Without caps and rates they are asked for only when somebody leaves the turns.
+    if is_limited then load_states(names) end
+    turns[band] = heap
   end
   return turns[band]
 end
 
-local function goes_before(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end
+local function goes_before(a, b) return a.tag < b.tag or (a.tag == b.tag and a.tenant < b.tenant) end
 
 local function sift_down(heap)
   local at, size, item = 1, #heap, heap[1]
@@ -33,129 +40,154 @@ local function sift_down(heap)
   heap[at] = item
 end
 
-local function leave_turns(band, tag)
-  local heap = turns[band]
-  local tenant = heap[1][2]
-  local state = state_of(tenant)
-  state.tags[band], touched[tenant] = tag, state
-  changed_turns[band .. tenant] = {band, tenant}
-  heap[1] = heap[#heap]
-  heap[#heap] = nil
-  if #heap > 1 then sift_down(heap) end
-end
-
-local function move_turn(band, tag)
-  local heap = turns[band]
-  heap[1] = {tag, heap[1][2]}
-  changed_turns[band .. heap[1][2]] = {band, heap[1][2], tag}
-  sift_down(heap)
-end
-
--- A tenant's jobs in a band, a few at a time: most tenants are served once in a call.
-local lines = {}
-local function next_job(band, tenant)
-  local line = lines[band .. tenant]
-  if not line then
-    line = {at = 1, page = jobs_of(tenant, band, nil, 2), size = 2}
-    lines[band .. tenant] = line
+local function note(turn)
+  if not turn.noted then
+    turn.noted = true
+    moved[#moved + 1] = turn
   end
-  if line.at > #line.page and #line.page == line.size then
-    line.size = math.min(line.size * 4, 512)
-    line.page = jobs_of(tenant, band, line.page[#line.page], line.size)
-    line.at = 1
-  end
-  return line.page[line.at], line
 end
 
-local function first_band(most)
+local function leave_turns(turn)
+  if not states[turn.tenant] then load_states({turn.tenant}) end
+  local heap, state = turns[turn.band], states[turn.tenant]
+  state.tags[turn.band], touched[turn.tenant] = turn.tag, state
+  turn.left = true
+  note(turn)
+  local last = #heap
+  heap[1], heap[last] = heap[last], nil
+  if last > 2 then sift_down(heap) end
+end
+
+-- The first of a tenant's jobs that was not looked at yet. A few are read at a time: most are served once in a call.
+local function next_job(turn)
+  if not turn.page then
+    turn.at, turn.size = 1, 2
+    turn.page = jobs_of(turn.tenant, turn.band, nil, 2)
+  elseif turn.at > #turn.page and #turn.page == turn.size then
+    turn.size = math.min(turn.size * 4, 512)
+    turn.page = jobs_of(turn.tenant, turn.band, turn.page[#turn.page], turn.size)
+    turn.at, turn.records = 1, nil
+  end
+  return turn.page[turn.at]
+end
+
+-- The record of the job before `turn.at`. Whoever is served more than twice has more than one read at once.
+local function record_at(turn, id, from)
+  if turn.size == 2 then return redis.call('HGET', jobs, id) end
+  local at = turn.at - 1
+  if not turn.records or at > turn.records_to then
+    turn.records_from, turn.records_to = at, math.min(at + math.min(at_once(), 16) - 1, #turn.page)
+    local ids = {}
+    for i = at, turn.records_to do ids[#ids + 1] = string.sub(turn.page[i], from + 19) end
+    turn.records = redis.call('HMGET', jobs, unpack(ids))
+  end
+  return turn.records[at - turn.records_from + 1]
+end
+
+local function first_turn(most)
   local best, first
   for band = 0, 4 do
-    local heap = turns_of(band, most)
-    if heap[1] and not aging then return band end
-    if heap[1] then
-      local member = next_job(band, heap[1][2])
-      local due = member and tonumber(string.sub(member, #heap[1][2] + 2, #heap[1][2] + 14)) or 0
-      if not best or due + band * aging < best then best, first = due + band * aging, band end
+    local turn = turns_of(band, most)[1]
+    if turn and not aging then return turn end
+    if turn then
+      local member = next_job(turn)
+      local due = member and tonumber(string.sub(member, #turn.tenant + 2, #turn.tenant + 14)) or 0
+      if not best or due + band * aging < best then best, first = due + band * aging, turn end
     end
   end
   return first
 end
 
-local function rest(band, tenant, tag, till)
-  leave_turns(band, tag)
-  enter(resting, till, tenant)
+local function rest(turn, till)
+  leave_turns(turn)
+  enter(resting, till, turn.tenant)
 end
 
-local function weight_of(state, tenant)
-  if not state.weight then
-    local weight = any_weights and tonumber(redis.call('HGET', weights, tenant))
-    state.weight = weight and weight > 0 and weight or 1
+local function weight_of(turn)
+  if not any_weights then return 1 end
+  if not turn.weight then
+    local weight = tonumber(redis.call('HGET', weights, turn.tenant))
+    turn.weight = weight and weight > 0 and weight or 1
   end
-  return state.weight
+  return turn.weight
 end
 
-local function accept(band, tenant, id, due, place, record, raw)
+local function accept(tenant, id, due, place, record, raw)
   local claim
   if raw then
     claim = before_due .. string.sub(raw, 9, 23)
   else
     claim = before_due .. struct.pack('>I2I6I4I2B', place, due, 1, 0, 0)
   end
-  claim = claim .. by_owner .. string.char(#tenant) .. tenant
+  claim = claim .. by_owner .. (tenant_cap and string.char(#tenant + 1) .. '=' .. tenant or string.char(0))
   enter(working, deadline_of(record), id)
   set(claims, id, claim)
-  taken[#taken + 1], all_records[#all_records + 1], all_claims[#all_claims + 1] = id, record, claim
+  local n = #taken + 1
+  taken[n], all_records[n], all_claims[n] = id, record, claim
   bytes = bytes + #record
 end
 
 -- Bands whose virtual time has moved.
 local served = {}
 
+local function charge(turn, record)
+  if is_limited then
+    local state = states[turn.tenant]
+    touched[turn.tenant] = state
+    if tenant_cap then state.active = state.active + 1 end
+    if tenant_every then state.rated = math.max(state.rated, now) + tenant_every end
+  end
+  virtual_time(turn.band)
+  virtual[turn.band], served[turn.band] = turn.tag, true
+  turn.tag = turn.tag + math.max(cost_of(record), 1) / weight_of(turn)
+end
+
 -- Takes the first job of the tenant whose turn it is. It is charged for what it starts, not for what is set aside.
-local function serve(band, tenant, tag, state)
-  local member, line = next_job(band, tenant)
-  if not member then return leave_turns(band, tag) end
-  line.at = line.at + 1
+local function serve(turn)
+  local tenant, member = turn.tenant, next_job(turn)
+  if not member then return leave_turns(turn) end
+  turn.at = turn.at + 1
   local from = #tenant + 2
-  local due, place = tonumber(string.sub(member, from, from + 12)), tonumber(string.sub(member, from + 14, from + 17))
   local id = string.sub(member, from + 19)
-  local record = redis.call('HGET', jobs, id)
+  local record = record_at(turn, id, from)
   local raw = not all_fresh and redis.call('HGET', claims, id) or nil
-  if raw and #raw < 24 then raw = nil end
-  local suspect = raw and is_suspect(raw)
-  if understood(record) and suspect and suspects_left < 1 then
+  if raw and #raw < 25 then raw = nil end
+  local fits, suspect = understood(record), raw and is_suspect(raw)
+  if fits and suspect and suspects_left < 1 then
     held_back = held_back + 1
     return
   end
-  leave(READY[band], member)
+  leave(READY[turn.band], member)
   drop(spots, id)
-  if not understood(record) then return park(id, due, place, record, raw) end
+  local due, place = tonumber(string.sub(member, from, from + 12)), tonumber(string.sub(member, from + 14, from + 17))
+  if not fits then return park(id, due, place, record, raw) end
   if suspect then suspects_left = suspects_left - 1 end
-  accept(band, tenant, id, due, place, record, raw)
-  state.active, touched[tenant] = state.active + 1, state
-  if tenant_every then state.rated = math.max(state.rated, now) + tenant_every end
-  virtual_time(band)
-  virtual[band], served[band] = tag, true
-  local following = tag + math.max(cost_of(record), 1) / weight_of(state, tenant)
-  if next_job(band, tenant) then move_turn(band, following) else leave_turns(band, following) end
+  accept(tenant, id, due, place, record, raw)
+  charge(turn, record)
+  if not next_job(turn) then return leave_turns(turn) end
+  note(turn)
+  sift_down(turns[turn.band])
 end
 
 local function pick(most)
   while #taken < most and bytes < LARGEST and #parkings < 1000 do
-    local band = first_band(most)
-    if not band then break end
-    local tag, tenant = turns[band][1][1], turns[band][1][2]
-    local state = state_of(tenant)
+    local turn = first_turn(most)
+    if not turn then break end
+    local state = is_limited and states[turn.tenant]
     if tenant_cap and state.active >= tenant_cap then
-      rest(band, tenant, tag, '+inf')
+      rest(turn, '+inf')
     elseif tenant_every and state.rated > now + tenant_burst then
-      rest(band, tenant, tag, string.format('%.0f', math.ceil(state.rated - tenant_burst)))
+      rest(turn, string.format('%.0f', math.ceil(state.rated - tenant_burst)))
     else
-      serve(band, tenant, tag, state)
+      serve(turn)
     end
   end
   for band in pairs(served) do set(meta, 'v' .. band, number_text(virtual[band])) end
-  for _, each in pairs(changed_turns) do
-    if each[3] then enter(TURNS[each[1]], number_text(each[3]), each[2]) else leave(TURNS[each[1]], each[2]) end
+  for _, turn in ipairs(moved) do
+    if turn.left then
+      leave(TURNS[turn.band], turn.tenant)
+    else
+      enter(TURNS[turn.band], number_text(turn.tag), turn.tenant)
+    end
   end
 end
