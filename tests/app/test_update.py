@@ -146,6 +146,11 @@ async def test_concurrent_updates_of_different_fields_both_hold(tocsin_app, job)
     assert (job.tenant, job.timeout, job.criticality, job.args, job.spec.rules.grace) == ("t", 9, 3, ("new",), 1)
 
 
+class Unstorable:
+    def __repr__(self) -> str:
+        return "something"
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -161,7 +166,7 @@ async def test_concurrent_updates_of_different_fields_both_hold(tocsin_app, job)
         ({"misfire": "al"}, "did you mean 'all'"),
         ({"args": ("a", "b", "c")}, "cannot be called"),
         ({"kwargs": {"nope": 1}}, "nope"),
-        ({"args": (object(),)}, "cannot be stored"),
+        ({"args": (Unstorable(),)}, "cannot be stored"),
     ],
     ids=str,
 )
