@@ -14,22 +14,12 @@ from tocsin.model import codec
 from tocsin.model.durations import Duration, Millis, ceil_ms, epoch_ms, millis, seconds
 from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
 from tocsin.model.ids import check_job_id
-from tocsin.model.job import (
-    DEFAULT_KEEP,
-    PLAIN,
-    Header,
-    Once,
-    Policy,
-    Retry,
-    Spec,
-    Stage,
-    Trigger,
-    check_keep,
-    check_timeout,
-)
+from tocsin.model.job import DEFAULT_KEEP, PLAIN, Header, Policy, Retry, Spec, Stage, check_keep, check_timeout
+from tocsin.model.trigger import Every, Once, Trigger, check_trigger
 from tocsin.store import jobs
 from tocsin.store.jobs import Put
-from tocsin.triggers.recurrence import first_due, phase
+from tocsin.triggers.recurrence import counts_from_now, first_due, phase
+from tocsin.triggers.ticks import Known, NextAt, next_at
 
 # Names that handlers may not use for their parameters: the calls would take them for themselves.
 RESERVED = frozenset(
@@ -157,9 +147,9 @@ def one_shot(
     return Put(member, record, due, relative, mode_of(if_exists, ("ignore", "replace", "postpone")))
 
 
-def recurring(planned: Plan, member: str, now: Millis, mode: int) -> Put:
+def recurring(planned: Plan, member: str, now: Millis, mode: int, find: NextAt = next_at) -> Put:
     """A put for `schedule`."""
-    due, relative = first(planned.spec, member, now)
+    due, relative = first(planned.spec, member, now, find)
     if not isinstance(planned.spec.trigger, Once):
         return Put(member, planned.record(keep=0, recurring=True), due, relative, mode)
     if mode == jobs.UPDATE and due <= now:
@@ -168,14 +158,14 @@ def recurring(planned: Plan, member: str, now: Millis, mode: int) -> Put:
     return Put(member, planned.record(keep=check_keep(DEFAULT_KEEP), recurring=False), due, relative, mode)
 
 
-def first(spec: Spec, member: str, now: Millis) -> tuple[Millis, bool]:
+def first(spec: Spec, member: str, now: Millis, find: NextAt = next_at) -> tuple[Millis, bool]:
     """When a schedule is due first, counted by the server from its now unless a moment is given: (due, relative)."""
     trigger, rules = spec.trigger, spec.rules
     assert trigger is not None
-    due = first_due(trigger, rules, member, now)
-    if isinstance(trigger, Once) or rules.starts is not None:
-        return max(due, 0), False
-    return ceil_ms(trigger.interval) + phase(member, rules.jitter), True
+    due = first_due(trigger, rules, member, now, find)
+    if isinstance(trigger, Every) and counts_from_now(trigger) and rules.starts is None:
+        return ceil_ms(trigger.interval) + phase(member, rules.jitter), True
+    return max(due, 0), False
 
 
 class Rows:
@@ -188,6 +178,7 @@ class Rows:
         empty = Bound(handler=self.handler, args=(), kwargs={}) if isinstance(self.handler, Handler) else what
         self._plan = plan(empty, (), {}, **shared)
         self._fits: set[Any] = set()
+        self._known = Known()
 
     def one_shots(
         self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, remembered: bool
@@ -212,7 +203,7 @@ class Rows:
         except (TypeError, ValueError):
             raise InvalidArgument(f"a row of schedule_many is (id, trigger, args), not {row!r:.100}") from None
         planned = replace(self._plan, spec=self.spec(args, check_trigger(trigger)))
-        return recurring(planned, check_job_id(member), now, mode)
+        return recurring(planned, check_job_id(member), now, mode, self._known.next_at)
 
     def _arguments(self, row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if isinstance(row, Mapping):
@@ -290,12 +281,6 @@ def mode_of(if_exists: str, allowed: tuple[str, ...]) -> int:
     if if_exists not in allowed:
         raise InvalidArgument(f"there is no if_exists={if_exists!r} here; {nearest(str(if_exists), allowed)}")
     return _IF_EXISTS[if_exists]
-
-
-def check_trigger(trigger: Any) -> Trigger:
-    if not isinstance(trigger, Trigger):
-        raise InvalidTrigger(f"a trigger is Every(...) or Once(...), not {trigger!r}")
-    return trigger
 
 
 def check_retry(retry: Any) -> Retry:
