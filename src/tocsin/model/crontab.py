@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from functools import lru_cache
 
@@ -20,6 +21,8 @@ ALIASES = {
     "@annually": "0 0 1 1 *",
 }
 _LONGEST = 500
+# A range of one with steps is that one: cronsim takes 2-2/10 for 2/10.
+_ONE_STEPPED = re.compile(r"\b(\w+)-\1/0*[1-9][0-9]*(?![^\s,])", re.ASCII | re.IGNORECASE)
 # Whatever fires at all does so within the 28 years after which the calendar repeats; cronsim looks 50 years ahead.
 _EPOCH = datetime(2000, 1, 1)
 _FIELDS = {
@@ -48,7 +51,7 @@ def parse(expression: str) -> Crontab:
     """Raises InvalidTrigger."""
     if len(expression) > _LONGEST:
         raise InvalidTrigger(f"a cron expression has at most {_LONGEST} characters, not {len(expression)}")
-    text = _without_alias(expression)
+    text = _ONE_STEPPED.sub(r"\1", _without_alias(expression))
     fields = text.split()
     if len(fields) not in (5, 6):
         raise InvalidTrigger(
