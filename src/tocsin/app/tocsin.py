@@ -127,11 +127,13 @@ class Tocsin(Opening):
         where = await self._queue_for(planned.handler, queue, priority)
         member = planned.handler.name if id is None else check_job_id(id)
         mode = options.mode_of(if_exists, ("update", "ignore", "replace"))
+        options.check_tries(planned.spec, member, self.config.schedules.retry_exceeds_interval)
         return await self._put(where, options.recurring(planned, member, self._now(), mode))
 
     async def schedule_many(self, what: Handler | Bound, rows: Iterable[Any] | AsyncIterable[Any], **given: Any) -> int:
         """Recurring jobs in bulk: rows are (id, trigger, args), options as for `schedule`. How many were new."""
-        make, handler, queue, priority = options.schedules(what, given)
+        exceeding = self.config.schedules.retry_exceeds_interval
+        make, handler, queue, priority = options.schedules(what, given, exceeding)
         where = await self._queue_for(handler, queue, priority)
         return await Bulk(self._jobs, where, self._ringer.ring).put_all(rows, lambda row: make(row, self._now()))
 
@@ -168,6 +170,8 @@ class Tocsin(Opening):
                 return False
             where, job = found
             header, spec, due, relative = changed(job, changes, self._registry, self._now())
+            if changes.keys() & {"trigger", "retry"}:
+                options.check_tries(spec, id, self.config.schedules.retry_exceeds_interval)
             put = Put(id, record_of(header, spec), due, relative, EDIT, job.version)
             code, head = await self._jobs.put(where, put)
             if head >= 0:

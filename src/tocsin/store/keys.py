@@ -22,6 +22,7 @@ queues    HASH    queue -> order, partitions
 workers   HASH    worker -> what it says of itself
 beats     HASH    worker -> counter
 buried    ZSET    worker -> since ms
+zones     STRING  the version of the zone database by which jobs are planned
 bell:Q    LIST    partitions of queue Q with work
 mail:W    LIST    messages for worker W
 
@@ -41,7 +42,7 @@ PARTITION_KEYS = (
     "meta", "jobs", "waiting", "working", "claims", "sessions", "paused", "parked", "dead", "errors", "done",
     "results", "events",
 )  # fmt: skip
-FLEET_KEYS = ("queues", "workers", "beats", "buried")
+FLEET_KEYS = ("queues", "workers", "beats", "buried", "zones")
 LEADER_KEY = "cleanup-leader"
 
 # The stages that are kept as sorted sets, in the order in which a reader meets them.

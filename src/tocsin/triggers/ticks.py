@@ -125,7 +125,7 @@ def _has(calendar: Holidays | Dates, day: date) -> bool:
 
 @lru_cache(maxsize=4096)
 def shortest_distance(trigger: Trigger) -> Millis | None:
-    """Between two ticks, as far as a few hundred of them show; None when there are no two."""
+    """Between two ticks, as far as a few hundred of them or a year show; None when there are no two."""
     if isinstance(trigger, Every):
         return ceil_ms(trigger.interval)
     at = next_at(trigger, _SAMPLED_FROM)
@@ -136,11 +136,14 @@ def shortest_distance(trigger: Trigger) -> Millis | None:
             break
         shortest = following - at if shortest is None else min(shortest, following - at)
         at = following
+        if at > _SAMPLED_UNTIL:
+            break
     return shortest
 
 
 _SAMPLED = 300
 _SAMPLED_FROM = int(datetime(2028, 1, 1, tzinfo=UTC).timestamp()) * 1000
+_SAMPLED_UNTIL = _SAMPLED_FROM + 400 * DAY * 1000
 
 NextAt = Callable[[Trigger, Millis], Millis | None]
 
