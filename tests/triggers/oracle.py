@@ -42,13 +42,11 @@ def whole_year(zone: str) -> list[Span]:
 @cache
 def around_changes(zone: str) -> list[Span]:
     """Three days either side of each change in all the years."""
-    info, spans = ZoneInfo(zone), []
+    info = ZoneInfo(zone)
     hours = range(minute_of(YEARS[0]) // 60, minute_of(YEARS[-1] + 1) // 60)
     offsets = [datetime.fromtimestamp(hour * 3600, info).utcoffset() for hour in hours]
-    for i in range(1, len(offsets)):
-        if offsets[i] != offsets[i - 1]:
-            spans.append(_walked(zone, (hours[i] - AROUND_H) * 60, (hours[i] + AROUND_H) * 60))
-    return spans
+    changed = [hours[i] for i in range(1, len(offsets)) if offsets[i] != offsets[i - 1]]
+    return [_walked(zone, (hour - AROUND_H) * 60, (hour + AROUND_H) * 60) for hour in changed]
 
 
 class Span(NamedTuple):

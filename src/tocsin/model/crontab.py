@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from bisect import bisect_left
+from datetime import date, datetime, timedelta
 from functools import lru_cache
 
 from cronsim import CronSim, CronSimError
@@ -21,6 +22,9 @@ ALIASES = {
     "@annually": "0 0 1 1 *",
 }
 _LONGEST = 500
+_DAY = 86_400
+_BEGIN = date(1970, 1, 1)
+_YEARS = 50
 # A range of one with steps is that one: cronsim takes 2-2/10 for 2/10.
 _ONE_STEPPED = re.compile(r"\b(\w+)-\1/0*[1-9][0-9]*(?![^\s,])", re.ASCII | re.IGNORECASE)
 # Whatever fires at all does so within the 28 years after which the calendar repeats; cronsim looks 50 years ahead.
@@ -39,7 +43,7 @@ _FIELDS = {
 
 
 class Crontab(Struct, frozen=True):
-    """What an expression says. `sim` is a pattern to copy: it walks in local time and knows no zones."""
+    """What an expression says. `sim` has read its fields and knows whether a day fits."""
 
     sim: CronSim
     # At times of day that are written down, without seconds: what Debian's cron treats apart when the clock changes.
@@ -67,6 +71,61 @@ def parse(expression: str) -> Crontab:
         raise InvalidTrigger(f"{expression!r} never fires: no date fits its day, month and day of the week") from None
     minute, hour = fields[-5], fields[-4]
     return Crontab(sim, len(fields) == 5 and not minute.startswith("*") and not hour.startswith("*"))
+
+
+class Walk:
+    """From one local time that fits to the next, in seconds since a local 1970; zones are not known here."""
+
+    def __init__(self, sim: CronSim) -> None:
+        self._sim = sim
+        self._hours, self._minutes, self._seconds = sorted(sim.hours), sorted(sim.minutes), sorted(sim.seconds)
+        self._first = (self._hours[0] * 60 + self._minutes[0]) * 60 + self._seconds[0]
+        # The last answer, and from when on it is the answer: many ask for one time, and a rare one is far to walk.
+        self._last = (0, 0)
+
+    def after(self, local: int) -> int | None:
+        since, found = self._last
+        if since <= local < found:
+            return found
+        day, second = divmod(local + 1, _DAY)
+        today = _BEGIN + timedelta(days=day)
+        time = self._time_from(second) if today.month in self._sim.months and self._sim.match_day(today) else None
+        if time is None:
+            following = self._day_from(today + timedelta(days=1))
+            if following is None:
+                return None
+            day, time = (following - _BEGIN).days, self._first
+        found = day * _DAY + time
+        self._last = (local, found)
+        return found
+
+    def _time_from(self, second: int) -> int | None:
+        """The first time of day that fits and is not before a second of it."""
+        minute, second = divmod(second, 60)
+        hour, minute = divmod(minute, 60)
+        if hour in self._sim.hours:
+            if minute in self._sim.minutes:
+                at = bisect_left(self._seconds, second)
+                if at < len(self._seconds):
+                    return (hour * 60 + minute) * 60 + self._seconds[at]
+            at = bisect_left(self._minutes, minute + 1)
+            if at < len(self._minutes):
+                return (hour * 60 + self._minutes[at]) * 60 + self._seconds[0]
+        at = bisect_left(self._hours, hour + 1)
+        if at < len(self._hours):
+            return (self._hours[at] * 60 + self._minutes[0]) * 60 + self._seconds[0]
+        return None
+
+    def _day_from(self, day: date) -> date | None:
+        last = day.year + _YEARS
+        while day.year <= last:
+            if day.month not in self._sim.months:
+                day = (day.replace(day=1) + timedelta(days=32)).replace(day=1)
+            elif self._sim.match_day(day):
+                return day
+            else:
+                day += timedelta(days=1)
+        return None
 
 
 def _without_alias(expression: str) -> str:

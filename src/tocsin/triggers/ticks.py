@@ -6,8 +6,6 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 
-from cronsim import CronSim
-
 from tocsin.model import crontab, holidays, rrules
 from tocsin.model.durations import Millis, ceil_ms, epoch_ms
 from tocsin.model.trigger import AnyOf, Cron, Dates, Every, Except, Holidays, Once, Rrule, Trigger, zone_of
@@ -64,27 +62,7 @@ def next_after(trigger: Cron | Rrule, after: int) -> int | None:
 @lru_cache(maxsize=4096)
 def _cron(expression: str) -> tuple[Find, bool]:
     parsed = crontab.parse(expression)
-    pattern = vars(parsed.sim)
-    # The last answer, and from when on it is the answer: many ask for one tick, and a rare one is far to walk.
-    last = (0, 0)
-
-    def find(local: int) -> int | None:
-        nonlocal last
-        since, found = last
-        if since <= local < found:
-            return found
-        # Each walks on one of its own: threads may ask at the same time.
-        sim = CronSim.__new__(CronSim)
-        vars(sim).update(pattern)
-        try:
-            sim.dt = _EPOCH + timedelta(seconds=local)
-            found = (next(sim) - _EPOCH) // _SECOND
-        except (StopIteration, OverflowError, ValueError):
-            return None
-        last = (local, found)
-        return found
-
-    return find, parsed.fixed
+    return crontab.Walk(parsed.sim).after, parsed.fixed
 
 
 def _rrule(trigger: Rrule) -> Find:
