@@ -9,8 +9,9 @@ import pytest
 
 from servers import Server, available
 from tocsin.model import codec
-from tocsin.model.job import Every, Header, Retry, Spec
+from tocsin.model.job import Header, Retry, Spec
 from tocsin.model.queue import Queue
+from tocsin.model.trigger import Every
 from tocsin.store.jobs import Jobs, Put, record_of
 from tocsin.store.runs import Runs
 from tocsin.store.store import OpenQueue, Store

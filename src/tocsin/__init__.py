@@ -17,16 +17,21 @@ from tocsin.model.errors import (
     TocsinError,
     UnknownJob,
 )
-from tocsin.model.job import Every, Job, Once, Retry, Stage
+from tocsin.model.job import Job, Retry, Stage
 from tocsin.model.run import Run
+from tocsin.model.trigger import Cron, Dates, Every, Holidays, Once, Rrule
 from tocsin.resilience.failure import FailureClass
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Tocsin",
+    "Cron",
     "Every",
     "Once",
+    "Rrule",
+    "Holidays",
+    "Dates",
     "Retry",
     "Run",
     "Job",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from tocsin import InvalidConfig, Tocsin
+from tocsin import Every, InvalidConfig, InvalidTrigger, Retry, Tocsin
 from tocsin.app.opening import store_of
+from tocsin.app.options import check_tries
 from tocsin.config import Config, load_config
 from tocsin.config.settings import SETTINGS
 from tocsin.engine.pool import Pool
+from tocsin.model.job import Spec
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.resilience import backoff
 from tocsin.resilience.breaker import redis_breaker_settings
@@ -76,6 +78,7 @@ CHANGED = {
     "redis.connection.pool.min-idle": 1,
     "redis.connection.timeout": 500,
     "redis.connection.connect-timeout": 500,
+    "schedules.retry-exceeds-interval": "error",
 }
 
 
@@ -151,6 +154,7 @@ def observed(config: Config) -> dict[str, object]:
         "redis.connection.pool.min-idle": store.connections.min_idle,
         "redis.connection.timeout": store.connections.timeout_s,
         "redis.connection.connect-timeout": store.connections.connect_timeout_s,
+        "schedules.retry-exceeds-interval": _refuses_long_retries(config),
     }
     if zombies is not None:
         group = f"{S}.zombie-cleanup"
@@ -176,6 +180,15 @@ def observed(config: Config) -> dict[str, object]:
             f"{group}.executor-shutdown-force-await-ms": cleanup.ending.force_s,
         }
     return found
+
+
+def _refuses_long_retries(config: Config) -> bool:
+    spec = Spec("handler", trigger=Every("1s"), retry=Retry(3, "200ms", "500ms"))
+    try:
+        check_tries(spec, "job", config.schedules.retry_exceeds_interval)
+    except InvalidTrigger:
+        return True
+    return False
 
 
 def _trusts(clock) -> float:

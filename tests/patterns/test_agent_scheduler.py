@@ -589,7 +589,11 @@ def test_an_agent_that_cannot_be_is_refused(given):
         Agent(**{"type": "caching", "provider": "aws", "interval": "30s", **given})
 
 
-@pytest.mark.parametrize("execution", [None, 7, object(), lambda: None, lambda agent, more: None], ids=["none", "number", "object", "of nothing", "of two"])
+@pytest.mark.parametrize(
+    "execution",
+    [None, 7, object(), lambda: None, lambda agent, more: None],
+    ids=["none", "number", "object", "of nothing", "of two"],
+)
 async def test_an_execution_that_cannot_be_called_with_an_agent_is_refused(scheduler, execution):
     with pytest.raises(InvalidArgument):
         scheduler.schedule(agent(), execution)

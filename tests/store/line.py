@@ -10,8 +10,9 @@ import msgspec
 
 from tocsin.model import codec
 from tocsin.model.errors import StoreError
-from tocsin.model.job import Every, Header, Job, Spec
+from tocsin.model.job import Header, Job, Spec
 from tocsin.model.run import Claim
+from tocsin.model.trigger import Every
 from tocsin.store.jobs import EDIT, IGNORE, Entry, Jobs, Put, read_entry, record_of
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.runs import (

@@ -14,7 +14,8 @@ from msgspec.structs import asdict, replace
 
 from tocsin.model import codec
 from tocsin.model.errors import InvalidArgument, RecordUnreadable
-from tocsin.model.job import Every, Failure, Header, Once, Policy, Retry, Spec
+from tocsin.model.job import Failure, Header, Policy, Retry, Spec
+from tocsin.model.trigger import Every, Once
 from tocsin.store.jobs import EDIT, UPDATE, Put, record_of
 from tocsin.store.runs import FAILED, Runs
 

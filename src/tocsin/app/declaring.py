@@ -9,8 +9,9 @@ from tocsin.app.registry import Agent, Registry
 from tocsin.engine.catalog import Handler
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument
-from tocsin.model.job import Every, Retry
+from tocsin.model.job import Retry
 from tocsin.model.queue import AGENTS_QUEUE, Queue
+from tocsin.model.trigger import Every
 from tocsin.resilience.classify import ClassifyFunction
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -19,20 +20,22 @@ from tocsin.model.job import (
     NORMAL,
     PLAIN,
     Header,
-    Once,
     Policy,
     Retry,
     Spec,
     Stage,
-    Trigger,
     check_keep,
     check_priority,
     check_timeout,
 )
 from tocsin.model.queue import Queue
+from tocsin.model.trigger import Every, Once, Trigger, check_trigger
 from tocsin.store import jobs
 from tocsin.store.jobs import Put
-from tocsin.triggers.recurrence import first_due, phase
+from tocsin.triggers.recurrence import counts_from_now, first_due, phase
+from tocsin.triggers.ticks import Known, NextAt, next_at, shortest_distance
+
+log = structlog.get_logger("tocsin.schedules")
 
 # Names that handlers may not use for their parameters: the calls would take them for themselves.
 RESERVED = frozenset(
@@ -164,9 +167,9 @@ def one_shot(
     return Put(member, record, due, relative, mode_of(if_exists, ("ignore", "replace", "postpone")))
 
 
-def recurring(planned: Plan, member: str, now: Millis, mode: int) -> Put:
+def recurring(planned: Plan, member: str, now: Millis, mode: int, find: NextAt = next_at) -> Put:
     """A put for `schedule`."""
-    due, relative = first(planned.spec, member, now)
+    due, relative = first(planned.spec, member, now, find)
     if not isinstance(planned.spec.trigger, Once):
         return Put(member, planned.record(keep=0, recurring=True), due, relative, mode)
     if mode == jobs.UPDATE and due <= now:
@@ -175,26 +178,42 @@ def recurring(planned: Plan, member: str, now: Millis, mode: int) -> Put:
     return Put(member, planned.record(keep=check_keep(DEFAULT_KEEP), recurring=False), due, relative, mode)
 
 
-def first(spec: Spec, member: str, now: Millis) -> tuple[Millis, bool]:
+def first(spec: Spec, member: str, now: Millis, find: NextAt = next_at) -> tuple[Millis, bool]:
     """When a schedule is due first, counted by the server from its now unless a moment is given: (due, relative)."""
     trigger, rules = spec.trigger, spec.rules
     assert trigger is not None
-    due = first_due(trigger, rules, member, now)
-    if isinstance(trigger, Once) or rules.starts is not None:
-        return max(due, 0), False
-    return ceil_ms(trigger.interval) + phase(member, rules.jitter), True
+    due = first_due(trigger, rules, member, now, find)
+    if isinstance(trigger, Every) and counts_from_now(trigger) and rules.starts is None:
+        return ceil_ms(trigger.interval) + phase(member, rules.jitter), True
+    return max(due, 0), False
+
+
+def check_tries(spec: Spec, member: str, exceeding: str) -> None:
+    """Say, or with "error" refuse, that a run may still be retried when the next one is due."""
+    if spec.retry is None or spec.trigger is None:
+        return
+    distance, worst = shortest_distance(spec.trigger), ceil_ms(spec.retry.worst_case())
+    if distance is None or worst <= distance:
+        return
+    what = f"the retries of job {member!r} take up to {worst} ms, and its runs can be {distance} ms apart"
+    if exceeding == "error":
+        raise InvalidTrigger(f"{what}: try less often, or run it less often")
+    log.warning("retries may outlast the time to the next run", job=member, retries_ms=worst, apart_ms=distance)
 
 
 class Rows:
     """Rows of bulk calls: what they share is checked and encoded once."""
 
-    def __init__(self, what: Handler | Bound, **shared: Any) -> None:
+    def __init__(self, what: Handler | Bound, exceeding: str = "warn", **shared: Any) -> None:
         if isinstance(what, Bound) and (what.args or what.kwargs):
             raise InvalidArgument("the rows are the arguments here: pass the job itself, not what bind() made of it")
         self.handler = what.handler if isinstance(what, Bound) else what
         empty = Bound(handler=self.handler, args=(), kwargs={}) if isinstance(self.handler, Handler) else what
         self._plan = plan(empty, (), {}, **shared)
         self._fits: set[Any] = set()
+        self._known = Known()
+        self._exceeding = exceeding
+        self._checked: set[Trigger] = set()
 
     def one_shots(
         self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, remembered: bool
@@ -219,7 +238,11 @@ class Rows:
         except (TypeError, ValueError):
             raise InvalidArgument(f"a row of schedule_many is (id, trigger, args), not {row!r:.100}") from None
         planned = replace(self._plan, spec=self.spec(args, check_trigger(trigger)))
-        return recurring(planned, check_job_id(member), now, mode)
+        if self._plan.spec.retry is not None and trigger not in self._checked:
+            # Once for all rows that have it in common.
+            check_tries(planned.spec, str(member), self._exceeding)
+            self._checked.add(trigger)
+        return recurring(planned, check_job_id(member), now, mode, self._known.next_at)
 
     def _arguments(self, row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if isinstance(row, Mapping):
@@ -236,7 +259,7 @@ class Rows:
 
 
 def schedules(
-    what: Handler | Bound, given: dict[str, Any]
+    what: Handler | Bound, given: dict[str, Any], exceeding: str
 ) -> tuple[Callable[[Any, Millis], Put], Handler, str | None, str | None]:
     """For `schedule_many`: how to make a put of a row; then the handler, and the queue and priority asked for."""
     rules = ("overlap", "misfire", "grace", "catch_up", "criticality", "jitter", "starts", "ends")
@@ -246,7 +269,7 @@ def schedules(
             raise InvalidArgument(f"schedule_many has no option {name!r}; {nearest(name, known)}")
     mode = mode_of(given.get("if_exists", "update"), ("update", "ignore", "replace"))
     wanted = policy(**{name: given[name] for name in rules if name in given})
-    rows = Rows(what, policy=wanted, **{name: given[name] for name in shared if name in given})
+    rows = Rows(what, exceeding, policy=wanted, **{name: given[name] for name in shared if name in given})
     return (lambda row, now: rows.schedule(row, mode, now)), rows.handler, given.get("queue"), given.get("priority")
 
 
@@ -297,12 +320,6 @@ def mode_of(if_exists: str, allowed: tuple[str, ...]) -> int:
     if if_exists not in allowed:
         raise InvalidArgument(f"there is no if_exists={if_exists!r} here; {nearest(str(if_exists), allowed)}")
     return _IF_EXISTS[if_exists]
-
-
-def check_trigger(trigger: Any) -> Trigger:
-    if not isinstance(trigger, Trigger):
-        raise InvalidTrigger(f"a trigger is Every(...) or Once(...), not {trigger!r}")
-    return trigger
 
 
 def check_retry(retry: Any) -> Retry:

@@ -13,8 +13,9 @@ from tocsin.engine.catalog import Catalog, Handler, name_of
 from tocsin.model.durations import Duration
 from tocsin.model.errors import InvalidArgument, nearest
 from tocsin.model.ids import check_queue_name
-from tocsin.model.job import DEFAULT_TIMEOUT, Every, Retry, check_timeout
+from tocsin.model.job import DEFAULT_TIMEOUT, Retry, check_timeout
 from tocsin.model.queue import AGENTS_QUEUE, DEFAULT_QUEUE, Queue, declared
+from tocsin.model.trigger import Every
 from tocsin.resilience.classify import Classifier
 
 

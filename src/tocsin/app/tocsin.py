@@ -19,14 +19,16 @@ from tocsin.engine.catalog import Bound, Handler
 from tocsin.model.durations import Duration, Millis, epoch_ms, moment
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.model.ids import check_job_id, extra_member, new_id, parse_run_id
-from tocsin.model.job import Job, Retry, Stage, Trigger
+from tocsin.model.job import Job, Retry, Stage
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Claim, Run
+from tocsin.model.trigger import Trigger, check_trigger, zone_of
+from tocsin.model.zones import find_zone
 from tocsin.store.events import PastRun
 from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, Put, record_of
 from tocsin.store.queues import open_queue
 from tocsin.store.store import OpenQueue
-from tocsin.triggers.recurrence import next_from, occurrences, upcoming
+from tocsin.triggers.recurrence import next_from, occurrences, phase, upcoming
 from tocsin.upkeep.ownership import Ownership
 from tocsin.upkeep.reconcile import Reconciler, Rules
 from tocsin.worker import GRACE_S, Settings, Worker
@@ -125,17 +127,19 @@ class Tocsin(QueueCalls):
             jitter=jitter, starts=starts, ends=ends,
         )  # fmt: skip
         planned = options.plan(
-            what, args, kwargs, trigger=options.check_trigger(trigger), retry=retry, timeout=timeout,
+            what, args, kwargs, trigger=check_trigger(trigger), retry=retry, timeout=timeout,
             tenant=tenant, priority=priority, policy=rules,
         )  # fmt: skip
         where = await self._queue_for(planned.handler, queue, priority)
         member = planned.handler.name if id is None else check_job_id(id)
         mode = options.mode_of(if_exists, ("update", "ignore", "replace"))
+        options.check_tries(planned.spec, member, self.config.schedules.retry_exceeds_interval)
         return await self._put(where, options.recurring(planned, member, self._now(), mode))
 
     async def schedule_many(self, what: Handler | Bound, rows: Iterable[Any] | AsyncIterable[Any], **given: Any) -> int:
         """Recurring jobs in bulk: rows are (id, trigger, args), options as for `schedule`. How many were new."""
-        make, handler, queue, priority = options.schedules(what, given)
+        exceeding = self.config.schedules.retry_exceeds_interval
+        make, handler, queue, priority = options.schedules(what, given, exceeding)
         where = await self._queue_for(handler, queue, priority)
         return await Bulk(self._jobs, where, self._ringer.ring).put_all(rows, lambda row: make(row, self._now()))
 
@@ -173,6 +177,8 @@ class Tocsin(QueueCalls):
             where, job = found
             options.check_order(where.queue, changes.get("priority"))
             header, spec, due, relative = changed(job, changes, self._registry, self._now())
+            if changes.keys() & {"trigger", "retry"}:
+                options.check_tries(spec, id, self.config.schedules.retry_exceeds_interval)
             put = Put(id, record_of(header, spec), due, relative, EDIT, job.version)
             code, head = await self._jobs.put(where, put)
             if head >= 0:
@@ -198,7 +204,7 @@ class Tocsin(QueueCalls):
             where, job = found
             due: Millis | None = 0
             if job.recurring and not replay and job.stage is Stage.PAUSED:
-                due = next_from(job.spec, job.due_ms, self._now())
+                due = next_from(job.spec, job.due_ms, self._now(), _shift(job))
             if due is None:
                 # Its end passed while it was paused: there is nothing left of it to resume.
                 return await self._jobs.delete(where, id, only="paused")
@@ -236,7 +242,8 @@ class Tocsin(QueueCalls):
         if own is not None and job.spec.rules.misfire == "all":
             last = min(last, own)
         # What the job will run itself is not missed: it would run twice, under one run id.
-        dues = [due for due in occurrences(job.spec, job.due_ms, first, last, most + 2) if due != own]
+        found = occurrences(job.spec, job.due_ms, first, last, most + 2, _shift(job))
+        dues = [due for due in found if due != own]
         if limit is None and len(dues) > most:
             raise InvalidArgument(f"these are more than {most} runs: give a shorter span, or a limit")
         del dues[most:]
@@ -299,8 +306,10 @@ class Tocsin(QueueCalls):
         return self._lookup.runs(id, queue)
 
     async def next_runs(self, id: str, n: int = 5, *, queue: str | None = None) -> list[datetime]:
+        """When it is due next, in the zone of its trigger."""
         _, job = await self._lookup.must_find(id, queue)
-        return [moment(due) for due in upcoming(job.spec, job.due_ms, n)]
+        zone = find_zone(zone_of(job.trigger))
+        return [moment(due).astimezone(zone) for due in upcoming(job.spec, job.due_ms, n, _shift(job))]
 
     # Dead and parked
 
@@ -369,6 +378,10 @@ def _next_id(names: Any) -> str:
         return check_job_id(next(names))
     except StopIteration:
         raise InvalidArgument("there are fewer ids than rows") from None
+
+
+def _shift(job: Job) -> Millis:
+    return phase(job.id, job.spec.rules.jitter)
 
 
 def _not_running(run: Run, seconds: float) -> Any:

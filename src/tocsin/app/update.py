@@ -11,7 +11,8 @@ from tocsin.app.registry import Registry
 from tocsin.model.codec import trigger_digest
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
-from tocsin.model.job import PLAIN, Every, Header, Job, Policy, Spec, check_keep, check_priority, check_timeout
+from tocsin.model.job import PLAIN, Header, Job, Policy, Spec, check_keep, check_priority, check_timeout
+from tocsin.model.trigger import Once, check_trigger
 
 _SPEC = ("trigger", "args", "kwargs", "retry")
 _HEADER = ("timeout", "tenant", "keep", "cost", "priority")
@@ -42,9 +43,9 @@ def _spec(job: Job, changes: dict[str, Any], registry: Registry) -> Spec:
     handler = registry.catalog.get(spec.name)
     if handler is not None and ("args" in changes or "kwargs" in changes):
         handler.check(args, kwargs)
-    trigger = options.check_trigger(changes["trigger"]) if "trigger" in changes else spec.trigger
-    if job.recurring and not isinstance(trigger, Every):
-        raise InvalidTrigger(f"job {job.id!r} is recurring: its trigger can be Every(...)")
+    trigger = check_trigger(changes["trigger"]) if "trigger" in changes else spec.trigger
+    if job.recurring and isinstance(trigger, Once):
+        raise InvalidTrigger(f"job {job.id!r} is recurring: remove it and schedule another for Once(...)")
     retry = changes.get("retry", spec.retry)
     rules = _rules(spec.rules, changes)
     return Spec(

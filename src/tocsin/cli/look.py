@@ -15,7 +15,8 @@ from tocsin.cli.show import Listing, cell, distance, iso, local, plain, print_js
 from tocsin.inspector import Inspector, JobView, QueueView, WorkerView
 from tocsin.model.durations import Millis
 from tocsin.model.errors import nearest
-from tocsin.model.job import Every, Job, Stage
+from tocsin.model.job import Job, Stage
+from tocsin.model.trigger import Every, phrase
 from tocsin.store.keys import STAGE_KEYS
 
 queues = App(name="queues", help="Look at queues.")
@@ -144,7 +145,7 @@ def _without_empty(columns: list[str], rows: list[list[Any]]) -> tuple[list[str]
 
 def every(job: Job) -> str | None:
     if not isinstance(job.trigger, Every):
-        return None
+        return phrase(job.trigger) if job.recurring else None
     interval = job.trigger.interval
     return span(interval) if interval >= 60 else f"{interval:g}s"
 
@@ -165,6 +166,7 @@ def as_dict(job: Job) -> dict[str, Any]:
         "tenant": job.tenant,
         "recurring": job.recurring,
         "every": job.trigger.interval if isinstance(job.trigger, Every) else None,
+        "trigger": phrase(job.trigger) or None,
         "timeout": job.timeout,
         "retry": None if retry is None else {name: getattr(retry, name) for name in retry.__struct_fields__},
         "criticality": job.criticality,

@@ -17,6 +17,7 @@ from tocsin.cli.dead import dead
 from tocsin.cli.demo import demo
 from tocsin.cli.doctor import doctor
 from tocsin.cli.look import jobs, list_workers, queues
+from tocsin.cli.next import next_ticks
 from tocsin.cli.options import Options, WrongUsage
 from tocsin.cli.show import say, silence_stdout
 from tocsin.cli.work import worker
@@ -33,6 +34,7 @@ app.command(queues)
 app.command(jobs)
 app.command(list_workers, name="workers")
 app.command(dead)
+app.command(next_ticks, name="next")
 app.command(doctor)
 app.command(config_commands)
 app.command(bench)

@@ -24,8 +24,8 @@ from tocsin.engine.unit import Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.durations import moment
-from tocsin.model.job import Every
 from tocsin.model.queue import Queue
+from tocsin.model.trigger import Every
 from tocsin.store.runs import SUCCEEDED, Claimed, Runs, Wish, finish_item
 from tocsin.store.scripts import script
 from tocsin.store.store import Store

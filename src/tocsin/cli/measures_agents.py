@@ -13,8 +13,8 @@ from tocsin.app import Tocsin
 from tocsin.cli.measures import Measure, commands_sent
 from tocsin.config import Config
 from tocsin.engine.catalog import Handler
-from tocsin.model.job import Every
 from tocsin.model.queue import AGENTS_QUEUE
+from tocsin.model.trigger import Every
 from tocsin.worker import Worker
 from tocsin.worker.settings import settings_of
 

@@ -15,7 +15,7 @@ from tocsin.config.origins import DEFAULT, Origin, Problem
 from tocsin.config.schema import Config
 from tocsin.config.settings import (
     GROUPS,
-    PREFIX,
+    PREFIXES,
     SETTINGS,
     VARIABLES,
     Setting,
@@ -97,7 +97,7 @@ class _Gathering:
                 self._put(SETTINGS[key], given, Origin(file=path, line=given.line))
 
     def add_environment(self, env: Mapping[str, str]) -> None:
-        for name in sorted(name for name in env if name.startswith(PREFIX)):
+        for name in sorted(name for name in env if name.startswith(PREFIXES)):
             origin = Origin(variable=name)
             key = VARIABLES.get(name)
             if key is None:

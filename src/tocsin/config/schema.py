@@ -170,5 +170,11 @@ class Redis(Group, frozen=True):
     connection: Connection = Connection()
 
 
+class Schedules(Group, frozen=True):
+    # What is said of retries that may still go on when the next run is due.
+    retry_exceeds_interval: Literal["warn", "error"] = "warn"
+
+
 class Config(Group, frozen=True):
     redis: Redis = Redis()
+    schedules: Schedules = Schedules()

@@ -10,7 +10,6 @@ from msgspec import Meta, Struct, structs
 
 from tocsin.config.schema import Config, Group
 
-PREFIX = "TOCSIN_REDIS__"
 _SHOWN = 100
 
 
@@ -56,6 +55,8 @@ _ALL = list(_walk(Config, ""))
 SETTINGS = {setting.key: setting for setting in _ALL if isinstance(setting, Setting)}
 # The root is the group "".
 GROUPS = {"", *(key for key in _ALL if isinstance(key, str))}
+# What begins so is meant for us; other variables of that name have other uses.
+PREFIXES = tuple(f"{variable(key)}__" for key in GROUPS if key and "." not in key)
 VARIABLES = {variable(key): key for key in (*SETTINGS, *GROUPS) if key}
 
 

@@ -10,7 +10,7 @@ from tocsin.model.run import MAX_RECOVERIES, Claim
 from tocsin.resilience.backoff import BackoffSettings, delay_ms
 from tocsin.resilience.failure import FailureClass
 from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
-from tocsin.triggers.recurrence import is_misfire, next_due, next_from
+from tocsin.triggers.recurrence import is_misfire, next_due, next_from, phase
 
 
 class Finish(Struct, frozen=True):
@@ -52,7 +52,7 @@ def before(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> tuple[Deci
         if recurring:
             return _ended(claim, spec, recurring, now, FAILED), why
         return BURY, why
-    if recurring and is_misfire(spec, claim.due, now):
+    if recurring and is_misfire(spec, claim.due, now, _shift(claim, spec)):
         return _ended(claim, spec, recurring, now, SKIPPED), "too late"
     return None
 
@@ -80,7 +80,7 @@ def after_failure(
         wait = delay_ms(backoff, kind, setback.streak, 0, setback.chance)
         if may_retry and kind is not FailureClass.PERMANENT_FORBIDDEN:
             return RetryIn(wait)
-        return Finish(next_from(spec, claim.due, now + wait) or 0, FAILED) if recurring else BURY
+        return Finish(next_from(spec, claim.due, now + wait, _shift(claim, spec)) or 0, FAILED) if recurring else BURY
     if retry is not None and may_retry:
         return RetryIn(ceil_ms(retry.delay(claim.attempt - 1, setback.chance)))
     if not recurring:
@@ -99,5 +99,10 @@ def after_cancel(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> Deci
 
 
 def _ended(claim: Claim, spec: Spec, recurring: bool, now: Millis, outcome: int) -> Finish:
-    following = next_due(spec, claim.due, now) if recurring else None
+    following = next_due(spec, claim.due, now, _shift(claim, spec)) if recurring else None
     return Finish(following or 0, outcome)
+
+
+def _shift(claim: Claim, spec: Spec) -> Millis:
+    jitter = spec.rules.jitter
+    return phase(claim.job_id, jitter) if jitter else 0

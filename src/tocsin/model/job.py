@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from tocsin.model.durations import Duration, Millis, ceil_ms, epoch_ms, moment, seconds
-from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
+from tocsin.model.durations import Duration, Millis, ceil_ms, moment, seconds
+from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.trigger import Every as Every
+from tocsin.model.trigger import Once as Once
+from tocsin.model.trigger import Trigger as Trigger
 
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_KEEP = 86_400.0
@@ -32,37 +35,6 @@ class Stage(StrEnum):
     PARKED = "parked"
     BLOCKED = "blocked"
     DEAD = "dead"
-
-
-class Every(Struct, frozen=True, array_like=True, tag="every"):
-    """Fire each `interval`, counted from the due time, so the cadence does not drift."""
-
-    interval: float
-
-    if TYPE_CHECKING:
-
-        def __init__(self, interval: Duration) -> None: ...
-
-    def __post_init__(self) -> None:
-        if type(self.interval) is float and 0.001 <= self.interval < 1e9:
-            # As it is stored: each claimed run comes through here.
-            return
-        interval = seconds(self.interval, "an interval")
-        if ceil_ms(interval) < 1:
-            raise InvalidTrigger(f"an interval must be at least 1 ms, not {self.interval!r}")
-        force_setattr(self, "interval", interval)
-
-
-class Once(Struct, frozen=True, array_like=True, tag="once"):
-    """Fire at one moment and end."""
-
-    at: datetime
-
-    def __post_init__(self) -> None:
-        epoch_ms(self.at, "the moment of Once")
-
-
-Trigger = Every | Once
 
 
 class Retry(Struct, frozen=True, array_like=True):
@@ -107,7 +79,10 @@ class Retry(Struct, frozen=True, array_like=True):
 
     def worst_case(self) -> float:
         """The longest time from the first failure to the last try."""
-        return sum(self.delay(retry, 1.0) for retry in range(self.retries))
+        summed = min(self.retries, 1000)
+        # Delays do not shrink: of more tries than anybody waits for, this is less than the truth and enough to know.
+        beyond = (self.retries - summed) * self.delay(summed, 1.0)
+        return sum(self.delay(retry, 1.0) for retry in range(summed)) + beyond
 
 
 class Policy(Struct, frozen=True, array_like=True):

@@ -22,9 +22,10 @@ from tocsin.engine.unit import Unit
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.model.ids import check_job_id
-from tocsin.model.job import DEFAULT_TIMEOUT, Every, check_timeout
+from tocsin.model.job import DEFAULT_TIMEOUT, check_timeout
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Run
+from tocsin.model.trigger import Every
 from tocsin.store.jobs import Put
 from tocsin.upkeep.ownership import parse_shard
 from tocsin.worker import GRACE_S, Settings, Stats, Worker

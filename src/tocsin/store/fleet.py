@@ -100,6 +100,14 @@ class Fleet:
 
         await self._store.read(send)
 
+    async def zones(self) -> str | None:
+        """The version of the zone database by which jobs were planned; None: nobody has said."""
+        found = await self._store.read(lambda c: c.get(self._keys["zones"]))
+        return None if found is None else found.decode(errors="replace")
+
+    async def planned_by(self, version: str) -> None:
+        await self._store.read(lambda c: c.set(self._keys["zones"], version))
+
     def _now(self) -> Millis | str:
         now = self._store.clock.override()
         return "" if now is None else now

@@ -28,6 +28,7 @@ queues    HASH    queue -> order, partitions
 workers   HASH    worker -> what it says of itself
 beats     HASH    worker -> counter
 buried    ZSET    worker -> since ms
+zones     STRING  the version of the zone database by which jobs are planned
 bell:Q    LIST    partitions of queue Q with work
 mail:W    LIST    messages for worker W
 
@@ -50,7 +51,7 @@ PARTITION_KEYS = (
     "tenants", "spots", "resting", "weights",
 )  # fmt: skip
 BANDS = ("ready0", "ready1", "ready2", "ready3", "ready4")
-FLEET_KEYS = ("queues", "workers", "beats", "buried")
+FLEET_KEYS = ("queues", "workers", "beats", "buried", "zones")
 LEADER_KEY = "cleanup-leader"
 
 # The stages that are kept as sorted sets, in the order in which a reader meets them.

@@ -1,4 +1,7 @@
-"""When a recurring job is due first, and when again."""
+"""When a recurring job is due first, and when again.
+
+A due time is a tick of the trigger, moved by the job's own `shift`: jitter, by a stable hash of its id, for ever.
+"""
 
 from __future__ import annotations
 
@@ -6,78 +9,132 @@ import zlib
 
 from tocsin.model.durations import Millis, ceil_ms, epoch_ms
 from tocsin.model.errors import InvalidTrigger
-from tocsin.model.job import Every, Once, Policy, Spec, Trigger
+from tocsin.model.job import Policy, Spec
+from tocsin.model.trigger import Every, Once, Trigger
+from tocsin.triggers.ticks import NextAt, next_at
 
 
-def first_due(trigger: Trigger, rules: Policy, job_id: str, now: Millis) -> Millis:
+def first_due(trigger: Trigger, rules: Policy, job_id: str, now: Millis, find: NextAt = next_at) -> Millis:
     """The first due time of a new schedule. Jitter moves its phase, for ever, by a stable hash of the id."""
     if isinstance(trigger, Once):
         return epoch_ms(trigger.at)
-    interval = ceil_ms(trigger.interval)
-    base = rules.starts if rules.starts is not None else now + interval
-    due = base + phase(job_id, rules.jitter)
-    if due < now and rules.starts is not None:
-        due = _first_from(due, interval, now)
+    shift = phase(job_id, rules.jitter)
+    due: Millis | None
+    if counts_from_now(trigger):
+        interval = ceil_ms(trigger.interval)  # type: ignore[union-attr]
+        base = rules.starts if rules.starts is not None else now + interval
+        due = base + shift
+        if due < now and rules.starts is not None:
+            due = _first_from(due, interval, now)
+    else:
+        # Later than now: what is due at this very moment is not to run because it was put or changed.
+        since = now + 1 - shift
+        due = find(trigger, since if rules.starts is None else max(since, rules.starts))
+        due = None if due is None else due + shift
+    if due is None:
+        raise InvalidTrigger(f"job {job_id!r} would never run: its trigger has no time left")
     if rules.ends is not None and due > rules.ends:
         raise InvalidTrigger(f"job {job_id!r} would never run: its first time is after `ends`")
     return due
 
 
-def next_due(spec: Spec, due: Millis, now: Millis) -> Millis | None:
+def counts_from_now(trigger: Trigger | None) -> bool:
+    """Whether its ticks are counted from when it was put; all others have theirs, whoever asks."""
+    return type(trigger) is Every and trigger.anchor is None
+
+
+def tick_after(spec: Spec, tick: Millis, shift: Millis = 0) -> Millis | None:
+    """The first due time after `tick`, which is one itself; None when there is no other."""
+    return _unless_over(spec, _following(spec.trigger, tick, shift))
+
+
+def tick_from(spec: Spec, tick: Millis, since: Millis, shift: Millis = 0) -> Millis | None:
+    """The first due time, `tick` or a later one, that is not before `since`; None when there is none."""
+    trigger = spec.trigger
+    following: Millis | None
+    if tick >= since:
+        following = tick
+    elif type(trigger) is Every and trigger.anchor is None:
+        following = _first_from(tick, ceil_ms(trigger.interval), since)
+    elif trigger is None or isinstance(trigger, Once):
+        return None
+    else:
+        following = next_at(trigger, since - shift)
+        following = None if following is None else following + shift
+    return _unless_over(spec, following)
+
+
+def next_due(spec: Spec, due: Millis, now: Millis, shift: Millis = 0) -> Millis | None:
     """The occurrence after `due`, as the misfire policy wants it; None when there is no other."""
-    trigger, rules = spec.trigger, spec.rules
-    if not isinstance(trigger, Every):
-        return None
-    interval = ceil_ms(trigger.interval)
-    following = due + interval
-    if following < now:
-        following = _first_from(following, interval, _owed_since(rules, now))
-    if rules.ends is not None and following > rules.ends:
-        return None
+    following = tick_after(spec, due, shift)
+    if following is not None and following < now:
+        return tick_from(spec, following, _owed_since(spec.rules, now), shift)
     return following
 
 
-def next_from(spec: Spec, due: Millis, now: Millis) -> Millis | None:
+def next_from(spec: Spec, due: Millis, now: Millis, shift: Millis = 0) -> Millis | None:
     """The first occurrence from `due` on that is not in the past, whatever was missed; None when there is none."""
-    if isinstance(spec.trigger, Every):
-        due = _first_from(due, ceil_ms(spec.trigger.interval), now)
-    ends = spec.rules.ends
-    return None if ends is not None and due > ends else due
+    if spec.trigger is None or isinstance(spec.trigger, Once):
+        return _unless_over(spec, due)
+    return tick_from(spec, due, now, shift)
 
 
-def occurrences(spec: Spec, due: Millis, start: Millis, end: Millis, limit: int) -> list[Millis]:
+def occurrences(spec: Spec, due: Millis, start: Millis, end: Millis, limit: int, shift: Millis = 0) -> list[Millis]:
     """The due times in [start, end), on the cadence that `due` belongs to."""
-    if not isinstance(spec.trigger, Every):
+    trigger = spec.trigger
+    if trigger is None or isinstance(trigger, Once):
         return [due] if start <= due < end else []
-    interval = ceil_ms(spec.trigger.interval)
-    first = start + (due - start) % interval
-    return list(range(first, end, interval)[:limit])
+    if counts_from_now(trigger):
+        interval = ceil_ms(trigger.interval)  # type: ignore[union-attr]
+        first = start + (due - start) % interval
+        return list(range(first, end, interval)[:limit])
+    found: list[Millis] = []
+    tick = next_at(trigger, start - shift)
+    while tick is not None and tick + shift < end and len(found) < limit:
+        found.append(tick + shift)
+        tick = next_at(trigger, tick + 1)
+    return found
 
 
-def upcoming(spec: Spec, due: Millis, n: int) -> list[Millis]:
+def upcoming(spec: Spec, due: Millis, n: int, shift: Millis = 0) -> list[Millis]:
     """The next `n` due times, the first of them `due` itself."""
     times = [due]
     while len(times) < n:
-        following = next_due(spec, times[-1], times[-1])
+        following = tick_after(spec, times[-1], shift)
         if following is None:
             break
         times.append(following)
     return times[:n]
 
 
-def is_misfire(spec: Spec, due: Millis, now: Millis) -> bool:
+def is_misfire(spec: Spec, due: Millis, now: Millis, shift: Millis = 0) -> bool:
     """Too late to run it under `misfire="skip"`: later than grace, or the next tick is due as well."""
     rules = spec.rules
-    if rules.misfire != "skip" or not isinstance(spec.trigger, Every):
+    if rules.misfire != "skip" or spec.trigger is None or isinstance(spec.trigger, Once):
         return False
     if rules.grace is not None:
         return now - due > ceil_ms(rules.grace)
-    return now >= due + ceil_ms(spec.trigger.interval)
+    following = _following(spec.trigger, due, shift)
+    return following is not None and now >= following
 
 
 def phase(job_id: str, jitter: float) -> Millis:
-    width = ceil_ms(jitter)
-    return zlib.crc32(job_id.encode()) * width >> 32 if width else 0
+    width = ceil_ms(jitter) if jitter else 0
+    return zlib.crc32(job_id.encode(errors="surrogateescape")) * width >> 32 if width else 0
+
+
+def _following(trigger: Trigger | None, tick: Millis, shift: Millis) -> Millis | None:
+    if type(trigger) is Every and trigger.anchor is None:
+        return tick + ceil_ms(trigger.interval)
+    if trigger is None or isinstance(trigger, Once):
+        return None
+    following = next_at(trigger, tick + 1 - shift)
+    return None if following is None else following + shift
+
+
+def _unless_over(spec: Spec, due: Millis | None) -> Millis | None:
+    ends = spec.rules.ends
+    return None if due is not None and ends is not None and due > ends else due
 
 
 def _owed_since(rules: Policy, now: Millis) -> Millis:

@@ -19,7 +19,7 @@ from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.errors import StoreChanged
-from tocsin.model.job import Every
+from tocsin.model.trigger import Every
 from tocsin.store.jobs import IGNORE, Jobs, Put
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store

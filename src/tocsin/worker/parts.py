@@ -47,6 +47,7 @@ from tocsin.upkeep.health import Health
 from tocsin.upkeep.orphans import Orphans
 from tocsin.upkeep.reaper import OVERDUE_S, Reaper
 from tocsin.upkeep.reconcile import Reconciler
+from tocsin.upkeep.replan import Replanner
 from tocsin.upkeep.zombies import threshold_for
 from tocsin.worker.settings import Settings
 from tocsin.worker.vitals import Vitals
@@ -137,8 +138,10 @@ class Parts(ABC):
             settings.ttl_s, settings.beat_s,
         )  # fmt: skip
         self.election, self.orphans = self._build_cleanup()
-        if self.election is not None and self.orphans is not None:
-            self.election.on_lead = self.orphans.wake.set
+        leading = self.election.leading if self.election is not None else lambda: True
+        self.replanner = Replanner(store, self._fleet, clock, self._look_again, leading=leading)
+        if self.election is not None:
+            self.election.on_lead = self._begin_to_lead
         self.vitals = Vitals(self, self.tally)
 
     def _patience(self) -> Patience:
@@ -161,6 +164,11 @@ class Parts(ABC):
             # A leader cleans up for all; where all do it, each does it for its own agents.
             owns=lambda queue, member: not force or queue != AGENTS_QUEUE or self.settings.owns(member),
         )  # fmt: skip
+
+    def _begin_to_lead(self) -> None:
+        for part in (self.orphans, self.replanner):
+            if part is not None:
+                part.wake.set()
 
     def _claim_agents_by_id(self) -> Reconciler | None:
         """Agents are claimed by those that declare and own them, so their lane has a timetable."""

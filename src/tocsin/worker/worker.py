@@ -49,7 +49,7 @@ class Worker(Parts):
         parts: list[Part] = [self.sweep, self.reaper, self.referrer, Tender(self.store), *self.vitals.parts()]
         for part in parts:
             self._run(part, self._stopped)
-        for upkeep in (self.election, self.orphans):
+        for upkeep in (self.election, self.orphans, self.replanner):
             if upkeep is not None:
                 self._run(upkeep, self._stopped, longest=LONGEST_PASS_S)
         if self.reconciler is not None:
@@ -170,7 +170,7 @@ class Worker(Parts):
     async def _end_upkeep(self) -> None:
         """A pass that is under way may end by itself for a while, and has another while after it is cancelled."""
         settings = self.settings
-        endings = {"reconcile": settings.reconcile_ending}
+        endings = {"reconcile": settings.reconcile_ending, "replan": settings.reconcile_ending}
         if settings.zombies is not None:
             endings["sweep"] = settings.zombies.ending
         if settings.cleanup is not None:

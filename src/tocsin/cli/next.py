@@ -1,0 +1,68 @@
+"""`tocsin next`: when a cron expression fires, before anything is scheduled."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from tocsin.cli.options import Given, WrongUsage, parse_time
+from tocsin.cli.show import Listing, iso, print_json, print_listing
+from tocsin.model.clock import wall_ms
+from tocsin.model.durations import Millis, epoch_ms
+from tocsin.model.errors import InvalidTrigger
+from tocsin.model.trigger import Cron
+from tocsin.triggers.preview import Coming, preview
+from tocsin.triggers.ticks import next_at
+
+
+def next_ticks(
+    expression: str,
+    /,
+    *,
+    tz: Annotated[str, Parameter(help="The zone, by its IANA name.")] = "UTC",
+    n: Annotated[int, Parameter(name=["-n", "--count"], validator=Number(gte=1, lte=10_000), help="How many.")] = 5,
+    after: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    dst: Annotated[str, Parameter(help="cron, skip, earlier, later or both.")] = "cron",
+    options: Given,
+) -> int:
+    """When a cron expression fires next, with local times and a word where the clock changes.
+
+    Parameters
+    ----------
+    expression
+        Five fields, six with the second first, or @daily and the like.
+    after
+        ISO 8601 with a zone (2030-01-31T09:00Z), or a distance from now (+1h, -5m); else now.
+    """
+    try:
+        cron = Cron(expression, tz=tz, dst=dst)
+    except InvalidTrigger as error:
+        raise WrongUsage(str(error)) from None
+    now = wall_ms()
+    since = now if after is None else epoch_ms(parse_time(after, now))
+    coming = preview(_ticks(cron, since, n), tz, since)
+    if options.json:
+        print_json([as_dict(each) for each in coming])
+    else:
+        print_listing(listing(coming, f"{expression} does not fire after that"))
+    return 0
+
+
+def _ticks(cron: Cron, since: Millis, n: int) -> list[Millis]:
+    ticks: list[Millis] = []
+    while len(ticks) < n and (tick := next_at(cron, (ticks[-1] if ticks else since) + 1)) is not None:
+        ticks.append(tick)
+    return ticks
+
+
+def as_dict(coming: Coming) -> dict[str, Any]:
+    return {"utc": iso(epoch_ms(coming.utc)), "local": coming.local.isoformat(), "note": coming.note}
+
+
+def listing(coming: list[Coming], empty: str) -> Listing:
+    rows = [
+        [f"{each.local:%a} {each.local.isoformat(' ')}", f"{each.utc:%Y-%m-%d %H:%M:%S}", each.note] for each in coming
+    ]
+    return Listing(["local", "UTC", ""], rows, empty=empty)

@@ -1,0 +1,48 @@
+"""Coming ticks as people read them: in local time, with a word where the clock changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from tocsin.model.durations import Millis, moment
+from tocsin.model.zones import find_zone
+from tocsin.triggers.wallclock import DAY, changes
+
+
+class Coming(Struct, frozen=True):
+    utc: datetime
+    local: datetime
+    # Empty where nothing is to be told.
+    note: str
+
+
+def preview(ticks: Sequence[Millis], zone: str, since: Millis) -> list[Coming]:
+    """Each tick, with the changes of the clock between it and the one before, or `since`."""
+    info, coming, before = find_zone(zone), [], since // 1000
+    for tick in ticks:
+        at = moment(tick)
+        notes = [_told(change) for change in changes(zone, before + 1, tick // 1000 + 1)[-2:]]
+        if twice := _repeated(zone, tick // 1000):
+            notes.append(twice)
+        coming.append(Coming(at, at.astimezone(info), "; ".join(notes)))
+        before = tick // 1000
+    return coming
+
+
+def _told(change: tuple[int, int, int]) -> str:
+    """clock goes from 02:00 to 03:00 on 2026-03-29"""
+    at, before, after = change
+    old, new = moment((at + before) * 1000), moment((at + after) * 1000)
+    day = f"{old:%Y-%m-%d}" if old.date() == new.date() else f"{old:%Y-%m-%d}, and the date to {new:%Y-%m-%d}"
+    return f"the clock goes {'forward' if after > before else 'back'} from {old:%H:%M} to {new:%H:%M} on {day}"
+
+
+def _repeated(zone: str, tick: int) -> str:
+    """Which of two, if the local time of a tick comes twice."""
+    for at, before, after in changes(zone, tick - DAY, tick + DAY + 1):
+        if after < before and at - (before - after) <= tick < at + (before - after):
+            return f"the {'first' if tick < at else 'second'} of two such times"
+    return ""
