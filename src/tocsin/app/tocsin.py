@@ -21,10 +21,10 @@ from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.model.ids import check_job_id, extra_member, new_id, parse_run_id
 from tocsin.model.job import AGENTS_QUEUE, Job, Retry, Stage, Trigger
 from tocsin.model.run import Claim, Run
-from tocsin.store.events import PastRun
+from tocsin.store.events import Decision, PastRun
 from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, Put, record_of
 from tocsin.store.store import OpenQueue
-from tocsin.triggers.recurrence import next_from, occurrences, upcoming
+from tocsin.triggers.recurrence import occurrences, phase, tick_from, upcoming
 from tocsin.upkeep.ownership import Ownership
 from tocsin.upkeep.reconcile import Reconciler, Rules
 from tocsin.worker import GRACE_S, Settings, Worker
@@ -191,7 +191,8 @@ class Tocsin(Opening):
             where, job = found
             due: Millis | None = 0
             if job.recurring and not replay and job.stage is Stage.PAUSED:
-                due = next_from(job.spec, job.due_ms, self._now())
+                shift = phase(job.id, job.spec.rules.jitter)
+                due = tick_from(job.spec, job.due_ms, self._now(), shift)
             if due is None:
                 # Its end passed while it was paused: there is nothing left of it to resume.
                 return await self._jobs.delete(where, id, only="paused")
@@ -244,7 +245,8 @@ class Tocsin(Opening):
         """Cancel a waiting one-shot, or ask the worker of a run to stop it. False if there is nothing to cancel."""
         job_id, due = parse_run_id(run_id)
         for where in await self._lookup.queues(queue):
-            for member in (job_id, extra_member(job_id, due)):
+            # The last is the run that replaces others.
+            for member in (job_id, extra_member(job_id, due), extra_member(job_id, 0)):
                 if await self._cancel_in(where, member, due):
                     return True
         return False
@@ -301,6 +303,10 @@ class Tocsin(Opening):
     def runs(self, id: str | None = None, *, queue: str | None = None) -> AsyncIterator[PastRun]:
         """Attempts that ended lately, newest first, as far back as the queues' events reach."""
         return self._lookup.runs(id, queue)
+
+    def decisions(self, id: str | None = None, *, queue: str | None = None) -> AsyncIterator[Decision]:
+        """What became of each tick of a schedule, newest first: ran, coalesced or skipped, and why."""
+        return self._lookup.decisions(id, queue)
 
     async def next_runs(self, id: str, n: int = 5, *, queue: str | None = None) -> list[datetime]:
         _, job = await self._lookup.must_find(id, queue)

@@ -15,7 +15,7 @@ from tocsin.model.job import PLAIN, Every, Header, Job, Policy, Spec, check_keep
 
 _SPEC = ("trigger", "args", "kwargs", "retry")
 _HEADER = ("timeout", "tenant", "keep", "cost")
-_RULES = ("misfire", "grace", "catch_up", "starts", "ends", "jitter", "criticality", "error_interval")
+_RULES = ("overlap", "misfire", "grace", "catch_up", "starts", "ends", "jitter", "criticality", "error_interval")
 CHANGEABLE = (*_SPEC, *_HEADER, *_RULES)
 
 
@@ -69,6 +69,7 @@ def _header(header: Header, changes: dict[str, Any]) -> Header:
 
 def _rules(rules: Policy, changes: dict[str, Any]) -> Policy:
     now: dict[str, Any] = {
+        "overlap": rules.overlap,
         "misfire": rules.misfire,
         "grace": rules.grace,
         "catch_up": rules.catch_up,
@@ -79,4 +80,4 @@ def _rules(rules: Policy, changes: dict[str, Any]) -> Policy:
         "error_interval": rules.error_interval,
     }
     wanted = {name: changes.get(name, value) for name, value in now.items()}
-    return replace(options.policy(**wanted), agent=rules.agent)
+    return options.policy(**wanted, agent=rules.agent)

@@ -113,6 +113,10 @@ class Retry(Struct, frozen=True, array_like=True):
         return sum(self.delay(retry, 1.0) for retry in range(self.retries))
 
 
+MISFIRES = ("coalesce", "skip", "all")
+OVERLAPS = ("skip", "buffer_one", "buffer_all", "allow", "cancel_other")
+
+
 class Policy(Struct, frozen=True, array_like=True):
     """What most jobs leave at its default. Stored only where something differs."""
 
@@ -125,6 +129,7 @@ class Policy(Struct, frozen=True, array_like=True):
     error_interval: float | None = None
     agent: bool = False
     criticality: int = 0
+    overlap: Literal["skip", "buffer_one", "buffer_all", "allow", "cancel_other"] = "skip"
 
 
 PLAIN = Policy()

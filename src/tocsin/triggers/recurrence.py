@@ -75,6 +75,25 @@ def is_misfire(spec: Spec, due: Millis, now: Millis) -> bool:
     return now >= due + ceil_ms(spec.trigger.interval)
 
 
+def tick_after(spec: Spec, tick: Millis, shift: Millis = 0) -> Millis | None:
+    """The first tick strictly after `tick`, which is one itself; None when there is no other."""
+    if not isinstance(spec.trigger, Every):
+        return None
+    following = tick + ceil_ms(spec.trigger.interval)
+    ends = spec.rules.ends
+    return None if ends is not None and following > ends else following
+
+
+def tick_from(spec: Spec, tick: Millis, since: Millis, shift: Millis = 0) -> Millis | None:
+    """The first tick from `tick`, which is one itself, on that is not before `since`; None when there is none."""
+    if isinstance(spec.trigger, Every):
+        tick = _first_from(tick, ceil_ms(spec.trigger.interval), since)
+    elif tick < since:
+        return None
+    ends = spec.rules.ends
+    return None if ends is not None and tick > ends else tick
+
+
 def phase(job_id: str, jitter: float) -> Millis:
     width = ceil_ms(jitter)
     return zlib.crc32(job_id.encode()) * width >> 32 if width else 0

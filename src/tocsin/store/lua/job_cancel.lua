@@ -32,6 +32,8 @@ for _, stage in ipairs({waiting, paused, parked}) do
   local score = redis.call('ZSCORE', stage, id)
   if score and (want == 0 or want == (claim and claim.due or tonumber(score))) then
     leave(stage, id)
+    local at = claim and claim.due or tonumber(score)
+    if parent_of(id) then skip(id, at, at + 1, WHY_CANCELLED) end
     end_job(id, keep_of(record), CANCELLED, '')
     apply()
     return commit({1, 1, '', 0}, 'cancel', {id})

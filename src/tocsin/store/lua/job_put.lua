@@ -70,9 +70,20 @@ local function change(id, record, due, stage, keeps_due)
   line_up(due, id)
 end
 
+-- What was owed on the cadence that ends here.
+local function drop_ticks(id, old, claim, stage, due)
+  if not (readable(old) and is_recurring(old)) then return end
+  local first = claim and claim.due
+  if not first and stage == waiting then first = tonumber(redis.call('ZSCORE', waiting, id)) end
+  if first then skip(id, first, math.min(now + 1, due), WHY_EDITED) end
+end
+
 -- While it is working nothing moves: the wish waits in the claim, with due 0 for one that leaves the run alone.
 local function intend(id, claim, record, due, keeps_due)
   measure(record)
+  if not keeps_due and has(claim.intent, PUT) and claim.put_due > 0 and is_recurring(claim.put_record) then
+    skip(id, claim.put_due, math.min(now + 1, due), WHY_EDITED)
+  end
   claim.put_due = keeps_due and (has(claim.intent, PUT) and claim.put_due or 0) or math.max(due, 1)
   claim.put_record = record
   claim.intent = with(without(claim.intent, REMOVE), PUT)
@@ -99,6 +110,7 @@ local function put_existing(id, due, mode, expected, record, old)
   if held then intend(id, claim, record, due, keeps_due) else
     if keeps_due and claim then due = claim.due end
     if due == 0 then due = now end
+    if not keeps_due then drop_ticks(id, old, claim, stage, due) end
     change(id, record, due, stage, keeps_due)
   end
   return '2'
