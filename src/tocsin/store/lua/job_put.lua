@@ -81,7 +81,8 @@ end
 -- While it is working nothing moves: the wish waits in the claim, with due 0 for one that leaves the run alone.
 local function intend(id, claim, record, due, keeps_due)
   measure(record)
-  if not keeps_due and has(claim.intent, PUT) and claim.put_due > 0 and is_recurring(claim.put_record) then
+  if not keeps_due and has(claim.intent, PUT) and claim.put_due > 0 and readable(claim.put_record)
+    and is_recurring(claim.put_record) then
     skip(id, claim.put_due, math.min(now + 1, due), WHY_EDITED)
   end
   claim.put_due = keeps_due and (has(claim.intent, PUT) and claim.put_due or 0) or math.max(due, 1)
