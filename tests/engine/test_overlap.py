@@ -41,7 +41,7 @@ async def test_buffer_one_that_may_not_coalesce_skips_the_others(ticking: Tickin
     await ticking.end()
     await ticking.work()
     await ticking.end()
-    assert await ticking.told() == [(10, 10, "succeeded"), (30, 45, "overlap"), (20, 20, "succeeded")]
+    assert await ticking.told() == [(10, 10, "succeeded"), (30, 50, "overlap"), (20, 20, "succeeded")]
 
 
 async def test_buffer_all_runs_each_in_order(ticking: Ticking):
@@ -259,7 +259,7 @@ async def test_an_unknown_overlap_is_refused_by_name(ticking: Ticking):
         await ticking.schedule(overlap="buffer_al")
 
 
-async def test_a_blocking_program_sees_the_same_decisions(ticking: Ticking):
+async def test_a_decision_says_what_and_why_and_when(ticking: Ticking):
     await ticking.schedule(misfire="skip")
     await ticking.work(45)
     [decision] = await ticking.decisions()

@@ -59,9 +59,9 @@ AFTER = [
     ({"overlap": "buffer_one"}, 0, 35, 10, NONE),
     ({"overlap": "buffer_one"}, 25, 47, 30, [(10, 25, "coalesced")]),
     ({"overlap": "buffer_one"}, 35, 36, 40, [(10, 35, "coalesced")]),
-    ({"overlap": "buffer_one", "misfire": "skip"}, 25, 47, 30, [(10, 25, "overlap")]),
+    ({"overlap": "buffer_one", "misfire": "skip"}, 25, 47, 30, [(10, 30, "overlap")]),
     ({"overlap": "buffer_one", "misfire": "all"}, 25, 47, 10, NONE),
-    ({"overlap": "buffer_one", "misfire": "all", "catch_up": 20.0}, 25, 47, 30, [(10, 25, "misfire")]),
+    ({"overlap": "buffer_one", "misfire": "all", "catch_up": 20.0}, 25, 47, 30, [(10, 30, "misfire")]),
     # A buffer of all: each, in order. Only beyond an explicit grace is one late.
     ({"overlap": "buffer_all"}, 0, 35, 10, NONE),
     ({"overlap": "buffer_all"}, 35, 36, 10, NONE),

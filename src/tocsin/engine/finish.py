@@ -240,10 +240,12 @@ class Finisher:
 
     async def _post(self) -> None:
         """Ask workers to stop runs that others replace. One that does not hear of it ends by itself, later."""
-        letters, self._letters = self._letters, []
-        for owner, message in letters if self._tell else ():
+        tell, letters, self._letters = self._tell, self._letters, []
+        if tell is None:
+            return
+        for owner, message in letters:
             with contextlib.suppress(StoreError):
-                await self._tell(owner, message)
+                await tell(owner, message)
 
     def _refused(self, key: tuple[str, int, str], lane: Lane, error: StoreError) -> None:
         """The server is there and fails this call: another try in each of the next passes, then the claims are given

@@ -7,8 +7,6 @@ overlapped it; and those to come.
 
 from __future__ import annotations
 
-import itertools
-
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -36,15 +34,15 @@ def after_run(
     following = tick_after(spec, due, shift)
     if following is None or following >= now:
         return Step(following)
-    started = min(started, now)
-    since = _since(spec.rules, due, started, now)
+    rules, started = spec.rules, min(started, now)
+    since = _since(rules, due, started, now)
     step = following if following >= since else tick_from(spec, due, since, shift)
-    if spec.rules.misfire == "all" and spec.rules.overlap == "skip" and (step is None or step >= started):
+    if rules.misfire == "all" and rules.overlap == "skip" and (step is None or step >= started):
         # Nothing is owed from before its start. What passed since then overlapped it.
         since, step = now, tick_from(spec, due, now, shift)
     if step == following:
         return Step(following)
-    marks = _marks(spec.rules, following, started, held_since)
+    marks = _marks(rules, started, held_since)
     return Step(step, _cut(spec, following, since if step is None else step, marks, shift))
 
 
@@ -73,9 +71,9 @@ def pass_over(spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_sinc
     if rules.misfire == "all" and rules.catch_up is not None:
         since = now - ceil_ms(rules.catch_up)
     step = tick_from(spec, due, since, shift)
-    marks = [(due, Why.MISFIRE)]
+    marks = [(0, Why.MISFIRE)]
     if held_since is not None:
-        marks.append((max(held_since, due), Why.CAPPED))
+        marks.append((held_since, Why.CAPPED))
     return Step(step, _cut(spec, due, since if step is None else step, marks, shift))
 
 
@@ -86,7 +84,7 @@ def after_failure(
     following = tick_after(spec, due, shift)
     if following is None or following == step:
         return Step(step)
-    marks = [*_marks(spec.rules, following, min(started, now), None), (max(now, following), Why.BACKOFF)]
+    marks = [*_marks(spec.rules, min(started, now), None), (now, Why.BACKOFF)]
     ends = spec.rules.ends
     until = step if step is not None else max(now, (ends or now) + 1)
     return Step(step, _cut(spec, following, until, marks, shift))
@@ -118,32 +116,32 @@ def _is_late(spec: Spec, due: Millis, now: Millis, shift: Millis) -> bool:
     return following is not None and following <= now
 
 
-def _marks(rules: Policy, following: Millis, started: Millis, held_since: Millis | None) -> list[tuple[Millis, Why]]:
+def _marks(rules: Policy, started: Millis, held_since: Millis | None) -> list[tuple[Millis, Why]]:
     """From when on what is passed is passed for which reason."""
     if rules.misfire == "all":
-        before = Why.MISFIRE
+        # In a buffer, only what is too old.
+        before, during = Why.MISFIRE, Why.OVERLAP if rules.overlap == "skip" else Why.MISFIRE
     elif rules.misfire == "skip" and rules.overlap == "buffer_one":
         # One that waits behind another is all that this buffer holds.
-        before = Why.OVERLAP
+        before = during = Why.OVERLAP
     else:
-        before = Why.COALESCED
-    during = Why.OVERLAP if rules.misfire != "all" or rules.overlap == "skip" else before
-    marks = [(following, before)]
+        before, during = Why.COALESCED, Why.OVERLAP
+    marks = [(0, before)]
     if held_since is not None:
-        marks.append((min(max(held_since, following), max(started, following)), Why.CAPPED))
-    return [*marks, (max(started, following), during)]
+        marks.append((min(held_since, started), Why.CAPPED))
+    if during is not before or held_since is not None:
+        marks.append((started, during))
+    return marks
 
 
 def _cut(spec: Spec, first: Millis, until: Millis, marks: list[tuple[Millis, Why]], shift: Millis) -> tuple[Skip, ...]:
     """The ticks from `first` up to `until` as ranges, one for each mark that has some; each begins with a tick."""
     found: list[Skip] = []
-    for (begin, why), (end, _) in itertools.pairwise([*marks, (until, Why.COALESCED)]):
-        tick = first if first >= begin else tick_from(spec, first, begin, shift)
-        end = min(end, until)
-        if tick is None or tick >= end:
-            continue
-        if found and found[-1].why == why:
-            found[-1] = Skip(found[-1].first, end, why)
-        else:
-            found.append(Skip(tick, end, why))
+    for begin, why in reversed(marks):
+        if begin < until:
+            tick = first if begin <= first else tick_from(spec, first, begin, shift)
+            if tick is not None and tick < until:
+                found.append(Skip(tick, until, why))
+            until = begin
+    found.reverse()
     return tuple(found)
