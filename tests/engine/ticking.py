@@ -24,7 +24,8 @@ class Ticking:
         self.app = app
         self.clock = clock
         self.begun = clock.ms
-        self.running: dict[str, asyncio.Future[str]] = {}
+        # By run id and token: a run that was lost goes on beside the one that took its place.
+        self.running: dict[tuple[str, int], asyncio.Future[str]] = {}
         # All that ever started, and the most at a time.
         self.started: list[float] = []
         self.most = 0
@@ -34,13 +35,13 @@ class Ticking:
         @app.job(name="slow", queue=QUEUE, timeout="1d")
         async def slow(what: Any = None, *, run: Run) -> None:
             self.started.append(self.at(int(run.due.timestamp() * 1000)))
-            end = self.running[run.id] = asyncio.get_running_loop().create_future()
+            end = self.running[run.id, run.token] = asyncio.get_running_loop().create_future()
             self.most = max(self.most, len(self.running))
             try:
                 if await end == "fail":
                     raise ValueError("told to")
             finally:
-                del self.running[run.id]
+                del self.running[run.id, run.token]
 
         self.handler = slow
 
@@ -70,8 +71,9 @@ class Ticking:
 
     async def end(self, due: float | None = None, how: str = "well") -> None:
         """End the run of that due time, or the one that started first."""
-        name = next(iter(self.running)) if due is None else run_id(JOB, self.begun + round(due * 1000))
-        self.running[name].set_result(how)
+        wanted = None if due is None else run_id(JOB, self.begun + round(due * 1000))
+        which = next(key for key in self.running if wanted in (None, key[0]))
+        self.running[which].set_result(how)
         await self.write()
 
     async def read_mail(self) -> None:
