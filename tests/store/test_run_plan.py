@@ -355,8 +355,22 @@ class TestSkips:
         await line.put("a", 7000, mode=EDIT, every=7)
         assert await line.decisions() == [("a", begun, line.now + 1, "edited")]
         edited = line.now
+        line.clock.advance("3s")
         await line.finish(claim, claim.due + 5000)
         assert await line.not_before("a") == edited + 7000
+        assert [told for told in await line.decisions() if told[3] == "edited"] == [("a", begun, edited + 1, "edited")]
+
+    async def test_each_edit_of_a_run_ends_what_the_one_before_it_planned(self, line: Line):
+        """Ticks at 5 and 10 of the first cadence, at 12 and 13 of the second, from 31 on of the third."""
+        claim, begun = await claimed(line), line.now
+        line.clock.advance("11s")
+        await line.put("a", 1000, mode=EDIT, every=1)
+        line.clock.advance("2s")
+        await line.put("a", 20_000, mode=EDIT, every=20)
+        line.clock.advance("2s")
+        await line.finish(claim, claim.due + 5000)
+        told = [(first - begun, until - begun) for _, first, until, why in await line.decisions() if why == "edited"]
+        assert told == [(12_000, 13_001), (5000, 12_000)]
 
     async def test_what_a_worker_skipped_beyond_an_edit_was_never_planned(self, line: Line):
         claim = await claimed(line)

@@ -58,7 +58,7 @@ class Outcome(msgspec.Struct, frozen=True):
 def read_entry(raw: bytes) -> Entry:
     token, due, attempt, recoveries, intent, size = _CLAIM.unpack_from(raw)
     end = _CLAIM.size + size
-    pending = raw[end + 8 :] if intent & _PUT_INTENT else None
+    pending = raw[end + 16 :] if intent & _PUT_INTENT else None
     owner = raw[_CLAIM.size : end].decode(errors="replace")
     return Entry(token, due, attempt, recoveries, intent, owner, pending)
 

@@ -85,7 +85,9 @@ local function intend(id, claim, record, due, keeps_due)
     and is_recurring(claim.put_record) then
     skip(id, claim.put_due, math.min(now + 1, due), WHY_EDITED)
   end
-  claim.put_due = keeps_due and (has(claim.intent, PUT) and claim.put_due or 0) or math.max(due, 1)
+  local before = has(claim.intent, PUT) and claim
+  claim.put_first = before and before.put_first > 0 and before.put_first or keeps_due and 0 or math.max(due, 1)
+  claim.put_due = keeps_due and (before and before.put_due or 0) or math.max(due, 1)
   claim.put_record = record
   claim.intent = with(without(claim.intent, REMOVE), PUT)
   sets[#sets + 1] = id

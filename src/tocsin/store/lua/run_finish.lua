@@ -70,13 +70,13 @@ end
 -- The worker planned on the definition it had. One that was put meanwhile begins at its own time: what the old one
 -- still owed is dropped.
 local function tell_passed(id, claim, next_due, ranges)
-  local put_due = claim and has(claim.intent, PUT) and claim.put_due > 0 and claim.put_due
-  local to = put_due or math.huge
+  local edited = claim and has(claim.intent, PUT) and claim.put_due > 0
+  local to = edited and cadence_end(claim) or math.huge
   for at = 1, #(ranges or ''), 17 do
     local first, until_ms, why = struct.unpack('>I8I8B', ranges, at)
     skip(id, first, math.min(until_ms, to), why)
   end
-  if put_due and next_due ~= '' then skip(id, tonumber(next_due), math.min(now + 1, put_due), WHY_EDITED) end
+  if edited and next_due ~= '' then skip(id, tonumber(next_due), math.min(now + 1, to), WHY_EDITED) end
 end
 
 local left, unclaimed, ended = list_of(out, working), list_of(unset, claims), list_of(unset, jobs)

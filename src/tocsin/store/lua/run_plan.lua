@@ -57,7 +57,7 @@ local function put_alone(id, due, extra)
     skip(member, claim.put_due, claim.put_due + 1, WHY_OVERLAP)
   end
   claim.intent = with(with(without(without(claim.intent, PAUSE), REMOVE), PUT), CANCEL)
-  claim.put_due, claim.put_record = due, extra
+  claim.put_due, claim.put_first, claim.put_record = due, due, extra
   set(claims, member, write_claim(claim))
   for _, part in ipairs({member, claim.owner, claim.token}) do told[#told + 1] = part end
 end

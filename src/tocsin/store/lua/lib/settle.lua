@@ -17,7 +17,7 @@ local function give_up(id, claim, recurring)
   if parent_of(id) then
     skip(id, claim.due, claim.due + 1, why)
   elseif recurring then
-    skip(id, claim.due, math.max(claim.due + 1, math.min(claim.put_due, now + 1)), why)
+    skip(id, claim.due, math.max(claim.due + 1, math.min(cadence_end(claim), now + 1)), why)
   end
 end
 
