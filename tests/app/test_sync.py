@@ -83,6 +83,7 @@ def test_a_schedule_is_put_changed_paused_resumed_and_removed(app, job, tocsin_c
     app.sync.work(until="idle")
     assert app.sync.get("s").succeeded == 4
     assert len(list(app.sync.runs("s"))) == 4
+    assert [decision.what for decision in app.sync.decisions("s")] == ["ran"] * 4
     assert app.sync.remove("s") is True
     assert app.sync.get("s") is None
     assert app.sync.remove("s") is False

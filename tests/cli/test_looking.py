@@ -102,6 +102,23 @@ def test_one_job_with_all_there_is_to_know(seen: Tool) -> None:
     assert (about["stage"], about["args"], about["tenant"]) == ("waiting", [1], "acme")
 
 
+def test_a_schedule_with_its_rules_and_the_ticks_that_did_not_run(tocsin: Tool) -> None:
+    async def edit_late(app: Tocsin) -> None:
+        await app.schedule(shop.hopeless, Every("1ms"), id="often", overlap="buffer_one")
+        job = await app.get("often")
+        while app.store.clock.server_ms() <= job.due_ms:
+            await app.get("often")
+        await app.update("often", trigger=Every("1h"))
+
+    tocsin.do(edit_late)
+    about = tocsin.json("jobs", "show", "often")
+    assert (about["overlap"], about["misfire"]) == ("buffer_one", "coalesce")
+    [passed] = about["passed"]
+    assert (passed["what"], passed["why"]) == ("skipped", "edited")
+    assert passed["first"] < passed["until"]
+    assert f"passed:       edited from {passed['first']} to {passed['until']}" in tocsin("jobs", "show", "often")
+
+
 def test_a_job_that_ended_is_shown_while_it_is_remembered(seen: Tool) -> None:
     about = seen.json("jobs", "show", "five")
     assert (about["stage"], about["outcome"], about["result"]) == ("done", "succeeded", 5)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
+from ticking import QUEUE, Ticking
 
 from tocsin import Tocsin
 from tocsin.store.embedded import EmbeddedServer
@@ -52,3 +53,11 @@ async def live_app(tocsin_server: EmbeddedServer) -> AsyncIterator[Tocsin]:
     """An app on the server's own time."""
     async with Tocsin(tocsin_server.url, prefix=f"live-{secrets.token_hex(4)}:") as app:
         yield app
+
+
+@pytest.fixture
+async def ticking(tocsin_app: Tocsin, tocsin_clock: ManualClock) -> AsyncIterator[Ticking]:
+    made = Ticking(tocsin_app, tocsin_clock)
+    made.worker = await tocsin_app.worker(queues=[QUEUE])
+    yield made
+    await made.close()

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from line import Line, packed, record
 
-from tocsin.store.runs import SUCCEEDED, failed_item, finish_item, release_item, retry_item
+from tocsin.store.runs import SUCCEEDED, failed_item, finish_item, plan_item, release_item, retry_item
 from tocsin.store.scripts import orders_of, script, script_names
 
 CALL = ["epoch", "clock", "session", "seq"]
@@ -92,6 +92,13 @@ async def _finish(line: Line) -> list[Any]:
     return list(line.runs.settle("finish", line.queue, 0, [item]).args)
 
 
+async def _plan(line: Line) -> list[Any]:
+    await line.put("a", every=5)
+    claim = await line.take("a")
+    item = plan_item(claim, claim.due + 5000, alone=False)
+    return list(line.runs.settle("plan", line.queue, 0, [item]).args)
+
+
 async def _retry(line: Line) -> list[Any]:
     await line.put("a")
     item = retry_item(await line.take("a"), 1000, b"bad")
@@ -155,6 +162,7 @@ CHANGES: dict[str, Prepare] = {
     "run_claim_ordered": _claim,
     "run_finish": _finish,
     "run_park": _park,
+    "run_plan": _plan,
     "run_recover": _recover,
     "run_release": _release,
     "run_retry": _retry,

@@ -12,7 +12,9 @@ from tocsin.model import codec
 from tocsin.model.errors import StoreError
 from tocsin.model.job import Header, Job, Spec
 from tocsin.model.run import Claim
+from tocsin.model.tick import Skip
 from tocsin.model.trigger import Every
+from tocsin.store.events import decisions
 from tocsin.store.jobs import EDIT, IGNORE, Entry, Jobs, Put, read_entry, record_of
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.runs import (
@@ -23,6 +25,7 @@ from tocsin.store.runs import (
     Wish,
     failed_item,
     finish_item,
+    plan_item,
     release_item,
     retry_item,
 )
@@ -170,6 +173,20 @@ class Line:
     ) -> list[str]:
         return await self.settle("finish", finish_item(claim, next_due, outcome, **kept), runs=runs)
 
+    async def plan(
+        self,
+        claim: Claim,
+        next_due: int = 0,
+        *,
+        alone: bool = False,
+        skips: Sequence[Skip] = (),
+        runs: Runs | None = None,
+    ) -> list[Any]:
+        """A run of its own for what was claimed. Who lost their claim, and who is to be told of a cancellation."""
+        item = plan_item(claim, next_due, alone, skips)
+        answer = await self.store.call((runs or self.runs).settle("plan", self.queue, 0, [item]))
+        return [answer[1], answer[3]]
+
     async def retry(self, claim: Claim, delay: int = 1000, *, runs: Runs | None = None) -> list[str]:
         return await self.settle("retry", retry_item(claim, delay, b"\x91\xa3bad"), runs=runs)
 
@@ -249,6 +266,11 @@ class Line:
 
     async def events(self) -> list[dict[bytes, bytes]]:
         return [fields for _, fields in await self.store.client.xrange(self.keys["events"])]
+
+    async def decisions(self) -> list[tuple[str, int, int, str]]:
+        """Oldest first: job, first and until, and how: its outcome where it ran, why where it was skipped."""
+        found = [told async for told in decisions(self.store, self.queue, 0)]
+        return [(told.job_id, told.first_ms, told.until_ms, told.why or told.what) for told in reversed(found)]
 
     async def dump(self) -> dict[str, Any]:
         return await dump(self.store.client, self.store.keys.prefix)

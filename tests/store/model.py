@@ -188,7 +188,8 @@ class Model:
             return None
         at = due or now
         taken = {job.due} if job.stage in ("waiting", "working") else set()
-        taken |= {int(name.partition(EXTRA)[2]) for name in self.jobs if name.startswith(f"{member}{EXTRA}")}
+        extras = {name: extra for name, extra in self.jobs.items() if name.startswith(f"{member}{EXTRA}")}
+        taken |= {int(name.partition(EXTRA)[2]) or extra.due for name, extra in extras.items()}
         while not due and at in taken:
             at += 1
         if at in taken:
@@ -259,6 +260,31 @@ class Model:
             return
         job.fresh(next_due)
         job.move("waiting", next_due)
+
+    def plan(self, now: int, member: str, next_due: int, alone: bool) -> list[tuple[str, str, int]]:
+        """Whom to tell that their run is cancelled: member, owner, token."""
+        job = self.jobs[member]
+        due, cancelled = job.due, job.cancelled
+        if self._obeyed(member, 0, ended=False):
+            return []
+        told = [] if cancelled or f"{member}{EXTRA}{due}" in self.jobs else self._put_extra(member, due, alone)
+        if next_due:
+            job.fresh(next_due)
+            job.move("waiting", next_due)
+        else:
+            del self.jobs[member]
+        return told
+
+    def _put_extra(self, member: str, due: int, alone: bool) -> list[tuple[str, str, int]]:
+        extra = replace(self.jobs[member].definition, recurring=False, keep=0)
+        name = f"{member}{EXTRA}{0 if alone else due}"
+        before = self.jobs.get(name)
+        if before is None or before.stage != "working":
+            self.jobs[name] = Job(extra, self.calls, "waiting", due, due)
+            return []
+        before.wish, before.cancelled = Wish(extra, self.calls, due), True
+        before.removing = before.pausing = False
+        return [(name, before.owner, before.token)]
 
     def retry(self, now: int, member: str, delay: int) -> None:
         job = self.jobs[member]

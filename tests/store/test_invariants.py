@@ -17,12 +17,12 @@ from line import record as a_record
 from model import Definition, Model
 from servers import Server
 from tocsin.model import codec
-from tocsin.model.ids import job_of
+from tocsin.model.ids import EXTRA, job_of
 from tocsin.model.queue import Queue
 from tocsin.model.run import Claim
 from tocsin.store.jobs import EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, read_entry
 from tocsin.store.keys import STAGE_KEYS
-from tocsin.store.runs import Item, Runs, failed_item, finish_item, release_item, retry_item
+from tocsin.store.runs import Item, Runs, failed_item, finish_item, plan_item, release_item, retry_item
 from tocsin.store.scripts import script
 from tocsin.store.store import OpenQueue, Store
 
@@ -47,6 +47,7 @@ delays = st.integers(-2000, 3000)
 
 # What may happen, as often as it should.
 EVENTS = ["put"] * 2 + ["edit"] * 3 + ["change"] * 6 + ["claim"] * 5 + ["claim_by_id"] * 2 + ["settle"] * 8
+EVENTS += ["plan"] * 3
 EVENTS += ["extend", "a_worker_dies", "deadlines_are_looked_at", "time_passes", "the_clock_goes_back"]
 EVENTS += ["a_late_copy_arrives"]
 
@@ -299,6 +300,29 @@ class Calls(RuleBasedStateMachine):
             getattr(self.model, verb)(self.now, claim.member, *args)
         if verb in ("finish", "retry"):
             self.model.forget(self.now)
+
+    def plan(self, data: st.DataObject) -> None:
+        """Occurrences get runs of their own; a run has none."""
+        owner, claims = self.some_claims(data)
+        claims = [claim for claim in claims if EXTRA not in claim.member]
+        if not claims:
+            return
+        alone, steps = data.draw(st.booleans(), "alone"), data.draw(st.integers(0, 3), "steps")
+        following = {claim.key: claim.due + 1000 * steps if steps else 0 for claim in claims}
+        call = self.runs[owner].settle(
+            "plan", self.queue, 0, [plan_item(claim, following[claim.key], alone) for claim in claims]
+        )
+        held = [claim for claim in claims if self.held(owner, claim)]
+        answer = self.send(data, "run_plan", *call.args, session=call.session)
+        assert answer[1] == [claim.key for claim in claims if claim not in held]
+        self.model.calls += 1
+        told = [
+            part
+            for claim in held
+            for telling in self.model.plan(self.now, claim.member, following[claim.key], alone)
+            for part in (telling[0].encode(), telling[1].encode(), telling[2])
+        ]
+        assert answer[3] == told
 
     def extend(self, data: st.DataObject) -> None:
         owner, claims = self.some_claims(data)

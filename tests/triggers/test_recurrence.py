@@ -8,7 +8,9 @@ import pytest
 
 from tocsin import Every, InvalidTrigger, Once
 from tocsin.model.job import Policy, Spec
-from tocsin.triggers.recurrence import first_due, is_misfire, next_due, next_from, occurrences, phase, upcoming
+from tocsin.triggers import plan
+from tocsin.triggers.plan import is_misfire
+from tocsin.triggers.recurrence import first_due, occurrences, phase, tick_after, tick_from, upcoming
 
 T = 1_900_000_000_000
 TEN = Every("10s")
@@ -75,13 +77,13 @@ def test_a_schedule_that_would_never_run_is_refused(rules):
     ],
 )
 def test_the_next_occurrence_is_on_the_cadence_and_as_the_misfire_policy_wants_it(rules, late, following):
-    found = next_due(spec(**rules), T, T + late)
+    found = plan.after_run(spec(**rules), T, T + late, T + late).next_due
     assert found == (None if following is None else T + following)
 
 
 @pytest.mark.parametrize("one_shot", [ONCE, Spec("handler")])
 def test_what_fires_once_has_no_next_occurrence(one_shot):
-    assert next_due(one_shot, T, T) is None
+    assert tick_after(one_shot, T) is None
     assert upcoming(one_shot, T, 5) == [T]
     assert not is_misfire(one_shot, T, T + 10**9)
 
@@ -136,9 +138,9 @@ def test_upcoming_times_begin_with_the_one_that_is_due_and_end_with_the_schedule
 
 
 def test_a_schedule_whose_end_has_passed_has_nothing_to_go_on_with():
-    assert next_from(spec(ends=T + 15_000), T, T + 10_000) == T + 10_000
-    assert next_from(spec(ends=T + 15_000), T, T + 10_001) is None
-    assert next_from(ONCE, T, T + 99) == T
+    assert tick_from(spec(ends=T + 15_000), T, T + 10_000) == T + 10_000
+    assert tick_from(spec(ends=T + 15_000), T, T + 10_001) is None
+    assert tick_from(ONCE, T, T + 99) is None
 
 
 def test_jitter_moves_the_phase_of_a_schedule_by_a_stable_hash():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -13,12 +13,14 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import ConflictingJobs, UnknownJob
 from tocsin.model.ids import check_job_id, check_member
 from tocsin.model.job import Job, Stage
-from tocsin.store.events import PastRun, past_runs
+from tocsin.store.events import Decision, PastRun, decisions, past_runs
 from tocsin.store.jobs import Jobs
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
 
 PAGE = 200
+
+Told = TypeVar("Told", PastRun, Decision)
 
 
 class Wanted(Struct, frozen=True):
@@ -120,26 +122,39 @@ class Lookup:
             if beyond and not await self._retries_wait(queue, partition):
                 return
 
-    async def runs(self, job_id: str | None, queue: str | None) -> AsyncIterator[PastRun]:
+    def runs(self, job_id: str | None, queue: str | None) -> AsyncIterator[PastRun]:
         """Attempts that ended lately, newest first."""
+        return self._newest_first(past_runs, lambda run: run.ended_ms, job_id, queue)
+
+    def decisions(self, job_id: str | None, queue: str | None) -> AsyncIterator[Decision]:
+        """What became of the ticks of schedules lately, newest first."""
+        return self._newest_first(decisions, lambda decision: decision.at_ms, job_id, queue)
+
+    async def _newest_first(
+        self,
+        tell: Callable[[Store, OpenQueue, int], AsyncIterator[Told]],
+        at: Callable[[Told], Millis],
+        job_id: str | None,
+        queue: str | None,
+    ) -> AsyncIterator[Told]:
         sources = [
-            past_runs(self._store, where, partition)
+            tell(self._store, where, partition)
             for where in await self.queues(queue)
             for partition in range(where.partitions)
             if job_id is None or partition == where.partition_of(job_id)
         ]
-        heads: list[tuple[Millis, int, PastRun]] = []
+        heads: list[tuple[Millis, int, Told]] = []
 
         async def push(source: int) -> None:
-            async for run in sources[source]:
-                if job_id is None or run.job_id == job_id:
-                    heapq.heappush(heads, (-run.ended_ms, source, run))
+            async for told in sources[source]:
+                if job_id is None or told.job_id == job_id:
+                    heapq.heappush(heads, (-at(told), source, told))
                     return
 
         await asyncio.gather(*map(push, range(len(sources))))
         while heads:
-            _, source, run = heapq.heappop(heads)
-            yield run
+            _, source, told = heapq.heappop(heads)
+            yield told
             await push(source)
 
     async def _retries_wait(self, queue: OpenQueue, partition: int) -> bool:

@@ -17,7 +17,9 @@ from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import (
     DEFAULT_KEEP,
+    MISFIRES,
     NORMAL,
+    OVERLAPS,
     PLAIN,
     Header,
     Policy,
@@ -286,10 +288,12 @@ def policy(
     error_interval: Duration | None = None,
     agent: bool = False,
 ) -> Policy:
-    if overlap != "skip":
-        raise InvalidArgument(f"overlap must be 'skip', not {overlap!r}")
-    if misfire not in ("coalesce", "skip", "all"):
-        raise InvalidArgument(f"there is no misfire {misfire!r}; {nearest(misfire, ('coalesce', 'skip', 'all'))}")
+    if overlap not in OVERLAPS:
+        raise InvalidArgument(f"there is no overlap {overlap!r}; {nearest(str(overlap), OVERLAPS)}")
+    if agent and overlap != "skip":
+        raise InvalidArgument("an agent runs one at a time: its overlap is 'skip'. Schedule a job for anything else")
+    if misfire not in MISFIRES:
+        raise InvalidArgument(f"there is no misfire {misfire!r}; {nearest(misfire, MISFIRES)}")
     start = None if starts is None else epoch_ms(starts, "starts")
     end = None if ends is None else epoch_ms(ends, "ends")
     if start is not None and end is not None and end < start:
@@ -304,6 +308,7 @@ def policy(
         error_interval=None if error_interval is None else seconds(error_interval, "error_interval"),
         agent=agent,
         criticality=check_criticality(criticality),
+        overlap=overlap,  # type: ignore[arg-type]
     )
 
 

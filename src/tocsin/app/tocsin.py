@@ -24,11 +24,11 @@ from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Claim, Run
 from tocsin.model.trigger import Trigger, check_trigger, zone_of
 from tocsin.model.zones import find_zone
-from tocsin.store.events import PastRun
+from tocsin.store.events import Decision, PastRun
 from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, Put, record_of
 from tocsin.store.queues import open_queue
 from tocsin.store.store import OpenQueue
-from tocsin.triggers.recurrence import next_from, occurrences, phase, upcoming
+from tocsin.triggers.recurrence import occurrences, phase, tick_from, upcoming
 from tocsin.upkeep.ownership import Ownership
 from tocsin.upkeep.reconcile import Reconciler, Rules
 from tocsin.worker import GRACE_S, Settings, Worker
@@ -204,7 +204,7 @@ class Tocsin(QueueCalls):
             where, job = found
             due: Millis | None = 0
             if job.recurring and not replay and job.stage is Stage.PAUSED:
-                due = next_from(job.spec, job.due_ms, self._now(), _shift(job))
+                due = tick_from(job.spec, job.due_ms, self._now(), _shift(job))
             if due is None:
                 # Its end passed while it was paused: there is nothing left of it to resume.
                 return await self._jobs.delete(where, id, only="paused")
@@ -258,7 +258,8 @@ class Tocsin(QueueCalls):
         """Cancel a waiting one-shot, or ask the worker of a run to stop it. False if there is nothing to cancel."""
         job_id, due = parse_run_id(run_id)
         for where in await self._lookup.queues(queue):
-            for member in (job_id, extra_member(job_id, due)):
+            # The last is the run that replaces others.
+            for member in (job_id, extra_member(job_id, due), extra_member(job_id, 0)):
                 if await self._cancel_in(where, member, due):
                     return True
         return False
@@ -304,6 +305,10 @@ class Tocsin(QueueCalls):
     def runs(self, id: str | None = None, *, queue: str | None = None) -> AsyncIterator[PastRun]:
         """Attempts that ended lately, newest first, as far back as the queues' events reach."""
         return self._lookup.runs(id, queue)
+
+    def decisions(self, id: str | None = None, *, queue: str | None = None) -> AsyncIterator[Decision]:
+        """What became of each tick of a schedule, newest first: ran, coalesced or skipped, and why."""
+        return self._lookup.decisions(id, queue)
 
     async def next_runs(self, id: str, n: int = 5, *, queue: str | None = None) -> list[datetime]:
         """When it is due next, in the zone of its trigger."""

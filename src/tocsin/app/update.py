@@ -16,7 +16,7 @@ from tocsin.model.trigger import Once, check_trigger
 
 _SPEC = ("trigger", "args", "kwargs", "retry")
 _HEADER = ("timeout", "tenant", "keep", "cost", "priority")
-_RULES = ("misfire", "grace", "catch_up", "starts", "ends", "jitter", "criticality", "error_interval")
+_RULES = ("overlap", "misfire", "grace", "catch_up", "starts", "ends", "jitter", "criticality", "error_interval")
 CHANGEABLE = (*_SPEC, *_HEADER, *_RULES)
 
 
@@ -71,6 +71,7 @@ def _header(header: Header, changes: dict[str, Any]) -> Header:
 
 def _rules(rules: Policy, changes: dict[str, Any]) -> Policy:
     now: dict[str, Any] = {
+        "overlap": rules.overlap,
         "misfire": rules.misfire,
         "grace": rules.grace,
         "catch_up": rules.catch_up,
@@ -81,4 +82,4 @@ def _rules(rules: Policy, changes: dict[str, Any]) -> Policy:
         "error_interval": rules.error_interval,
     }
     wanted = {name: changes.get(name, value) for name, value in now.items()}
-    return replace(options.policy(**wanted), agent=rules.agent)
+    return options.policy(**wanted, agent=rules.agent)

@@ -17,10 +17,14 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import nearest
 from tocsin.model.job import Job, Stage
 from tocsin.model.trigger import Every, phrase
+from tocsin.store.events import Decision
 from tocsin.store.keys import STAGE_KEYS
 
 queues = App(name="queues", help="Look at queues.")
 jobs = App(name="jobs", help="Look at jobs.")
+
+# How many spans of ticks without runs `jobs show` tells of.
+MOST_PASSED = 3
 
 Limit = Annotated[int, Parameter(validator=Number(gte=1), help="At most this many.")]
 Time = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
@@ -167,6 +171,8 @@ def as_dict(job: Job) -> dict[str, Any]:
         "recurring": job.recurring,
         "every": job.trigger.interval if isinstance(job.trigger, Every) else None,
         "trigger": phrase(job.trigger) or None,
+        "overlap": job.spec.rules.overlap if job.recurring else None,
+        "misfire": job.spec.rules.misfire if job.recurring else None,
         "timeout": job.timeout,
         "retry": None if retry is None else {name: getattr(retry, name) for name in retry.__struct_fields__},
         "criticality": job.criticality,
@@ -189,10 +195,11 @@ async def show_job(id: str, /, *, queue: QueueName = None, options: Given) -> in
     id
         The job's id.
     """
-    async with connected(options) as (_, inspector):
+    async with connected(options) as (app, inspector):
         view = await inspector.find(id, queue)
         now = await inspector.now()
-    about = describe(view)
+        passed = await _passed(app.decisions(id, queue=view.queue)) if view.job and view.job.recurring else []
+    about = describe(view) | {"passed": [_as_span(decision) for decision in passed]}
     if options.json:
         print_json(about)
         return 0
@@ -217,12 +224,37 @@ def describe(view: JobView) -> dict[str, Any]:
     return about
 
 
+async def _passed(decisions: AsyncIterator[Decision]) -> list[Decision]:
+    """The last few spans of ticks that have no run of their own."""
+    found: list[Decision] = []
+    async for decision in decisions:
+        if decision.what != "ran":
+            found.append(decision)
+        if len(found) == MOST_PASSED:
+            break
+    return found
+
+
+def _as_span(decision: Decision) -> dict[str, Any]:
+    return {
+        "first": iso(decision.first_ms),
+        "until": iso(decision.until_ms),
+        "what": decision.what,
+        "why": decision.why or None,
+        "at": iso(decision.at_ms),
+    }
+
+
 _TIMES = {"due", "not_before", "deadline", "failed_at", "ended"}
 
 
 def _told(name: str, value: Any, view: JobView, now: Millis) -> str:
     if name == "traceback":
         return "\n" + "\n".join(map(cell, str(value).splitlines()))
+    if name == "passed":
+        return cell(
+            ", ".join(f"{each['why'] or each['what']} from {each['first']} to {each['until']}" for each in value)
+        )
     if name in _TIMES:
         ms = _ms_of(name, view)
         return f"{local(ms)}  ({distance(ms, now)})"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 
 from tocsin.model.durations import Millis, ceil_ms
-from tocsin.model.job import Spec
+from tocsin.model.job import PLAIN, Spec
 from tocsin.model.run import MAX_RECOVERIES, Claim
+from tocsin.model.tick import Skip
 from tocsin.resilience.backoff import BackoffSettings, delay_ms
 from tocsin.resilience.failure import FailureClass
 from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
-from tocsin.triggers.recurrence import is_misfire, next_due, next_from, phase
+from tocsin.triggers import plan
+from tocsin.triggers.recurrence import counts_from_now, phase, tick_after, tick_from
 
 
 class Finish(Struct, frozen=True):
@@ -18,6 +20,16 @@ class Finish(Struct, frozen=True):
 
     next_due: Millis
     outcome: int
+    # Ticks that the job passes on its way there.
+    skips: tuple[Skip, ...] = ()
+
+
+class Plan(Struct, frozen=True):
+    """The occurrence gets a run of its own, if `alone` in the place of the last one; the job waits for `next_due`."""
+
+    next_due: Millis
+    alone: bool
+    skips: tuple[Skip, ...] = ()
 
 
 class RetryIn(Struct, frozen=True):
@@ -34,7 +46,7 @@ class Release(Struct, frozen=True):
     """Nothing happened; another worker may have it at once."""
 
 
-Decision = Finish | RetryIn | Bury | Release
+Decision = Finish | Plan | RetryIn | Bury | Release
 BURY, RELEASE = Bury(), Release()
 NO_BACKOFF = BackoffSettings(enabled=False)
 # Classes whose own delay goes before that of `Retry`, and those that may be over at once.
@@ -52,9 +64,22 @@ def before(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> tuple[Deci
         if recurring:
             return _ended(claim, spec, recurring, now, FAILED), why
         return BURY, why
-    if recurring and is_misfire(spec, claim.due, now, _shift(claim, spec)):
-        return _ended(claim, spec, recurring, now, SKIPPED), "too late"
-    return None
+    return _before_a_tick(claim, spec, now) if recurring else None
+
+
+def _before_a_tick(claim: Claim, spec: Spec, now: Millis) -> tuple[Decision, str] | None:
+    rules = spec.policy or PLAIN
+    if rules.misfire == "coalesce" and rules.overlap not in plan.APART:
+        return None
+    shift = _shift(claim, spec)
+    # What was begun in time and is tried again is not late.
+    if claim.attempt == 1 and plan.is_misfire(spec, claim.due, now, shift):
+        step = plan.pass_over(spec, claim.due, now, shift)
+        return Finish(step.next_due or 0, SKIPPED, step.skips), "too late"
+    if rules.overlap not in plan.APART:
+        return None
+    step = plan.apart(spec, claim.due, now, shift)
+    return Plan(step.next_due or 0, rules.overlap == "cancel_other", step.skips), "has a run of its own"
 
 
 def after_success(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> Decision:
@@ -80,7 +105,9 @@ def after_failure(
         wait = delay_ms(backoff, kind, setback.streak, 0, setback.chance)
         if may_retry and kind is not FailureClass.PERMANENT_FORBIDDEN:
             return RetryIn(wait)
-        return Finish(next_from(spec, claim.due, now + wait, _shift(claim, spec)) or 0, FAILED) if recurring else BURY
+        if not recurring:
+            return BURY
+        return _failed(claim, spec, now, tick_from(spec, claim.due, now + wait, _shift(claim, spec)))
     if retry is not None and may_retry:
         return RetryIn(ceil_ms(retry.delay(claim.attempt - 1, setback.chance)))
     if not recurring:
@@ -90,7 +117,7 @@ def after_failure(
     error_interval = spec.rules.error_interval
     if error_interval is not None:
         wait = delay_ms(backoff, FailureClass.UNKNOWN, 1, ceil_ms(error_interval), setback.chance)
-        return Finish(now + wait, FAILED)
+        return _failed(claim, spec, now, now + wait)
     return _ended(claim, spec, recurring, now, FAILED)
 
 
@@ -99,10 +126,24 @@ def after_cancel(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> Deci
 
 
 def _ended(claim: Claim, spec: Spec, recurring: bool, now: Millis, outcome: int) -> Finish:
-    following = next_due(spec, claim.due, now, _shift(claim, spec)) if recurring else None
-    return Finish(following or 0, outcome)
+    if not recurring:
+        return Finish(0, outcome)
+    shift = _shift(claim, spec)
+    following = tick_after(spec, claim.due, shift)
+    if following is None or following >= now:
+        return Finish(following or 0, outcome)
+    step = plan.after_run(spec, claim.due, claim.started, now, shift)
+    return Finish(step.next_due or 0, outcome, step.skips)
+
+
+def _failed(claim: Claim, spec: Spec, now: Millis, following: Millis | None) -> Finish:
+    step = plan.after_failure(spec, claim.due, claim.started, now, following, _shift(claim, spec))
+    return Finish(step.next_due or 0, FAILED, step.skips)
 
 
 def _shift(claim: Claim, spec: Spec) -> Millis:
-    jitter = spec.rules.jitter
-    return phase(claim.job_id, jitter) if jitter else 0
+    """By how much jitter moves the job's ticks. The due times of Every have it in them: nothing to compute."""
+    rules = spec.policy
+    if rules is None or not rules.jitter or counts_from_now(spec.trigger):
+        return 0
+    return phase(claim.job_id, rules.jitter)

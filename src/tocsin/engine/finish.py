@@ -6,10 +6,11 @@ What could not be written because the server was away is kept and repeated under
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
@@ -27,7 +28,17 @@ from tocsin.resilience.backoff import BackoffSettings, Streaks
 from tocsin.resilience.breaker import Breaker, BreakerSettings
 from tocsin.resilience.classify import Classifier
 from tocsin.resilience.failure import FailureClass
-from tocsin.store.runs import FAILED, SUCCEEDED, Item, Runs, failed_item, finish_item, release_item, retry_item
+from tocsin.store.runs import (
+    FAILED,
+    SUCCEEDED,
+    Item,
+    Runs,
+    failed_item,
+    finish_item,
+    plan_item,
+    release_item,
+    retry_item,
+)
 from tocsin.store.store import LARGEST_BATCH, Call, Store
 from tocsin.telemetry.metrics import Tally
 
@@ -77,6 +88,7 @@ class Finisher:
         breaker: Breaker | None = None,
         tally: Tally | None = None,
         batch: int = LARGEST_BATCH,
+        tell: Callable[[str, dict[str, Any]], Awaitable[None]] | None = None,
     ) -> None:
         self.wake = asyncio.Event()
         self.waiting: deque[Ended] = deque()
@@ -105,6 +117,9 @@ class Finisher:
         self._in_flight: set[tuple[str, int, str]] = set()
         # How many outcomes the last pass took.
         self._sent = 0
+        # Mail for workers: who, and what.
+        self._tell = tell
+        self._letters: list[tuple[str, dict[str, Any]]] = []
         # Lanes that have outcomes which no call has taken yet.
         self._unsent: set[Lane] = set()
 
@@ -217,10 +232,20 @@ class Finisher:
                 self._refused(key, lane, answer)
             else:
                 self._answered(key, lane, answer)
+        await self._post()
         if trouble is not None:
             await self._store.revive_server()
             raise trouble
         return 60.0 if self.idle() else 0.0
+
+    async def _post(self) -> None:
+        """Ask workers to stop runs that others replace. One that does not hear of it ends by itself, later."""
+        tell, letters, self._letters = self._tell, self._letters, []
+        if tell is None:
+            return
+        for owner, message in letters:
+            with contextlib.suppress(StoreError):
+                await tell(owner, message)
 
     def _refused(self, key: tuple[str, int, str], lane: Lane, error: StoreError) -> None:
         """The server is there and fails this call: another try in each of the next passes, then the claims are given
@@ -250,6 +275,8 @@ class Finisher:
             self._tally.claims_lost += 1
             self._tally.contention[key[2]] += 1
             self._on_lost(member.decode(errors="replace"))
+        for member, owner, token in zip(*[iter(answer[3] if len(answer) > 3 else ())] * 3, strict=True):
+            self._letters.append((owner.decode(), {"cancel": member.decode(errors="replace"), "token": token}))
         if answer[2] >= 0 and lane.timetable is None and lane.expect(key[1], answer[2]):
             self._on_due()
 
@@ -318,8 +345,10 @@ def _item(claim: Claim, decision: decide.Decision, error: bytes, now: Millis) ->
     if isinstance(decision, decide.Finish):
         keep = 0 if decision.next_due else keep_of(claim.record)
         failure = error if decision.outcome == FAILED else b""
-        item = finish_item(claim, decision.next_due, decision.outcome, keep, b"", failure)
+        item = finish_item(claim, decision.next_due, decision.outcome, keep, b"", failure, decision.skips)
         return "finish", item, decision.next_due
+    if isinstance(decision, decide.Plan):
+        return "plan", plan_item(claim, decision.next_due, decision.alone, decision.skips), decision.next_due
     if isinstance(decision, decide.RetryIn):
         return "retry", retry_item(claim, decision.delay, error), now + decision.delay
     if isinstance(decision, decide.Bury):

@@ -85,6 +85,10 @@ class Retry(Struct, frozen=True, array_like=True):
         return sum(self.delay(retry, 1.0) for retry in range(summed)) + beyond
 
 
+MISFIRES = ("coalesce", "skip", "all")
+OVERLAPS = ("skip", "buffer_one", "buffer_all", "allow", "cancel_other")
+
+
 class Policy(Struct, frozen=True, array_like=True):
     """What most jobs leave at its default. Stored only where something differs."""
 
@@ -97,6 +101,7 @@ class Policy(Struct, frozen=True, array_like=True):
     error_interval: float | None = None
     agent: bool = False
     criticality: int = 0
+    overlap: Literal["skip", "buffer_one", "buffer_all", "allow", "cancel_other"] = "skip"
 
 
 PLAIN = Policy()

@@ -45,6 +45,11 @@ class Claim(Struct, frozen=True, gc=False):
     def job_id(self) -> str:
         return job_of(self.member)
 
+    @property
+    def started(self) -> Millis:
+        """When it was claimed. Its record says how long before its deadline that was."""
+        return self.deadline - int.from_bytes(self.record[5:9], "big")
+
 
 class Run:
     """What a handler may know about the run that it is executing, and ask of it."""

@@ -1,4 +1,5 @@
-"""Events: what each changing call did, kept for a while; from them, the runs that ended lately."""
+"""Events: what each changing call did, kept for a while; from them, the runs that ended lately, and what became of each
+tick of a schedule."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ import msgspec
 
 from tocsin.model.durations import Millis, moment
 from tocsin.model.ids import job_of, run_id
+from tocsin.model.tick import Why
 from tocsin.store.jobs import DUE_MASK, OUTCOMES
 from tocsin.store.store import OpenQueue, Store
 
 PAGE = 100
 _RUN = struct.Struct(">QIB")
 _ids = msgspec.msgpack.Decoder(list[str])
+_skips = msgspec.msgpack.Decoder(list[str | int])
 # Attempts that did not end their run are told by the call that ended them.
 _ENDS = {b"retry": "retried", b"bury": "dead"}
 
@@ -41,14 +44,54 @@ class PastRun(msgspec.Struct, frozen=True):
         return moment(self.ended_ms)
 
 
+class Decision(msgspec.Struct, frozen=True):
+    """What became of a tick, or of all of a job's ticks from `first_ms` up to, not including, `until_ms`.
+
+    `what` is ran (`why`: its outcome), coalesced (into the run before it), or skipped because of `why`: paused,
+    overlap, misfire, capped, edited, backoff or cancelled.
+    """
+
+    job_id: str
+    queue: str
+    first_ms: Millis
+    until_ms: Millis
+    what: str
+    why: str
+    at_ms: Millis
+
+    @property
+    def first(self) -> datetime:
+        return moment(self.first_ms)
+
+    @property
+    def until(self) -> datetime:
+        return moment(self.until_ms)
+
+    @property
+    def at(self) -> datetime:
+        return moment(self.at_ms)
+
+
 async def past_runs(store: Store, queue: OpenQueue, partition: int) -> AsyncIterator[PastRun]:
     """What ended in a partition, newest first, as far back as events are kept."""
+    async for event in _newest_first(store, queue, partition):
+        for run in reversed(_runs(queue.name, event)):
+            yield run
+
+
+async def decisions(store: Store, queue: OpenQueue, partition: int) -> AsyncIterator[Decision]:
+    """What became of the ticks of a partition's jobs, newest first, as far back as events are kept."""
+    async for event in _newest_first(store, queue, partition):
+        for decision in reversed(_decisions(queue.name, event)):
+            yield decision
+
+
+async def _newest_first(store: Store, queue: OpenQueue, partition: int) -> AsyncIterator[dict[bytes, Any]]:
     key, before = queue.keys[partition]["events"], "+"
     while True:
         page = await store.read(lambda c, b=before: c.xrevrange(key, max=b, count=PAGE))  # type: ignore[misc]
         for _, event in page:
-            for run in reversed(_runs(queue.name, event)):
-                yield run
+            yield event
         if len(page) < PAGE:
             return
         before = "(" + page[-1][0].decode()
@@ -74,3 +117,26 @@ def _runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
         )
         for member, (due, attempt, outcome) in zip(members, _RUN.iter_unpack(ends), strict=False)
     ]
+
+
+def _decisions(queue: str, event: dict[bytes, Any]) -> list[Decision]:
+    """Ranges first, then runs. An attempt that is followed by another decides nothing; a run that was skipped is in the
+    range of what was skipped with it."""
+    try:
+        flat = _skips.decode(event[b"skips"]) if b"skips" in event else []
+        found = [
+            Decision(job_of(str(member)), queue, int(first), int(until), *_told(Why(int(why))), int(event[b"at"]))
+            for member, first, until, why in zip(*[iter(flat)] * 4, strict=True)
+        ]
+    except (msgspec.MsgspecError, ValueError):
+        found = []
+    found += [
+        Decision(run.job_id, queue, run.due_ms, run.due_ms + 1, "ran", run.outcome, run.ended_ms)
+        for run in _runs(queue, event)
+        if run.outcome not in ("retried", "skipped")
+    ]
+    return found
+
+
+def _told(why: Why) -> tuple[str, str]:
+    return ("coalesced", "") if why is Why.COALESCED else ("skipped", why.name.lower())

@@ -62,7 +62,7 @@ def read_entry(raw: bytes) -> Entry:
     token, due, attempt, recoveries, intent, size = _CLAIM.unpack_from(raw)
     end = _CLAIM.size + size
     after_tenant = end + 1 + (raw[end] if len(raw) > end else 0)
-    pending = raw[after_tenant + 8 :] if intent & _PUT_INTENT else None
+    pending = raw[after_tenant + 16 :] if intent & _PUT_INTENT else None
     owner = raw[_CLAIM.size : end].decode(errors="replace")
     return Entry(token, due & DUE_MASK, attempt, recoveries, intent, owner, pending)
 

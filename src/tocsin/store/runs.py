@@ -16,19 +16,21 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import ClaimLost, StoreError, StoreUnavailable
 from tocsin.model.ids import EXTRA
 from tocsin.model.run import Claim
+from tocsin.model.tick import Skip
 from tocsin.store.jobs import DUE_MASK
 from tocsin.store.store import LARGEST_BATCH, Call, OpenQueue, Store
 
 LEASE_OVER = -3
 FAILED, SUCCEEDED, SKIPPED, CANCELLED = range(4)
 
+_RANGE = struct.Struct(">QQB")
 _ENTRY = struct.Struct(">QQIHB")
 _CANCEL_INTENT = 8
-VERBS = ("finish", "retry", "release", "bury", "park")
+VERBS = ("finish", "plan", "retry", "release", "bury", "park")
 # An item of a settling call: how many msgpack values, and their bytes.
 Item = tuple[int, bytes]
 # Bits that run_finish adds to an outcome.
-_EXTRA_RUN, _MORE = 8, 16
+_EXTRA_RUN, _MORE, _PASSED = 8, 16, 32
 _EXTRA_MARK = EXTRA.encode()
 
 
@@ -176,16 +178,33 @@ def _claim(call: Call, token: int, key: bytes, record: bytes, raw: bytes, now: M
 
 
 def finish_item(
-    claim: Claim, next_due: Millis, outcome: int, keep: int = 0, result: bytes = b"", error: bytes = b""
+    claim: Claim,
+    next_due: Millis,
+    outcome: int,
+    keep: int = 0,
+    result: bytes = b"",
+    error: bytes = b"",
+    skips: Sequence[Skip] = (),
 ) -> Item:
     if _EXTRA_MARK in claim.key:
         outcome |= _EXTRA_RUN
     held = codec.text(claim.key) + b"\xa8" + claim.token.to_bytes(8, "big")
     due = codec.text(b"%d" % next_due) if next_due else b"\xa0"
-    if not (keep or result or error):
+    if not (keep or result or error or skips):
         return 4, held + due + bytes((outcome,))
-    rest = codec.integer(keep) + codec.text(result) + codec.text(error)
-    return 7, held + due + bytes((outcome | _MORE,)) + rest
+    size, rest = 4, b""
+    if keep or result or error:
+        size, outcome = 7, outcome | _MORE
+        rest = codec.integer(keep) + codec.text(result) + codec.text(error)
+    if skips:
+        size, outcome = size + 1, outcome | _PASSED
+        rest += _ranges(skips)
+    return size, held + due + bytes((outcome,)) + rest
+
+
+def plan_item(claim: Claim, next_due: Millis, alone: bool, skips: Sequence[Skip] = ()) -> Item:
+    """A run of its own for the claimed occurrence; `alone`: in the place of the last such run of the job."""
+    return 5, _held(claim) + codec.integer(next_due) + bytes((alone,)) + _ranges(skips)
 
 
 def retry_item(claim: Claim, delay: Millis, error: bytes) -> Item:
@@ -199,6 +218,10 @@ def release_item(claim: Claim, delay: Millis = 0) -> Item:
 def failed_item(claim: Claim, error: bytes) -> Item:
     """For bury and park."""
     return 3, _held(claim) + codec.text(error)
+
+
+def _ranges(skips: Sequence[Skip]) -> bytes:
+    return codec.text(b"".join([_RANGE.pack(skip.first, skip.until, skip.why) for skip in skips]))
 
 
 def _held(claim: Claim) -> bytes:

@@ -64,21 +64,6 @@ def tick_from(spec: Spec, tick: Millis, since: Millis, shift: Millis = 0) -> Mil
     return _unless_over(spec, following)
 
 
-def next_due(spec: Spec, due: Millis, now: Millis, shift: Millis = 0) -> Millis | None:
-    """The occurrence after `due`, as the misfire policy wants it; None when there is no other."""
-    following = tick_after(spec, due, shift)
-    if following is not None and following < now:
-        return tick_from(spec, following, _owed_since(spec.rules, now), shift)
-    return following
-
-
-def next_from(spec: Spec, due: Millis, now: Millis, shift: Millis = 0) -> Millis | None:
-    """The first occurrence from `due` on that is not in the past, whatever was missed; None when there is none."""
-    if spec.trigger is None or isinstance(spec.trigger, Once):
-        return _unless_over(spec, due)
-    return tick_from(spec, due, now, shift)
-
-
 def occurrences(spec: Spec, due: Millis, start: Millis, end: Millis, limit: int, shift: Millis = 0) -> list[Millis]:
     """The due times in [start, end), on the cadence that `due` belongs to."""
     trigger = spec.trigger
@@ -107,17 +92,6 @@ def upcoming(spec: Spec, due: Millis, n: int, shift: Millis = 0) -> list[Millis]
     return times[:n]
 
 
-def is_misfire(spec: Spec, due: Millis, now: Millis, shift: Millis = 0) -> bool:
-    """Too late to run it under `misfire="skip"`: later than grace, or the next tick is due as well."""
-    rules = spec.rules
-    if rules.misfire != "skip" or spec.trigger is None or isinstance(spec.trigger, Once):
-        return False
-    if rules.grace is not None:
-        return now - due > ceil_ms(rules.grace)
-    following = _following(spec.trigger, due, shift)
-    return following is not None and now >= following
-
-
 def phase(job_id: str, jitter: float) -> Millis:
     width = ceil_ms(jitter) if jitter else 0
     return zlib.crc32(job_id.encode(errors="surrogateescape")) * width >> 32 if width else 0
@@ -135,13 +109,6 @@ def _following(trigger: Trigger | None, tick: Millis, shift: Millis) -> Millis |
 def _unless_over(spec: Spec, due: Millis | None) -> Millis | None:
     ends = spec.rules.ends
     return None if due is not None and ends is not None and due > ends else due
-
-
-def _owed_since(rules: Policy, now: Millis) -> Millis:
-    """From when on missed occurrences are still run, each: only with misfire `all`."""
-    if rules.misfire != "all":
-        return now
-    return 0 if rules.catch_up is None else now - ceil_ms(rules.catch_up)
 
 
 def _first_from(due: Millis, interval: Millis, since: Millis) -> Millis:

@@ -123,7 +123,7 @@ class Parts(ABC):
         self.ear = Ear(store, self.name, list(self.lanes))
         self.finisher = Finisher(
             store, lambda: self.runs, clock, self._lost_claim, lambda: self.fetcher.wake.set(), self._classifier,
-            settings.backoff, self.redis_breaker, self.tally, settings.batching.size,
+            settings.backoff, self.redis_breaker, self.tally, settings.batching.size, self._fleet.post,
         )  # fmt: skip
         self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set(), self.tally.duration.add)
         self.referrer = Referrer(self._fleet, lambda: self.name, self.catalog.names())

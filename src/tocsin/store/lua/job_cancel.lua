@@ -28,22 +28,27 @@ if claim and redis.call('ZSCORE', working, id) then
   return commit({1, 2, claim.owner, claim.token}, 'cancel', {id})
 end
 if is_recurring(record) then return unchanged({1, 0, '', 0}) end
-local function is_wanted(due) return want == 0 or want == (claim and claim.due or due) end
+
+local function end_it(score)
+  local at = claim and claim.due or score
+  if parent_of(id) then skip(id, at, at + 1, WHY_CANCELLED) end
+  end_job(id, keep_of(record), CANCELLED, '')
+  apply()
+  return commit({1, 1, '', 0}, 'cancel', {id})
+end
+
+local function is_wanted(score) return want == 0 or want == (claim and claim.due or score) end
 
 local spot = spot_of(id)
 if spot and is_wanted(spot.due) then
   leave_line(id, spot)
-  end_job(id, keep_of(record), CANCELLED, '')
-  apply()
-  return commit({1, 1, '', 0}, 'cancel', {id})
+  return end_it(spot.due)
 end
 for _, stage in ipairs({paused, parked}) do
   local score = redis.call('ZSCORE', stage, id)
   if score and is_wanted(tonumber(score)) then
     leave(stage, id)
-    end_job(id, keep_of(record), CANCELLED, '')
-    apply()
-    return commit({1, 1, '', 0}, 'cancel', {id})
+    return end_it(tonumber(score))
   end
 end
 return unchanged({1, 0, '', 0})

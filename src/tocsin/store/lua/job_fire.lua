@@ -20,8 +20,13 @@ local added, members, adding = {}, {}, {}
 local spot = spot_of(id)
 local own = claim and (spot or claim.token > 0) and claim.due or spot and spot.due
 
+-- The one that replaces others (run_plan) has a name without its time.
+local sole = id .. '\31' .. '0'
+local sole_raw, sole_line = redis.call('HGET', claims, sole), redis.call('ZSCORE', waiting, sole)
+local sole_due = sole_raw and read_claim(sole_raw).due or sole_line and tonumber(sole_line)
+
 local function is_there(member, due)
-  return due == own or adding[member] or redis.call('HEXISTS', jobs, member) == 1
+  return due == own or due == sole_due or adding[member] or redis.call('HEXISTS', jobs, member) == 1
 end
 
 for _, due in ipairs(cmsgpack.unpack(dues)) do

@@ -73,10 +73,23 @@ local function change_aside(id, record, due, stage, keeps_due)
   line_up(id, due, record)
 end
 
+-- What was owed on the cadence that ends here.
+local function drop_ticks(id, old, claim, spot, due)
+  if not (readable(old) and is_recurring(old)) then return end
+  local first = claim and claim.due or spot and spot.due
+  if first then skip(id, first, math.min(now + 1, due), WHY_EDITED) end
+end
+
 -- While it is working nothing moves: the wish waits in the claim, with due 0 for one that leaves the run alone.
 local function intend(id, claim, record, due, keeps_due)
   if #record > widest then widest = #record end
-  claim.put_due = keeps_due and (has(claim.intent, PUT) and claim.put_due or 0) or math.max(due, 1)
+  if not keeps_due and has(claim.intent, PUT) and claim.put_due > 0 and readable(claim.put_record)
+    and is_recurring(claim.put_record) then
+    skip(id, claim.put_due, math.min(now + 1, due), WHY_EDITED)
+  end
+  local before = has(claim.intent, PUT) and claim
+  claim.put_first = before and before.put_first > 0 and before.put_first or keeps_due and 0 or math.max(due, 1)
+  claim.put_due = keeps_due and (before and before.put_due or 0) or math.max(due, 1)
   claim.put_record = record
   claim.intent = with(without(claim.intent, REMOVE), PUT)
   set(claims, id, write_claim(claim))
@@ -102,6 +115,7 @@ local function put_existing(id, due, mode, expected, record, old)
   if held then intend(id, claim, record, due, keeps_due) else
     if keeps_due and claim then due = claim.due end
     if due == 0 then due = now end
+    if not keeps_due then drop_ticks(id, old, claim, spot, due) end
     if spot then
       change_in_line(id, record, due, spot, claim, keeps_due)
     else

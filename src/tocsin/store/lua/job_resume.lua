@@ -26,6 +26,7 @@ if not_before then
   local anew = line > 0 and line ~= claim.due
   -- Its own time: that of its run, or where a retry waits, the end of its backoff.
   if not anew then line = tonumber(not_before) end
+  if anew and readable(record) and is_recurring(record) then skip(id, claim.due, line, WHY_PAUSED) end
   leave(paused, id)
   enter_line(id, line, not anew and claim or nil, record)
   if anew or (is_plain(claim) and line == claim.due) then drop(claims, id) end

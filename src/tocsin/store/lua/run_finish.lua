@@ -12,18 +12,18 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token (8 bytes), next due (text, '' for none), outcome] * n;
 --        outcome 0 failed, 1 succeeded, 2 skipped, 3 cancelled; +8 for an extra run; +16 if keep (s), result and error
---        follow
+--        follow; +32 if then the ticks follow that the job passes: [first u64, until u64, why u8] * n
 -- RETURN {1, lost, head}: the ids whose claim was lost (nothing changed for them); head: the first in line, or -1
 -- USES   call, records, claims, moves, line, settle
 if answered then return answered end
 local COUNTERS = {[FAILED] = 'failed', [SUCCEEDED] = 'succeeded', [SKIPPED] = 'skipped', [CANCELLED] = 'cancelled'}
-local EXTRA_RUN, MORE = 8, 16
+local EXTRA_RUN, MORE, PASSED = 8, 16, 32
 local flat = cmsgpack.unpack(items)
 local plain_owner, owner_ends = string.char(0, #owner) .. owner, 24 + #owner
 local any_errors = redis.call('EXISTS', errors) == 1
 local lost, told, ends, tally = {}, {}, {}, {[0] = 0, 0, 0, 0}
 
-local ids, tokens, nexts, outcomes, extras, more, going_on = {}, {}, {}, {}, {}, {}, {}
+local ids, tokens, nexts, outcomes, extras, more, passed, going_on = {}, {}, {}, {}, {}, {}, {}, {}
 local at, n, size = 1, 0, #flat
 while at <= size do
   n = n + 1
@@ -32,9 +32,17 @@ while at <= size do
   local outcome = flat[at + 3]
   at = at + 4
   if outcome >= MORE then
-    outcome = outcome - MORE
-    more[n] = {flat[at], flat[at + 1], flat[at + 2]}
-    at = at + 3
+    local passes = outcome >= PASSED
+    if passes then outcome = outcome - PASSED end
+    if outcome >= MORE then
+      outcome = outcome - MORE
+      more[n] = {flat[at], flat[at + 1], flat[at + 2]}
+      at = at + 3
+    end
+    if passes then
+      passed[n] = flat[at]
+      at = at + 1
+    end
   end
   if outcome >= EXTRA_RUN then
     outcome = outcome - EXTRA_RUN
@@ -59,8 +67,20 @@ local function keep_record(id, record)
   end
 end
 
+-- The worker planned on the definition it had. One that was put meanwhile begins at its own time: what the old one
+-- still owed is dropped.
+local function tell_passed(id, claim, next_due, ranges)
+  local edited = claim and has(claim.intent, PUT) and claim.put_due > 0
+  local to = edited and cadence_end(claim) or math.huge
+  for at = 1, #(ranges or ''), 17 do
+    local first, until_ms, why = struct.unpack('>I8I8B', ranges, at)
+    skip(id, first, math.min(until_ms, to), why)
+  end
+  if edited and next_due ~= '' then skip(id, tonumber(next_due), math.min(now + 1, to), WHY_EDITED) end
+end
+
 local left, unclaimed, ended = list_of(out, working), list_of(unset, claims), list_of(unset, jobs)
-local function finish(id, raw, next_due, record, outcome, extra, rest)
+local function finish(id, raw, next_due, record, outcome, extra, rest, ranges)
   left[#left + 1] = id
   freed(raw)
   if next_due ~= '' then
@@ -73,12 +93,16 @@ local function finish(id, raw, next_due, record, outcome, extra, rest)
     if of then latest[parent] = count(of, outcome) end
   end
   if string.byte(raw, 23) > 0 then
-    local verdict, put = obeyed(id, read_claim(raw), record or latest[id] or nil, tonumber(next_due) or 0, true)
+    local claim = read_claim(raw)
+    local verdict, put = obeyed(id, claim, record or latest[id] or nil, tonumber(next_due) or 0, true)
+    if verdict ~= 'removed' then tell_passed(id, claim, next_due, ranges) end
     if verdict then
       keep_record(id, put or false)
       return
     end
     record = put
+  elseif ranges then
+    tell_passed(id, nil, next_due, ranges)
   end
   if next_due ~= '' then
     keep_record(id, record)
@@ -107,7 +131,7 @@ for i = 1, n do
   -- Held: the token is this one and so is the owner.
   if raw and string.sub(raw, 1, 8) == tokens[i]
     and (string.sub(raw, 23, owner_ends) == plain_owner or read_claim(raw).owner == owner) then
-    finish(id, raw, nexts[i], record, outcome, extras[i], more[i])
+    finish(id, raw, nexts[i], record, outcome, extras[i], more[i], passed[i])
     tally[outcome] = tally[outcome] + 1
     told[#told + 1] = id
     ends[#ends + 1] = string.sub(raw, 9, 20)

@@ -29,6 +29,7 @@ local function retry(id, raw, claim, delay, err)
   local verdict, put = obeyed(id, claim, record, 0, false, not_before)
   if verdict then return end
   if has(claim.intent, CANCEL) and not is_recurring(record) then
+    give_up(id, claim, false)
     return end_job(id, keep_of(record), CANCELLED, '')
   end
   set(jobs, id, put)

@@ -37,15 +37,29 @@ local function unchanged(reply)
   return reply
 end
 
+-- Ticks that this call moves a job past without a run of their own: id, first ms, until ms (not included), why.
+-- Reasons are numbered as in model/tick.py; these are given by scripts, the others by workers.
+local WHY_PAUSED, WHY_OVERLAP, WHY_EDITED, WHY_CANCELLED = 1, 2, 5, 7
+local skips = {}
+local function skip(id, first, to, why)
+  if first >= to then return end
+  local n = #skips
+  skips[n + 1], skips[n + 2], skips[n + 3], skips[n + 4] = id, first, to, why
+end
+
 -- Remember the answer, count the call, tell the events. Events are bounded by count and, as if all were as
 -- large as this one, by bytes; a reader sees a gap in their seq.
--- `ids` is who changed; `runs`, where attempts ended, has for each of them due u64, attempt u32, outcome u8.
+-- `ids` is who changed; `runs`, where attempts ended, has for each of them due u64, attempt u32, outcome u8;
+-- `skips`, only where there are some, has id, first, until, why of each.
 local function commit(reply, kind, ids, runs)
   redis.call('HSET', meta, 'seq', string.format('%.0f', version), 'fence', string.format('%.0f', token))
   redis.call('HSET', sessions, session, struct.pack('>I8I8', seq, now) .. cmsgpack.pack(reply))
   local told, ended = cmsgpack.pack(ids), runs and table.concat(runs) or ''
-  local most = math.max(16, math.min(10000, math.floor(1048576 / (#told + #ended + 64))))
-  redis.call('XADD', events, 'MAXLEN', '~', most, '*', 'seq', string.format('%.0f', version), 'kind', kind,
-    'at', string.format('%.0f', now), 'ids', told, 'runs', ended)
+  local passed = skips[1] and cmsgpack.pack(skips) or ''
+  local most = math.max(16, math.min(10000, math.floor(1048576 / (#told + #ended + #passed + 64))))
+  local entry = {'seq', string.format('%.0f', version), 'kind', kind, 'at', string.format('%.0f', now), 'ids', told,
+    'runs', ended}
+  if passed ~= '' then entry[11], entry[12] = 'skips', passed end
+  redis.call('XADD', events, 'MAXLEN', '~', most, '*', unpack(entry))
   return reply
 end

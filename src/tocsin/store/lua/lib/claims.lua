@@ -1,8 +1,8 @@
 -- claims: id -> token u64, place u16, due u48, attempt u32, recoveries u16, intent u8, owner, tenant,
---        [intended due u64, record].
+--        [intended due u64, first intended due u64, record].
 -- Token 0 and no owner: nobody holds it, the entry keeps due and attempt of an unfinished run. Place is where it stood
 -- among those that entered the line in the same millisecond. Tenant is whose cap the run counts for, with '=' before it,
--- if it counts for one.
+-- if it counts for one. Edits may follow each other in one run: the cadence that its worker knows ends at the first.
 -- Intent bits: what finish, retry, release and recover obey before the worker's wish.
 local PAUSE, REMOVE, PUT, CANCEL, UNREADABLE = 1, 2, 4, 8, 16
 
@@ -16,8 +16,8 @@ local function read_claim(raw)
   claim.token, claim.place, claim.due, claim.attempt, claim.recoveries, claim.intent, claim.owner, claim.tenant, at =
     struct.unpack('>I8I2I6I4I2BBc0Bc0', raw)
   if has(claim.intent, PUT) then
-    claim.put_due = struct.unpack('>I8', raw, at)
-    claim.put_record = string.sub(raw, at + 8)
+    claim.put_due, claim.put_first = struct.unpack('>I8I8', raw, at)
+    claim.put_record = string.sub(raw, at + 16)
   end
   return claim
 end
@@ -25,7 +25,7 @@ end
 local function write_claim(claim)
   local raw = struct.pack('>I8I2I6I4I2BBc0Bc0', claim.token, claim.place, claim.due, claim.attempt, claim.recoveries,
     claim.intent, #claim.owner, claim.owner, #claim.tenant, claim.tenant)
-  if has(claim.intent, PUT) then raw = raw .. struct.pack('>I8', claim.put_due) .. claim.put_record end
+  if has(claim.intent, PUT) then raw = raw .. struct.pack('>I8I8', claim.put_due, claim.put_first) .. claim.put_record end
   return raw
 end
 
@@ -33,9 +33,12 @@ end
 local function let_go(claim)
   claim.token, claim.owner, claim.tenant = 0, '', ''
   claim.intent = without(without(without(claim.intent, PAUSE), REMOVE), PUT)
-  claim.put_due, claim.put_record = nil, nil
+  claim.put_due, claim.put_first, claim.put_record = nil, nil, nil
   return claim
 end
+
+-- Where an edit during a run ends the cadence that the run belongs to.
+local function cadence_end(claim) return math.min(claim.put_first, claim.put_due) end
 
 local function fresh_claim(due, place)
   return {token = 0, place = place or 0, due = due, attempt = 1, recoveries = 0, intent = 0, owner = '', tenant = ''}

@@ -10,6 +10,17 @@ local function parent_of(id)
   return at and string.sub(id, 1, at - 1)
 end
 
+-- A run of a schedule is given up before it has ended, by who wrote the intents of its claim: so is its tick, and
+-- where the job itself goes on elsewhere, all that were due.
+local function give_up(id, claim, recurring)
+  local why = has(claim.intent, CANCEL) and WHY_CANCELLED or WHY_EDITED
+  if parent_of(id) then
+    skip(id, claim.due, claim.due + 1, why)
+  elseif recurring then
+    skip(id, claim.due, math.max(claim.due + 1, math.min(cadence_end(claim), now + 1)), why)
+  end
+end
+
 -- Outcomes, as the worker sends them and `results` keeps them: u8 outcome, u64 time, msgpack of what came of it.
 local FAILED, SUCCEEDED, SKIPPED, CANCELLED = 0, 1, 2, 3
 
@@ -41,7 +52,7 @@ end
 -- `not_before` is when that run may go on, if not at its due time.
 -- With no such intent, or an edit that leaves the run alone: nil, and the record as it should be stored.
 local function obeyed(id, claim, record, next_due, ended, not_before)
-  local intent, due = claim.intent, next_due
+  local intent, due, recurring = claim.intent, next_due, false
   if has(intent, REMOVE) then
     end_job(id, 0)
     return 'removed'
@@ -49,8 +60,10 @@ local function obeyed(id, claim, record, next_due, ended, not_before)
   if has(intent, PUT) then
     local old = record or redis.call('HGET', jobs, id)
     record = old and with_counts_of(claim.put_record, old) or claim.put_record
+    recurring = readable(old) and is_recurring(old)
     if claim.put_due > 0 then due = claim.put_due end
     if due == 0 and ended then return nil, record end
+    if due > 0 and not ended then give_up(id, claim, recurring) end
   end
   if has(intent, PAUSE) and not (ended and due == 0) then
     set(claims, id, write_claim(due > 0 and fresh_claim(due) or let_go(claim)))
