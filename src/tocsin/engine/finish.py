@@ -28,7 +28,7 @@ from tocsin.resilience.breaker import Breaker, BreakerSettings
 from tocsin.resilience.classify import Classifier
 from tocsin.resilience.failure import FailureClass
 from tocsin.store.runs import FAILED, SUCCEEDED, Item, Runs, failed_item, finish_item, release_item, retry_item
-from tocsin.store.store import LARGEST_BATCH, Call, Store
+from tocsin.store.store import LARGEST_BATCH, Call, OpenQueue, Store
 from tocsin.telemetry.metrics import Tally
 
 log = structlog.get_logger("tocsin.finish")
@@ -77,6 +77,7 @@ class Finisher:
         breaker: Breaker | None = None,
         tally: Tally | None = None,
         batch: int = LARGEST_BATCH,
+        on_carry: Callable[[OpenQueue, int], None] = lambda queue, partition: None,
     ) -> None:
         self.wake = asyncio.Event()
         self.waiting: deque[Ended] = deque()
@@ -97,6 +98,8 @@ class Finisher:
         self._on_lost = on_lost
         # Something is due sooner than the fetcher knows.
         self._on_due = on_due
+        # Others wait for what ended there.
+        self._on_carry = on_carry
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
         self._unanswered: dict[tuple[str, int, str], tuple[Lane, Call]] = {}
         # How often the server refused each of them.
@@ -250,6 +253,8 @@ class Finisher:
             self._tally.claims_lost += 1
             self._tally.contention[key[2]] += 1
             self._on_lost(member.decode(errors="replace"))
+        if answer[3]:
+            self._on_carry(lane.queue, key[1])
         if answer[2] >= 0 and lane.timetable is None and lane.expect(key[1], answer[2]):
             self._on_due()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -70,8 +70,10 @@ def record_of(header: Header, spec: Spec) -> bytes:
 class Jobs:
     """The definitions of all queues."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, carry: Callable[[OpenQueue, int], Awaitable[None]] | None = None) -> None:
+        """`carry`: tells those who wait for what ended here; without it workers find out by themselves."""
         self._store = store
+        self._carry = carry or _left_to_workers
 
     async def put(self, queue: OpenQueue, put: Put) -> tuple[int, Millis]:
         """One job: its code, and the due time to ring the bell for, or -1."""
@@ -87,6 +89,8 @@ class Jobs:
 
     async def delete(self, queue: OpenQueue, member: str, only: str = "") -> bool:
         answer = await self._change("job_delete", queue, member, only, codec.encode([member]))
+        if answer[2]:
+            await self._carry(queue, queue.partition_of(member))
         return bool(answer[1] != b"0")
 
     async def pause(self, queue: OpenQueue, member: str) -> bool:
@@ -99,6 +103,8 @@ class Jobs:
     async def cancel(self, queue: OpenQueue, member: str, due: Millis = 0) -> tuple[int, str, int]:
         """0 nothing to cancel, 1 cancelled, 2 asked; then who was asked, and the token of its claim."""
         answer = await self._change("job_cancel", queue, member, member, due)
+        if answer[4]:
+            await self._carry(queue, queue.partition_of(member))
         return int(answer[1]), answer[2].decode(), int(answer[3])
 
     async def fire(self, queue: OpenQueue, member: str, dues: list[Millis]) -> list[Millis]:
@@ -197,11 +203,16 @@ class Jobs:
                         pipe.zcount(keys["waiting"], "-inf", now)
                         pipe.hget(keys["meta"], "paused")
                         pipe.zcard(keys["working"])
+                        # What is to be carried may set others free.
+                        pipe.zcard(keys["outbox"])
                 return await pipe.execute()
 
         found = await self._store.read(ask)
         # What waits in a paused queue is due for nobody.
-        return any(working or (due and not paused) for due, paused, working in zip(*[iter(found)] * 3, strict=True))
+        return any(
+            working or outbox or (due and not paused)
+            for due, paused, working, outbox in zip(*[iter(found)] * 4, strict=True)
+        )
 
     async def outcome(self, queue: OpenQueue, member: str) -> Outcome | None:
         """How a one-shot ended, while it is remembered."""
@@ -219,6 +230,10 @@ class Jobs:
             yield list(page)
             if not cursor:
                 return
+
+
+async def _left_to_workers(queue: OpenQueue, partition: int) -> None:
+    pass
 
 
 def _packed(put: Put) -> list[bytes]:
@@ -259,7 +274,7 @@ def _as_job(
         due_ms=entry.due if entry else at,
         attempt=entry.attempt if entry else 1,
         recoveries=entry.recoveries if entry else 0,
-        not_before_ms=at if stage is Stage.WAITING else None,
+        not_before_ms=at if stage in (Stage.WAITING, Stage.BLOCKED) else None,
         owner=entry.owner or None if entry else None,
         failure=failure,
     )

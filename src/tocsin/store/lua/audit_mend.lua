@@ -12,12 +12,16 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        blocked   ZSET    id -> not before ms
+--        needs     HASH    id -> what it waits for
+--        watchers  ZSET    who is told when a job ends (lib/endings.lua)
+--        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, items: msgpack [id] * n
 -- RETURN {1, codes}: a digit per id: 0 left alone, 1 mended
--- USES   call, records, claims, moves, settle, mends
+-- USES   call, records, claims, moves, endings, settle, mends
 if answered then return answered end
-local STAGES = {waiting, working, paused, parked, dead}
+local STAGES = {waiting, working, paused, parked, dead, blocked}
 
 local function claim_of(id)
   local raw = redis.call('HGET', claims, id)
@@ -28,10 +32,15 @@ local function claim_of(id)
   return fine and claim or nil, not fine
 end
 
+local function depart(stage, id)
+  leave(stage, id)
+  if stage == blocked then drop(needs, id) end
+end
+
 -- Without a record there is nothing to run: what is left of it goes, unless an edit that waits in its claim has one.
 local function clear(id, places, claim, spoilt)
   if claim and has(claim.intent, PUT) then return spoilt end
-  for _, stage in ipairs(places) do leave(stage, id) end
+  for _, stage in ipairs(places) do depart(stage, id) end
   local failed = redis.call('HEXISTS', errors, id) == 1
   if claim then drop(claims, id) end
   if failed then drop(errors, id) end
@@ -67,11 +76,21 @@ local function release(id, stage, claim)
   if has(claim.intent, PAUSE) or has(claim.intent, REMOVE) or has(claim.intent, PUT) then
     leave(stage, id)
     local verdict, record = obeyed(id, claim, nil, 0, false)
+    if verdict and stage == blocked then drop(needs, id) end
     if verdict then return true end
     if record then set(jobs, id, record) end
     enter(stage, score, id)
   end
   set(claims, id, write_claim(let_go(claim)))
+  return true
+end
+
+-- Nobody knows what it waited for: a person is to say whether it may run.
+local function ask_a_person(id)
+  local due = tonumber(redis.call('ZSCORE', blocked, id))
+  leave(blocked, id)
+  set(claims, id, write_claim(fresh_claim(due)))
+  enter(paused, due, id)
   return true
 end
 
@@ -87,6 +106,11 @@ local function set_right(id)
     drop(results, id)
     spoilt = true
   end
+  local waits = redis.call('HEXISTS', needs, id) == 1
+  if waits and not redis.call('ZSCORE', blocked, id) then
+    drop(needs, id)
+    spoilt = true
+  end
   if redis.call('HEXISTS', jobs, id) == 0 then return clear(id, places, claim, spoilt) end
   if #places == 0 then
     if remembered then return spoilt end
@@ -96,10 +120,11 @@ local function set_right(id)
     leave(working, id)
     return line_up(id, claim)
   end
+  if #places == 1 and places[1] == blocked and not waits and not held then return ask_a_person(id) end
   if #places == 1 and places[1] ~= working and held then return release(id, places[1], claim) end
   if #places > 1 and held and redis.call('ZSCORE', working, id) then
     for _, stage in ipairs(places) do
-      if stage ~= working then leave(stage, id) end
+      if stage ~= working then depart(stage, id) end
     end
     return true
   end

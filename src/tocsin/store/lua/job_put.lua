@@ -11,6 +11,8 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        blocked   ZSET    id -> not before ms
+--        needs     HASH    id -> what it waits for
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, items: msgpack [id, due, relative, mode, expected version, record] * n
 --        mode 0 ignore, 1 replace, 2 postpone, 3 update (due kept if the trigger is), 4 edit (due 0: kept)
@@ -28,7 +30,7 @@ local remembered = redis.call('ZCARD', done) > 0 and redis.call('ZMSCORE', done,
 
 local any_parked = redis.call('ZCARD', parked) > 0
 
-local puts, lines, unclaims, sets, leaves, forgets, aside = {}, {}, {}, {}, {}, {}, {}
+local puts, lines, unclaims, sets, leaves, forgets, aside, postponed = {}, {}, {}, {}, {}, {}, {}, {}
 local codes, earliest, widest, fresh = {}, nil, 0, 0
 
 local function line_up(due, id)
@@ -48,16 +50,21 @@ local function store(id, record)
 end
 
 local function stage_of(id)
-  for _, stage in ipairs({waiting, working, paused, parked, dead}) do
+  for _, stage in ipairs({waiting, working, paused, parked, dead, blocked}) do
     if redis.call('ZSCORE', stage, id) then return stage end
   end
 end
 
 -- An existing job, not working: what an edit leaves alone keeps its place, a dead one too. Only a parked one is
 -- tried again, because its record may have been the reason.
-local function change(id, record, due, stage, keeps_due)
+local function change(id, record, due, stage, keeps_due, mode)
   store(id, record)
-  if keeps_due and (stage == waiting or stage == paused or stage == dead) then return end
+  if keeps_due and (stage == waiting or stage == paused or stage == dead or stage == blocked) then return end
+  if stage == blocked and mode == POSTPONE then
+    postponed[#postponed + 1] = due
+    postponed[#postponed + 1] = id
+    return
+  end
   if stage == paused then
     sets[#sets + 1] = id
     sets[#sets + 1] = write_claim(fresh_claim(due))
@@ -99,7 +106,7 @@ local function put_existing(id, due, mode, expected, record, old)
   if held then intend(id, claim, record, due, keeps_due) else
     if keeps_due and claim then due = claim.due end
     if due == 0 then due = now end
-    change(id, record, due, stage, keeps_due)
+    change(id, record, due, stage, keeps_due, mode)
   end
   return '2'
 end
@@ -141,13 +148,18 @@ if #puts > 0 then redis.call('HSET', jobs, unpack(puts)) end
 if #sets > 0 then redis.call('HSET', claims, unpack(sets)) end
 if #unclaims > 0 then redis.call('HDEL', claims, unpack(unclaims)) end
 if #unclaims > 0 then redis.call('HDEL', errors, unpack(unclaims)) end
-for _, leaving in ipairs(leaves) do redis.call('ZREM', leaving[1], leaving[2]) end
+for _, leaving in ipairs(leaves) do
+  redis.call('ZREM', leaving[1], leaving[2])
+  -- Put again without, it waits for nobody.
+  if leaving[1] == blocked then redis.call('HDEL', needs, leaving[2]) end
+end
 if #forgets > 0 then
   redis.call('ZREM', done, unpack(forgets))
   redis.call('HDEL', results, unpack(forgets))
 end
 if #lines > 0 then redis.call('ZADD', waiting, unpack(lines)) end
 if #aside > 0 then redis.call('ZADD', paused, unpack(aside)) end
+if #postponed > 0 then redis.call('ZADD', blocked, unpack(postponed)) end
 if widest > tonumber(redis.call('HGET', meta, 'widest') or 0) then redis.call('HSET', meta, 'widest', widest) end
 if fresh > 0 then redis.call('HINCRBY', meta, 'put', fresh) end
 return commit(reply, 'put', ids)
