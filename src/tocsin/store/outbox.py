@@ -126,17 +126,21 @@ class Outbox:
         key = queue.keys[partition]["outbox"]
         return list(await self._store.read(lambda c: c.zrange(key, 0, PAGE - 1)))
 
-    async def watchers(self, queue: OpenQueue, partition: int, upstreams: Sequence[bytes]) -> list[list[bytes]]:
-        """The first of each."""
-        key = queue.keys[partition]["watchers"]
+    async def watchers(self, queue: OpenQueue, partition: int, ends: Sequence[bytes]) -> list[list[bytes]]:
+        """The first who wait for each of these ends. None for one that was carried meanwhile: who watches then waits
+        for a later job of the same id."""
+        keys = queue.keys[partition]
 
         async def ask(client: Any) -> Any:
-            async with client.pipeline(transaction=False) as pipe:
-                for upstream in upstreams:
-                    pipe.zrangebylex(key, b"[" + upstream + b"\0", b"(" + upstream + b"\1", 0, PAGE)
+            async with client.pipeline(transaction=True) as pipe:
+                for end in ends:
+                    upstream = end.split(b"\0")[1]
+                    pipe.zscore(keys["outbox"], end)
+                    pipe.zrangebylex(keys["watchers"], b"[" + upstream + b"\0", b"(" + upstream + b"\1", 0, PAGE)
                 return await pipe.execute()
 
-        return list(await self._store.read(ask)) if upstreams else []
+        found = await self._store.read(ask) if ends else []
+        return [[] if there is None else list(some) for there, some in zip(found[::2], found[1::2], strict=True)]
 
     async def filled(self, places: Sequence[tuple[OpenQueue, int]]) -> list[tuple[OpenQueue, int]]:
         """Those that have something to carry."""

@@ -134,7 +134,7 @@ class Carrier:
 
     async def _tell(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> None:
         upstreams = [entry.split(b"\0")[1] for entry in entries]
-        found = await self._outbox.watchers(queue, partition, upstreams)
+        found = await self._outbox.watchers(queue, partition, entries)
         by_place: dict[tuple[bytes, int], list[Telling]] = {}
         for entry, upstream, watchers in zip(entries, upstreams, found, strict=True):
             source = queue.name.encode() + b"\0" + upstream
