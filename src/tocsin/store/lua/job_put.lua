@@ -63,6 +63,13 @@ local function change(id, record, due, stage, keeps_due, mode)
   if stage == blocked and mode == POSTPONE then
     postponed[#postponed + 1] = due
     postponed[#postponed + 1] = id
+    local raw = redis.call('HGET', claims, id)
+    if raw then
+      local claim = read_claim(raw)
+      claim.due = due
+      sets[#sets + 1] = id
+      sets[#sets + 1] = write_claim(claim)
+    end
     return
   end
   if stage == paused then
