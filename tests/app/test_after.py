@@ -188,6 +188,18 @@ async def test_an_id_that_is_used_again_is_another_job(tocsin_app: Tocsin, note:
     assert (ran, await again.status()) == (["old"], "blocked")
 
 
+async def test_being_waited_for_keeps_no_result_and_no_id(tocsin_app: Tocsin, note: Handler) -> None:
+    """That it succeeded is remembered for those who are about to wait for it, and for nothing else."""
+    first = await tocsin_app.enqueue(note, "a", id="a", keep=0)
+    await tocsin_app.enqueue(note, "b", after=[first])
+    await run_all(tocsin_app)
+    assert await first.status() == "succeeded"
+    with pytest.raises(UnknownJob, match="not kept"):
+        await first.result()
+    assert await (await tocsin_app.enqueue(note, "c", after=[first])).status() == "waiting"
+    assert (await tocsin_app.enqueue(note, "a", id="a", keep=0)).new
+
+
 # Its own time, and what a person may do
 
 

@@ -97,7 +97,7 @@ class Model(Waits):
         if job is None:
             if mode == EDIT:
                 return MISSING
-            if mode == IGNORE and self.done.get(member, (0, 0))[0] > now:
+            if mode == IGNORE and self.remembers(member, now):
                 return REMEMBERED
             self.done.pop(member, None)
             self.jobs[member] = Job(definition, version, "waiting", due, due)

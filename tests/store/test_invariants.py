@@ -189,7 +189,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         answer = self.send(data, "job_cancel", member, due)
         assert answer[1] == self.model.cancel(self.now, member, due)
         if answer[1] == 2:
-            assert answer[2:] == [job.owner.encode(), job.token]
+            assert answer[2:] == [job.owner.encode(), job.token, 0]
 
     def _fire(self, data: st.DataObject, member: str) -> None:
         member, ago = job_of(member), data.draw(st.sampled_from([0, 0, 1000]), "ago")

@@ -37,6 +37,8 @@ class Waits:
     done: dict[str, tuple[int, int]] = field(default_factory=dict)
     calls: int = 0
     waits: dict[str, Wait] = field(default_factory=dict)
+    # Those of `done` that nobody asked to keep.
+    only_watched: set[str] = field(default_factory=set)
     # (upstream, dependent, life)
     watchers: set[tuple[str, str, str]] = field(default_factory=set)
     # ("E", upstream, outcome) and ("W", dependent, life, upstream)
@@ -53,7 +55,7 @@ class Waits:
     def _block(self, now: int, member: str, what: Definition, due: int, mode: int) -> int:
         job = self.jobs.get(member)
         if job is None:
-            if mode == IGNORE and self.done.get(member, (0, 0))[0] > now:
+            if mode == IGNORE and self.remembers(member, now):
                 return REMEMBERED
             self.done.pop(member, None)
             self.jobs[member] = self.new_job(what, "blocked", due)
@@ -66,6 +68,9 @@ class Waits:
         job.fresh(due)
         job.move("blocked", due)
         return CHANGED
+
+    def remembers(self, member: str, now: int) -> bool:
+        return member not in self.only_watched and self.done.get(member, (0, 0))[0] > now
 
     def new_job(self, what: Definition, stage: str, due: int) -> Job:
         raise NotImplementedError
@@ -130,7 +135,9 @@ class Waits:
 
     def end(self, now: int, member: str, keep: int, outcome: int) -> None:
         """It is no more, and remembered for a while."""
+        self.only_watched.discard(member)
         if self.tell(member, outcome) and outcome == SUCCEEDED:
+            self.only_watched |= {member} if not keep else set()
             keep = max(keep, WATCHED_KEEP_S)
         del self.jobs[member]
         self.waits.pop(member, None)

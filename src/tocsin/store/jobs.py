@@ -20,6 +20,8 @@ UNCHANGED, NEW, CHANGED, REMEMBERED, CONFLICT, MISSING = range(6)
 
 _CLAIM = struct.Struct(">QQIHBB")
 _PUT_INTENT = 4
+# As lua/lib/records.lua writes it.
+_NOT_KEPT = b"\xc1"
 # In the order of the codes in lua/lib/settle.lua.
 OUTCOMES = ("failed", "succeeded", "skipped", "cancelled")
 
@@ -53,6 +55,8 @@ class Outcome(msgspec.Struct, frozen=True):
     name: str
     at: Millis
     result: Any
+    # False: it is only remembered because others wait for it, without what came of it.
+    kept: bool = True
 
 
 def read_entry(raw: bytes) -> Entry:
@@ -281,5 +285,6 @@ def _as_job(
 
 
 def _as_outcome(raw: bytes) -> Outcome:
-    result = codec.decode(raw[9:]) if len(raw) > 9 else None
-    return Outcome(name=OUTCOMES[raw[0]], at=int.from_bytes(raw[1:9], "big"), result=result)
+    kept = raw[9:] != _NOT_KEPT
+    result = codec.decode(raw[9:]) if kept and len(raw) > 9 else None
+    return Outcome(OUTCOMES[raw[0]], int.from_bytes(raw[1:9], "big"), result, kept)

@@ -60,7 +60,8 @@ local function block(id, due, mode, record, wait)
   end
   local remembered = redis.call('ZSCORE', done, id)
   if remembered then
-    if mode == IGNORE and tonumber(remembered) > now then return '3' end
+    local kept = tonumber(remembered) > now and is_kept(redis.call('HGET', results, id))
+    if mode == IGNORE and kept then return '3' end
     leave(done, id)
     drop(results, id)
   end

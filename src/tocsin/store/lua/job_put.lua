@@ -127,7 +127,8 @@ for i, id in ipairs(ids) do
     codes[i] = put_existing(id, due, mode, expected, record, stored[i])
   elseif mode == EDIT then
     codes[i] = '5'
-  elseif remembered[i] and tonumber(remembered[i]) > now and (mode == IGNORE) then
+  elseif remembered[i] and tonumber(remembered[i]) > now and mode == IGNORE
+    and is_kept(redis.call('HGET', results, id)) then
     codes[i] = '3'
   else
     if remembered[i] then forgets[#forgets + 1] = id end

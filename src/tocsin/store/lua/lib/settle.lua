@@ -12,7 +12,10 @@ end
 
 -- The job is no more. Its outcome is remembered for `keep` seconds, without one it was removed.
 local function end_job(id, keep, outcome, result)
-  if tell_watchers(id, outcome or CANCELLED) and outcome == SUCCEEDED then keep = math.max(keep, WATCHED_KEEP_S) end
+  if tell_watchers(id, outcome or CANCELLED) and outcome == SUCCEEDED then
+    if keep == 0 then result = NOT_KEPT end
+    keep = math.max(keep, WATCHED_KEEP_S)
+  end
   drop(jobs, id)
   drop(claims, id)
   drop(errors, id)
