@@ -163,6 +163,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         member = self.any_member(data)
         job = self.model.jobs.get(member)
         fitting = {"dead": ["revive", "drop"], "parked": ["unpark"], "paused": ["resume"], "working": ["pause"]}
+        fitting["blocked"] = ["pause", "pause", "cancel"]
         verbs = ["delete", "drop", "pause", "resume", "cancel", "fire", "revive", "unpark"]
         verb = data.draw(st.sampled_from([*verbs, *fitting.get(job.stage if job else "", []) * 4]), "verb")
         getattr(self, f"_{verb}")(data, member)

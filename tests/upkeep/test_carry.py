@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 import pytest
-from yard import Killed, MakeYard, Mortal, Repeating, Yard
+from yard import Killed, MakeYard, Mortal, Overtaken, Repeating, Yard
 
 from servers import Server
 from tocsin.store.outbox import PAGE, Outbox
@@ -47,6 +47,27 @@ async def test_a_program_that_dies_while_it_puts_a_dependent(make_yard: MakeYard
     await worker.end("four", "b")
     await worker.carry_everything()
     assert await worker.stage("four", "c") == ("waiting" if there else None)
+    assert await worker.left() == NOTHING
+
+
+@pytest.mark.parametrize("changes", range(2, 6))
+async def test_an_upstream_that_ends_while_a_dependent_is_put_is_not_missed(make_yard: MakeYard, changes: int) -> None:
+    """And whose end was told, and which would be forgotten, before its dependent was there."""
+    program, worker = await make_yard(Overtaken), await make_yard()
+    await program.put("one", "a")
+    await program.put("four", "b")
+
+    async def end_it() -> None:
+        await worker.end("one", "a")
+        await worker.carry_everything()
+
+    assert isinstance(program.store, Overtaken)
+    # The first two let both be watched.
+    program.store.left, program.store.meanwhile = changes, end_it
+    await program.put("four", "c", after=(("four", "b"), ("one", "a")))
+    await worker.end("four", "b")
+    await worker.carry_everything()
+    assert await worker.stage("four", "c") == "waiting"
     assert await worker.left() == NOTHING
 
 

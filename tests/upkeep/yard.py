@@ -36,6 +36,19 @@ class Mortal(Store):
         return await super().change(*args)
 
 
+class Overtaken(Store):
+    """Before one of its changes another process does something."""
+
+    left = 10**9
+    meanwhile: Callable[[], Awaitable[None]]
+
+    async def change(self, *args: Any) -> list[Any]:
+        if self.left == 0:
+            await self.meanwhile()
+        self.left -= 1
+        return await super().change(*args)
+
+
 class Repeating(Store):
     """Each change is made twice, as if another process did the same at the same time."""
 
@@ -59,8 +72,9 @@ class Yard:
     async def put(
         self, queue: str, member: str, *, after: tuple[tuple[str, str], ...] = (), anyway: bool = False
     ) -> None:
-        spec = Spec(HANDLER)
-        header = Header(recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER), keep=KEPT)
+        """Those that wait for others are remembered, so that a test sees their end. The others are not."""
+        spec, keep = Spec(HANDLER), KEPT if after else 0
+        header = Header(recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER), keep=keep)
         put = Put(member, record_of(header, spec), 0, True)
         where = self.queues[queue]
         if not after:
@@ -75,7 +89,7 @@ class Yard:
         partition = where.partition_of(member)
         [answer] = await self.runs.claim([Wish(where, partition, 1, [member])], 1e15)
         [claim] = answer.claims  # type: ignore[union-attr]
-        item = failed_item(claim, b"\x91\xa3bad") if bury else finish_item(claim, 0, outcome, keep=KEPT)
+        item = failed_item(claim, b"\x91\xa3bad") if bury else finish_item(claim, 0, outcome)
         await self.store.call(self.runs.settle("bury" if bury else "finish", where, partition, [item]))
 
     async def stage(self, queue: str, member: str) -> str | None:
