@@ -15,7 +15,7 @@
 -- ARGV   epoch, clock, session, seq, owner, cursor, overdue, limit, items
 --        owner: whose claims to walk, from the HSCAN cursor '0' on; '' for what is `overdue` ms past its deadline;
 --        items: msgpack [id] * n, to bring back only these of what is overdue; left out for all
--- RETURN {1, cursor, ids, head, carry}: '0' when the walk is over; head and carry as in run_finish
+-- RETURN {1, cursor, ids, head}: '0' when the walk is over; head as in run_finish
 -- USES   call, records, claims, moves, endings, settle
 if answered then return answered end
 limit = math.min(tonumber(limit), 1000)
@@ -53,7 +53,7 @@ local function overdue_ones()
 end
 
 if owner == '' then overdue_ones() else walk() end
-if #ids == 0 then return unchanged({1, cursor, ids, -1, 0}) end
+if #ids == 0 then return unchanged({1, cursor, ids, -1}) end
 
 for _, id in ipairs(ids) do
   local claim = found[id]
@@ -67,4 +67,4 @@ for _, id in ipairs(ids) do
 end
 apply()
 redis.call('HINCRBY', meta, 'recovered', #ids)
-return commit({1, cursor, ids, head(), to_carry}, 'recover', ids)
+return commit({1, cursor, ids, head()}, 'recover', ids)
