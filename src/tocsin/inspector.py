@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -15,6 +16,7 @@ from tocsin.model.job import Job, Stage
 from tocsin.store.fleet import About, Fleet
 from tocsin.store.jobs import Jobs, Outcome
 from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.outbox import Outbox, Upstream
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.survey import Survey
 from tocsin.upkeep import hearts
@@ -49,6 +51,8 @@ class JobView(Struct, frozen=True):
     job: Job | None
     deadline_ms: Millis | None
     outcome: Outcome | None
+    # What a blocked one waits for.
+    after: Sequence[Upstream] = ()
 
 
 class Inspector:
@@ -134,7 +138,11 @@ class Inspector:
         if job is not None and job.stage is Stage.WORKING:
             working = queue.keys[queue.partition_of(job_id)]["working"]
             deadline = await self._store.read(lambda c: c.zscore(working, job_id))
-        return JobView(job_id, queue.name, job, None if deadline is None else int(deadline), outcome)
+        wait = None
+        if job is not None and job.stage is Stage.BLOCKED:
+            wait = await Outbox(self._store).wait_of(queue, job_id)
+        after = [] if wait is None else wait.upstreams
+        return JobView(job_id, queue.name, job, None if deadline is None else int(deadline), outcome, after)
 
 
 # The fields of `meta` that count something, as lua/*.lua names them.

@@ -49,7 +49,7 @@ def test_queues_with_counts_per_stage(seen: Tool) -> None:
     queues = {queue["name"]: queue for queue in seen.json("queues", "list")}
     mail = queues["mail"]
     assert mail["partitions"] == 2
-    assert mail["stages"] == {"waiting": 3, "working": 0, "paused": 1, "parked": 0, "dead": 1}
+    assert mail["stages"] == {"waiting": 3, "working": 0, "blocked": 0, "paused": 1, "parked": 0, "dead": 1}
     assert (mail["due"], mail["done"], mail["counters"]["succeeded"]) == (0, 1, 1)
     assert queues["agents"]["stages"]["waiting"] == 1
 
@@ -202,3 +202,15 @@ def test_all_dead_jobs_are_retried_or_dropped_and_counted(dead: Tool) -> None:
     assert dead.quick("dead", "retry", "--all", "--queue", "mail") == "retried 3 dead jobs\n"
     assert dead.quick("dead", "drop", "--all") == "dropped 0 dead jobs\n"
     assert sorted(ids(dead.json("jobs", "list", "--stage", "waiting"))) == ["bad 0", "bad 1", "bad 2"]
+
+
+def test_a_blocked_job_is_listed_and_shown_with_what_it_waits_for(tocsin: Tool) -> None:
+    async def put(app: Tocsin) -> None:
+        await app.enqueue(shop.quick, 1, id="first", delay="1h")
+        await app.enqueue(shop.quick, 2, id="second", after=["first"])
+
+    tocsin.do(put)
+    assert ids(tocsin.json("jobs", "list", "--stage", "blocked")) == ["second"]
+    assert tocsin.json("jobs", "show", "second")["after"] == [{"queue": "mail", "id": "first"}]
+    assert 'after:        [{"queue":"mail","id":"first"}]' in tocsin("jobs", "show", "second")
+    assert tocsin.json("jobs", "show", "first")["after"] == []

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from line import Line, packed, record
+from line import Line, packed, packed_block, record
 
 from tocsin.store.runs import SUCCEEDED, failed_item, finish_item, plan_item, release_item, retry_item
 from tocsin.store.scripts import orders_of, script, script_names
@@ -143,8 +143,36 @@ async def _mend_score(line: Line) -> list[Any]:
     return [encode(["a"])]
 
 
+async def _block(line: Line) -> list[Any]:
+    await line.put("u")
+    return [packed_block("a", record(), line.now, "life", "line\0u")]
+
+
+async def _watch(line: Line) -> list[Any]:
+    await line.put("u")
+    return [encode(["u", "line\0a\0life"])]
+
+
+async def _unblock(line: Line) -> list[Any]:
+    await line.raw("job_block", await _block(line), session="blocker")
+    return [encode(["a", "life", "line\0u", SUCCEEDED]), encode(["W\0a\0life\0line\0u"])]
+
+
+async def _end_watch(line: Line) -> list[Any]:
+    await line.raw("job_watch", await _watch(line), session="watcher")
+    await line.delete("u")
+    return [encode([["E\0u\x003", "u", "u\0line\0a\0life"]])]
+
+
+async def _renew(line: Line) -> list[Any]:
+    await line.raw("job_block", await _block(line), session="blocker")
+    await line.store.client.delete(line.keys["outbox"])
+    return [encode(["a"])]
+
+
 CHANGES: dict[str, Prepare] = {
     "audit_mend": _mend,
+    "job_block": _block,
     "job_cancel": _cancel,
     "job_delete": _delete,
     "job_fire": _fire,
@@ -152,7 +180,10 @@ CHANGES: dict[str, Prepare] = {
     "job_put": _put,
     "job_resume": _resume,
     "job_revive": _revive,
+    "job_unblock": _unblock,
     "job_unpark": _unpark,
+    "job_watch": _watch,
+    "need_renew": _renew,
     "queue_pause": _pause_queue,
     "queue_update": _update_queue,
     "run_bury": _bury,
@@ -167,6 +198,7 @@ CHANGES: dict[str, Prepare] = {
     "run_release": _release,
     "run_retry": _retry,
     "score_mend": _mend_score,
+    "watch_end": _end_watch,
 }
 
 # Those that a queue of order `due` knows.
@@ -182,7 +214,10 @@ IDLE: dict[str, list[Any]] = {
     "job_put": [packed("a", record(), 0, mode=4)],
     "job_resume": ["a", 0, 0],
     "job_revive": [encode(["a"])],
+    "job_unblock": [encode(["a", "life", "line\0u", SUCCEEDED]), encode([])],
     "job_unpark": ["a"],
+    "job_watch": [encode(["u", "line\0a\0life"])],
+    "need_renew": [encode(["a"])],
     "queue_pause": [""],
     "queue_update": ["", encode([]), encode([])],
     "run_claim": ["w", 10**15, b"", 0, 1000, 10],

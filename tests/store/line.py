@@ -66,6 +66,15 @@ def packed(
     return b"\x96" + codec.text(member.encode()) + b"".join(values) + codec.text(record)
 
 
+def packed_block(
+    member: str, record: bytes, due: int, life: str, *sources: str, anyway: bool = False, mode: int = IGNORE
+) -> bytes:
+    """The items of job_block, likewise; sources are queue NUL upstream."""
+    needs = msgspec.msgpack.encode([life, int(anyway), *sources])
+    values = [msgspec.msgpack.encode(value) for value in (due, 0, mode)]
+    return b"\x96" + codec.text(member.encode()) + b"".join(values) + codec.text(record) + codec.text(needs)
+
+
 async def dump(client: Any, prefix: str) -> dict[str, Any]:
     """Every key of a namespace with all that is in it."""
     found: dict[str, Any] = {}

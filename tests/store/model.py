@@ -6,10 +6,12 @@ counts those that changed something: each is one event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+
+from waits import Waits
 
 from tocsin.model.codec import handler_digest
-from tocsin.store.jobs import CHANGED, CONFLICT, EDIT, IGNORE, MISSING, NEW, REMEMBERED, UNCHANGED, UPDATE
+from tocsin.store.jobs import CHANGED, CONFLICT, EDIT, IGNORE, MISSING, NEW, POSTPONE, REMEMBERED, UNCHANGED, UPDATE
 from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 
 EXTRA = "\x1f"
@@ -79,11 +81,9 @@ class Job:
 
 
 @dataclass
-class Model:
-    jobs: dict[str, Job] = field(default_factory=dict)
-    # Ended one-shots: until when, and how they ended.
-    done: dict[str, tuple[int, int]] = field(default_factory=dict)
-    calls: int = 0
+class Model(Waits):
+    def new_job(self, what: Definition, stage: str, due: int) -> Job:
+        return Job(what, self.calls + 1, stage, due, due)
 
     # What a program does
 
@@ -97,7 +97,7 @@ class Model:
         if job is None:
             if mode == EDIT:
                 return MISSING
-            if mode == IGNORE and self.done.get(member, (0, 0))[0] > now:
+            if mode == IGNORE and self.remembers(member, now):
                 return REMEMBERED
             self.done.pop(member, None)
             self.jobs[member] = Job(definition, version, "waiting", due, due)
@@ -120,6 +120,10 @@ class Model:
         job.define(definition, version)
         if keeps and job.stage != "parked":
             return CHANGED
+        if job.stage == "blocked" and mode == POSTPONE:
+            job.due = job.score = due
+            return CHANGED
+        self.waits.pop(member, None)
         job.fresh(job.due if keeps else due)
         job.move("paused" if job.stage == "paused" else "waiting", job.due)
         return CHANGED
@@ -130,7 +134,7 @@ class Model:
             return "0"
         self.calls += 1
         if job.stage != "working":
-            del self.jobs[member]
+            self.end(0, member, 0, CANCELLED)
             return "1"
         job.removing, job.pausing, job.wish = True, False, None
         return "2"
@@ -142,7 +146,7 @@ class Model:
         if job.stage in ("dead", "paused"):
             return 3
         self.calls += 1
-        if job.stage == "working":
+        if job.stage in ("working", "blocked"):
             job.pausing = True
             return 2
         job.move("paused", job.score if job.stage == "waiting" else job.due)
@@ -162,7 +166,7 @@ class Model:
                 job.fresh(due)
                 job.move("waiting", due)
             return 1
-        if job.stage == "working" and job.pausing:
+        if job.stage in ("working", "blocked") and job.pausing:
             self.calls += 1
             job.pausing = False
             return 2
@@ -179,7 +183,7 @@ class Model:
         if job.definition.recurring or job.stage == "dead":
             return 0
         self.calls += 1
-        self._end(now, member, job.definition.keep, CANCELLED)
+        self.end(now, member, job.definition.keep, CANCELLED)
         return 1
 
     def fire(self, now: int, member: str, due: int) -> list[int] | None:
@@ -256,8 +260,9 @@ class Model:
         if self._obeyed(member, next_due, ended=True):
             return
         if not next_due:
-            self._end(now, member, keep, outcome)
+            self.end(now, member, keep, outcome)
             return
+        self.tell(member, outcome)
         job.fresh(next_due)
         job.move("waiting", next_due)
 
@@ -295,7 +300,7 @@ class Model:
         if self._obeyed(member, 0, ended=False, not_before=not_before):
             return
         if job.cancelled and not job.definition.recurring:
-            self._end(now, member, keep, CANCELLED)
+            self.end(now, member, keep, CANCELLED)
             return
         job.move("waiting", not_before)
 
@@ -315,9 +320,10 @@ class Model:
         if self._obeyed(member, 0, ended=True):
             return
         if job.cancelled:
-            self._end(now, member, keep, CANCELLED)
+            self.end(now, member, keep, CANCELLED)
         else:
             job.move("dead", now)
+            self.tell(member, FAILED)
 
     def park(self, now: int, member: str) -> None:
         job = self.jobs[member]
@@ -342,7 +348,7 @@ class Model:
         """What a person asked for during the run goes before what the worker wants."""
         job = self.jobs[member]
         if job.removing:
-            del self.jobs[member]
+            self.end(0, member, 0, CANCELLED)
             return True
         wish, due = job.wish, next_due
         if wish is not None:
@@ -359,8 +365,3 @@ class Model:
             job.move("waiting", due)
             return True
         return False
-
-    def _end(self, now: int, member: str, keep: int, outcome: int) -> None:
-        del self.jobs[member]
-        if keep:
-            self.done[member] = (now + keep * 1000, outcome)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from line import packed
 from line import record as a_record
+from waits import WaitCalls
 
 from model import Definition, Model
 from servers import Server
@@ -44,12 +45,11 @@ definitions = st.builds(
 )
 delays = st.integers(-2000, 3000)
 
-
 # What may happen, as often as it should.
 EVENTS = ["put"] * 2 + ["edit"] * 3 + ["change"] * 6 + ["claim"] * 5 + ["claim_by_id"] * 2 + ["settle"] * 8
 EVENTS += ["plan"] * 3
 EVENTS += ["extend", "a_worker_dies", "deadlines_are_looked_at", "time_passes", "the_clock_goes_back"]
-EVENTS += ["a_late_copy_arrives"]
+EVENTS += ["a_late_copy_arrives"] + ["block"] * 3 + ["carry"] * 5
 
 
 def as_record(what: Definition) -> bytes:
@@ -57,10 +57,11 @@ def as_record(what: Definition) -> bytes:
     return a_record(every=what.trigger or None, recurring=what.recurring, **about)
 
 
-class Calls(RuleBasedStateMachine):
+class Calls(WaitCalls, RuleBasedStateMachine):
     """Sends calls to a server and to the model, and compares what they answer and what they hold."""
 
     server: Server
+    definitions = definitions
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,6 +164,7 @@ class Calls(RuleBasedStateMachine):
         member = self.any_member(data)
         job = self.model.jobs.get(member)
         fitting = {"dead": ["revive", "drop"], "parked": ["unpark"], "paused": ["resume"], "working": ["pause"]}
+        fitting["blocked"] = ["pause", "pause", "cancel"]
         verbs = ["delete", "drop", "pause", "resume", "cancel", "fire", "revive", "unpark"]
         verb = data.draw(st.sampled_from([*verbs, *fitting.get(job.stage if job else "", []) * 4]), "verb")
         getattr(self, f"_{verb}")(data, member)
@@ -189,7 +191,7 @@ class Calls(RuleBasedStateMachine):
         answer = self.send(data, "job_cancel", member, due)
         assert answer[1] == self.model.cancel(self.now, member, due)
         if answer[1] == 2:
-            assert answer[2:] == [job.owner.encode(), job.token]
+            assert answer[2:] == [job.owner.encode(), job.token, 0]
 
     def _fire(self, data: st.DataObject, member: str) -> None:
         member, ago = job_of(member), data.draw(st.sampled_from([0, 0, 1000]), "ago")
@@ -361,13 +363,16 @@ class Calls(RuleBasedStateMachine):
     @invariant()
     def redis_holds_what_the_model_holds(self) -> None:
         with self.client.pipeline(transaction=False) as pipe:
-            for key in ("jobs", "claims", "errors", "results"):
+            for key in ("jobs", "claims", "errors", "results", "needs"):
                 pipe.hgetall(self.keys[key])
+            for key in ("watchers", "outbox"):
+                pipe.zrange(self.keys[key], 0, -1)
             for key in (*STAGE_KEYS, "done"):
                 pipe.zrange(self.keys[key], 0, -1, withscores=True)
             pipe.hget(self.keys["meta"], "seq")
             pipe.xlen(self.keys["events"])
-            records, raws, errors, results, *sets, seq, events = pipe.execute()
+            records, raws, errors, results, needs, watchers, outbox, *sets, seq, events = pipe.execute()
+        self.what_waits_is_the_same(needs, watchers, outbox)
         stages = dict(zip((*STAGE_KEYS, "done"), map(dict, sets), strict=True))
         self.each_job_is_in_one_stage(records, stages)
         entries = {key: read_entry(raw) for key, raw in raws.items()}

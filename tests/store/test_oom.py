@@ -15,7 +15,7 @@ from tocsin.model.queue import Queue
 from tocsin.store.jobs import EDIT, Put
 from tocsin.store.store import Store
 
-ADDING = ("job_put", "job_fire")
+ADDING = ("job_put", "job_fire", "job_block")
 
 
 @pytest.fixture(scope="module", params=available())

@@ -76,7 +76,7 @@ async def test_finish_says_who_is_first_in_line(line: Line):
     await line.put("b", 2000)
     claim = await line.take("a")
     item = finish_item(claim, claim.due + 5000, SUCCEEDED)
-    assert (await line.store.call(line.runs.settle("finish", line.queue, 0, [item])))[1:] == [[], line.now + 2000]
+    assert (await line.store.call(line.runs.settle("finish", line.queue, 0, [item])))[1:] == [[], line.now + 2000, 0]
 
 
 async def test_a_batch_is_one_event_and_says_which_claims_were_lost(line: Line):

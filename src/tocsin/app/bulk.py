@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable
+import functools
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any
 
+from tocsin.model.durations import Millis
 from tocsin.store.jobs import Jobs, Put
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
 
@@ -19,9 +21,18 @@ TURN_AFTER = 500
 class Bulk:
     """Collects puts by partition and sends each when it is full."""
 
-    def __init__(self, jobs: Jobs, queue: OpenQueue, ring: Callable[[OpenQueue, int], None]) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        queue: OpenQueue,
+        ring: Callable[[OpenQueue, int], None],
+        put_many: Callable[[int, list[Put]], Awaitable[tuple[bytes, Millis]]] | None = None,
+        batch: int = LARGEST_BATCH,
+    ) -> None:
+        """`put_many`: how a batch of one partition is put, if not as Jobs does."""
         self.new = 0
-        self._jobs = jobs
+        self._put_many = put_many or functools.partial(jobs.put_many, queue)
+        self._batch = batch
         self._queue = queue
         self._ring = ring
         self._puts: list[list[Put]] = [[] for _ in range(queue.partitions)]
@@ -55,7 +66,7 @@ class Bulk:
         self._puts[partition].append(put)
         self._members[partition].add(put.member)
         self._bytes[partition] += len(put.record)
-        if len(self._puts[partition]) >= LARGEST_BATCH or self._bytes[partition] >= LARGEST_BYTES:
+        if len(self._puts[partition]) >= self._batch or self._bytes[partition] >= LARGEST_BYTES:
             await self._send(partition)
 
     async def _flush(self) -> int:
@@ -73,7 +84,7 @@ class Bulk:
         self._sending.add(asyncio.create_task(self._put(partition, puts)))
 
     async def _put(self, partition: int, puts: list[Put]) -> None:
-        codes, head = await self._jobs.put_many(self._queue, partition, puts)
+        codes, head = await self._put_many(partition, puts)
         self.new += codes.count(b"1")
         if head >= 0:
             self._ring(self._queue, partition)

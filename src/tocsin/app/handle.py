@@ -50,7 +50,11 @@ class Handle:
             outcome = await self._jobs.outcome(self._queue, self.id)
             if outcome is not None:
                 if outcome.name == "cancelled":
-                    raise RunCancelled(f"job {self.id!r} was cancelled")
+                    # What came of it is why, where it was not a person.
+                    why = f": {outcome.result}" if outcome.result else ""
+                    raise RunCancelled(f"job {self.id!r} was cancelled{why}")
+                if not outcome.kept:
+                    raise UnknownJob(self.id, "it succeeded, and what it returned was not kept: enqueue it with keep=")
                 return outcome.result
             await self._raise_if_dead_or_gone()
             if give_up is not None and monotonic() + pause > give_up:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any, Self
 
 import structlog
 
+from tocsin.app.after import Dependents, carry_on
 from tocsin.app.declaring import Declaring
 from tocsin.app.lookup import Lookup
 from tocsin.app.registry import Registry
 from tocsin.app.sync import Sync
 from tocsin.config import Config, load_config
 from tocsin.model.clock import Clock, ServerClock
-from tocsin.model.errors import TocsinError
+from tocsin.model.errors import StoreError, TocsinError
 from tocsin.store.embedded import EmbeddedServer, default_folder
 from tocsin.store.fleet import Fleet, Ringer
 from tocsin.store.jobs import Jobs
 from tocsin.store.pooling import ConnectionSettings
-from tocsin.store.store import Store
+from tocsin.store.store import OpenQueue, Store
+from tocsin.upkeep.carry import Carrier
 
 log = structlog.get_logger("tocsin.config")
 
@@ -104,7 +107,22 @@ class Opening(Declaring):
 
     @property
     def _jobs(self) -> Jobs:
-        return Jobs(self.store)
+        return Jobs(self.store, self._carry)
+
+    @property
+    def _carrier(self) -> Carrier:
+        return Carrier(self.store, self.store.clock, self._ringer.ring)
+
+    @property
+    def _dependents(self) -> Dependents:
+        return Dependents(self.store, self._lookup, self._jobs, self._carrier)
+
+    async def _carry(self, queue: OpenQueue, partition: int) -> None:
+        """Tell those who wait for what ended there. What cannot be told now is told by a worker."""
+        carrier = self._carrier
+        carrier.hear(queue, partition)
+        with contextlib.suppress(StoreError):
+            await carry_on(carrier)
 
     @property
     def _lookup(self) -> Lookup:

@@ -9,11 +9,13 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from tocsin.app import agents, options
+from tocsin.app.after import After, check_after
 from tocsin.app.bulk import Bulk
 from tocsin.app.handle import Handle
 from tocsin.app.lookup import Wanted
 from tocsin.app.queue_calls import QueueCalls
 from tocsin.app.service import serve
+from tocsin.app.sync import BlockingHandle
 from tocsin.app.update import changed
 from tocsin.engine.catalog import Bound, Handler
 from tocsin.model.durations import Duration, Millis, epoch_ms, moment
@@ -27,7 +29,7 @@ from tocsin.model.zones import find_zone
 from tocsin.store.events import Decision, PastRun
 from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, Put, record_of
 from tocsin.store.queues import open_queue
-from tocsin.store.store import OpenQueue
+from tocsin.store.store import LARGEST_BATCH, OpenQueue
 from tocsin.triggers.recurrence import occurrences, phase, tick_from, upcoming
 from tocsin.upkeep.ownership import Ownership
 from tocsin.upkeep.reconcile import Reconciler, Rules
@@ -56,16 +58,19 @@ class Tocsin(QueueCalls):
         if_exists: str = "ignore",
         keep: Duration | None = None,
         cost: int = 1,
+        after: Iterable[str | Handle | BlockingHandle] = (),
+        on_upstream_failure: str = "cancel",
         **kwargs: Any,
     ) -> Handle:
-        """A one-shot job, now, after a delay or at a time."""
+        """A one-shot job, now, after a delay or at a time, and not before those in `after` have succeeded."""
+        waits = check_after(after, on_upstream_failure)
         rules = options.policy(criticality=criticality)
         planned = options.plan(
             what, args, kwargs, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules
         )
         where = await self._queue_for(planned.handler, queue, priority)
         put = options.one_shot(planned, id, new_id(), at, delay, if_exists, keep)
-        return await self._put(where, put)
+        return await self._put(where, put, waits)
 
     async def enqueue_many(
         self,
@@ -84,8 +89,11 @@ class Tocsin(QueueCalls):
         if_exists: str = "ignore",
         keep: Duration | None = None,
         cost: int = 1,
+        after: Iterable[str | Handle | BlockingHandle] = (),
+        on_upstream_failure: str = "cancel",
     ) -> int:
         """One-shot jobs in bulk: rows are argument tuples or mappings. How many were new."""
+        waits = check_after(after, on_upstream_failure)
         rules = options.policy(criticality=criticality)
         first = options.Rows(
             what, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules
@@ -97,7 +105,8 @@ class Tocsin(QueueCalls):
         def put(row: Any) -> Put:
             return make(new_id() if names is None else _next_id(names), row)
 
-        return await Bulk(self._jobs, where, self._ringer.ring).put_all(rows, put)
+        send = await self._dependents.bulk(where, waits) if waits else (None, LARGEST_BATCH)
+        return await Bulk(self._jobs, where, self._ringer.ring, *send).put_all(rows, put)
 
     async def schedule(
         self,
@@ -152,8 +161,8 @@ class Tocsin(QueueCalls):
     def _agents(self) -> dict[str, Put]:
         return agents.declared(self._registry, self._now())
 
-    async def _put(self, where: OpenQueue, put: Put) -> Handle:
-        code, head = await self._jobs.put(where, put)
+    async def _put(self, where: OpenQueue, put: Put, waits: After | None = None) -> Handle:
+        code, head = await (self._dependents.put(where, put, waits) if waits else self._jobs.put(where, put))
         if head >= 0:
             self._ringer.ring(where, where.partition_of(put.member))
         return Handle(put.member, code == NEW, where, self._jobs, self._cancel)

@@ -52,7 +52,7 @@ def queue_listing(views: list[QueueView]) -> Listing:
 async def list_jobs(
     *,
     queue: QueueName = None,
-    stage: Annotated[str | None, Parameter(help="waiting, working, paused, parked or dead.")] = None,
+    stage: Annotated[str | None, Parameter(help="waiting, working, blocked, paused, parked or dead.")] = None,
     name: Annotated[str | None, Parameter(help="Only those of this handler.")] = None,
     tenant: Annotated[str | None, Parameter(help="Only those of this tenant.")] = None,
     due_before: Time = None,
@@ -216,6 +216,7 @@ def describe(view: JobView) -> dict[str, Any]:
     if view.job is not None:
         failure = view.job.failure
         about |= as_dict(view.job)
+        about["after"] = [{"queue": upstream.queue, "id": upstream.id} for upstream in view.after]
         about["deadline"] = iso(view.deadline_ms)
         about["failed_at"] = iso(failure.at) if failure and failure.at else None
         about["traceback"] = failure.traceback or None if failure else None

@@ -39,7 +39,7 @@ from tocsin.store.runs import (
     release_item,
     retry_item,
 )
-from tocsin.store.store import LARGEST_BATCH, Call, Store
+from tocsin.store.store import LARGEST_BATCH, Call, OpenQueue, Store
 from tocsin.telemetry.metrics import Tally
 
 log = structlog.get_logger("tocsin.finish")
@@ -89,6 +89,7 @@ class Finisher:
         tally: Tally | None = None,
         batch: int = LARGEST_BATCH,
         tell: Callable[[str, dict[str, Any]], Awaitable[None]] | None = None,
+        on_carry: Callable[[OpenQueue, int], None] = lambda queue, partition: None,
     ) -> None:
         self.wake = asyncio.Event()
         self.waiting: deque[Ended] = deque()
@@ -109,6 +110,8 @@ class Finisher:
         self._on_lost = on_lost
         # Something is due sooner than the fetcher knows.
         self._on_due = on_due
+        # Others wait for what ended there.
+        self._on_carry = on_carry
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
         self._unanswered: dict[tuple[str, int, str], tuple[Lane, Call]] = {}
         # How often the server refused each of them.
@@ -275,8 +278,10 @@ class Finisher:
             self._tally.claims_lost += 1
             self._tally.contention[key[2]] += 1
             self._on_lost(member.decode(errors="replace"))
-        for member, owner, token in zip(*[iter(answer[3] if len(answer) > 3 else ())] * 3, strict=True):
+        for member, owner, token in zip(*[iter(answer[4] if len(answer) > 4 else ())] * 3, strict=True):
             self._letters.append((owner.decode(), {"cancel": member.decode(errors="replace"), "token": token}))
+        if answer[3]:
+            self._on_carry(lane.queue, key[1])
         if answer[2] >= 0 and lane.timetable is None and lane.expect(key[1], answer[2]):
             self._on_due()
 

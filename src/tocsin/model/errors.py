@@ -41,14 +41,14 @@ class InvalidConfig(InvalidArgument):
 
 
 class UnknownJob(TocsinError):
-    def __init__(self, job_id: str) -> None:
-        super().__init__(f"there is no job {job_id!r}; `tocsin jobs list` shows those there are")
+    def __init__(self, job_id: str, advice: str = "`tocsin jobs list` shows those there are") -> None:
+        super().__init__(f"there is no job {job_id!r}; {advice}")
         self.job_id = job_id
 
 
 class ConflictingJobs(TocsinError):
-    def __init__(self, job_id: str, queues: list[str]) -> None:
-        super().__init__(f"job {job_id!r} exists in the queues {', '.join(queues)}: say which with queue=")
+    def __init__(self, job_id: str, queues: list[str], advice: str = "say which with queue=") -> None:
+        super().__init__(f"job {job_id!r} exists in the queues {', '.join(queues)}: {advice}")
         self.job_id = job_id
         self.queues = queues
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -23,6 +23,8 @@ _CLAIM = struct.Struct(">QQIHBB")
 # Above the due time stands the place in line, see lua/lib/claims.lua.
 DUE_MASK = (1 << 48) - 1
 _PUT_INTENT = 4
+# As lua/lib/records.lua writes it.
+_NOT_KEPT = b"\xc1"
 # In the order of the codes in lua/lib/settle.lua.
 OUTCOMES = ("failed", "succeeded", "skipped", "cancelled")
 
@@ -56,6 +58,8 @@ class Outcome(msgspec.Struct, frozen=True):
     name: str
     at: Millis
     result: Any
+    # False: it is only remembered because others wait for it, without what came of it.
+    kept: bool = True
 
 
 def read_entry(raw: bytes) -> Entry:
@@ -74,8 +78,10 @@ def record_of(header: Header, spec: Spec) -> bytes:
 class Jobs:
     """The definitions of all queues."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, carry: Callable[[OpenQueue, int], Awaitable[None]] | None = None) -> None:
+        """`carry`: tells those who wait for what ended here; without it workers find out by themselves."""
         self._store = store
+        self._carry = carry or _left_to_workers
 
     async def put(self, queue: OpenQueue, put: Put) -> tuple[int, Millis]:
         """One job: its code, and the due time to ring the bell for, or -1."""
@@ -91,6 +97,8 @@ class Jobs:
 
     async def delete(self, queue: OpenQueue, member: str, only: str = "") -> bool:
         answer = await self._change("job_delete", queue, member, only, codec.encode([member]))
+        if answer[2]:
+            await self._carry(queue, queue.partition_of(member))
         return bool(answer[1] != b"0")
 
     async def pause(self, queue: OpenQueue, member: str) -> bool:
@@ -103,6 +111,8 @@ class Jobs:
     async def cancel(self, queue: OpenQueue, member: str, due: Millis = 0) -> tuple[int, str, int]:
         """0 nothing to cancel, 1 cancelled, 2 asked; then who was asked, and the token of its claim."""
         answer = await self._change("job_cancel", queue, member, member, due)
+        if answer[4]:
+            await self._carry(queue, queue.partition_of(member))
         return int(answer[1]), answer[2].decode(), int(answer[3])
 
     async def fire(self, queue: OpenQueue, member: str, dues: list[Millis]) -> list[Millis]:
@@ -212,11 +222,15 @@ class Jobs:
                         pipe.hget(keys["meta"], "paused")
                         pipe.zcard(keys["working"])
                         pipe.exists(*(keys[band] for band in BANDS))
+                        # What is to be carried may set others free.
+                        pipe.zcard(keys["outbox"])
                 return await pipe.execute()
 
-        found = zip(*[iter(await self._store.read(ask))] * 4, strict=True)
+        found = zip(*[iter(await self._store.read(ask))] * 5, strict=True)
         # What waits in a paused queue is due for nobody.
-        return any(working or ((due or ready) and not paused) for due, paused, working, ready in found)
+        return any(
+            working or outbox or ((due or ready) and not paused) for due, paused, working, ready, outbox in found
+        )
 
     async def outcome(self, queue: OpenQueue, member: str) -> Outcome | None:
         """How a one-shot ended, while it is remembered."""
@@ -234,6 +248,10 @@ class Jobs:
             yield list(page)
             if not cursor:
                 return
+
+
+async def _left_to_workers(queue: OpenQueue, partition: int) -> None:
+    pass
 
 
 def _packed(put: Put) -> list[bytes]:
@@ -274,12 +292,13 @@ def _as_job(
         due_ms=entry.due if entry else at,
         attempt=entry.attempt if entry else 1,
         recoveries=entry.recoveries if entry else 0,
-        not_before_ms=at if stage is Stage.WAITING else None,
+        not_before_ms=at if stage in (Stage.WAITING, Stage.BLOCKED) else None,
         owner=entry.owner or None if entry else None,
         failure=failure,
     )
 
 
 def _as_outcome(raw: bytes) -> Outcome:
-    result = codec.decode(raw[9:]) if len(raw) > 9 else None
-    return Outcome(name=OUTCOMES[raw[0]], at=int.from_bytes(raw[1:9], "big"), result=result)
+    kept = raw[9:] != _NOT_KEPT
+    result = codec.decode(raw[9:]) if kept and len(raw) > 9 else None
+    return Outcome(OUTCOMES[raw[0]], int.from_bytes(raw[1:9], "big"), result, kept)

@@ -20,6 +20,10 @@ dead      ZSET    id -> since ms
 errors    HASH    id -> last failure
 done      ZSET    id -> remembered until ms
 results   HASH    id -> outcome, time, result
+blocked   ZSET    id -> not before ms, once it waits for nobody
+needs     HASH    id -> which wait this is, its policy, and what it still waits for
+watchers  ZSET    who is told when a job ends (lua/lib/endings.lua)
+outbox    ZSET    what is to be carried to other partitions (lua/lib/endings.lua)
 events    STREAM  one entry per changing call
 
 For the whole fleet, under one tag of their own:
@@ -46,7 +50,7 @@ from tocsin.model.queue import AGENTS_QUEUE
 
 PARTITION_KEYS = (
     "meta", "jobs", "waiting", "working", "claims", "sessions", "paused", "parked", "dead", "errors", "done",
-    "results", "events",
+    "results", "blocked", "needs", "watchers", "outbox", "events",
     "ready0", "ready1", "ready2", "ready3", "ready4", "turns0", "turns1", "turns2", "turns3", "turns4",
     "tenants", "spots", "resting", "weights",
 )  # fmt: skip
@@ -55,7 +59,7 @@ FLEET_KEYS = ("queues", "workers", "beats", "buried", "zones")
 LEADER_KEY = "cleanup-leader"
 
 # The stages that are kept as sorted sets, in the order in which a reader meets them.
-STAGE_KEYS = ("waiting", "working", "paused", "parked", "dead")
+STAGE_KEYS = ("waiting", "working", "blocked", "paused", "parked", "dead")
 
 
 class Keys:

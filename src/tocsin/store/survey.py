@@ -17,6 +17,7 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreError
 from tocsin.model.queue import Queue
 from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.outbox import Outbox
 from tocsin.store.scripts import script
 from tocsin.store.store import OpenQueue, Store
 
@@ -27,6 +28,7 @@ PAGE_BYTES = 1024 * 1024
 LARGEST_ERROR = 6 * 1024
 LARGEST_RESULT = 64 * 1024
 LARGEST_SESSION = 64 * 1024
+LARGEST_WAIT = 64 * 1024
 
 
 class Standing(IntFlag):
@@ -45,6 +47,8 @@ class Standing(IntFlag):
     ERROR = 1024
     RESULT = 2048
     READY = 4096
+    BLOCKED = 8192
+    NEEDS = 16384
 
     @property
     def stages(self) -> list[str]:
@@ -86,6 +90,7 @@ class Survey:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._fleet = store.keys.fleet()
+        self.outbox = Outbox(store)
 
     async def now(self) -> Millis:
         given = self._store.clock.override()

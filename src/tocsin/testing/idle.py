@@ -14,9 +14,10 @@ async def run_until_idle(app: Tocsin, *, queues: Iterable[str] | None = None, co
     worker = await app.worker(queues=queues, concurrency=concurrency)
     try:
         while True:
-            before = worker.fetcher.claimed
+            before = worker.fetcher.claimed, worker.carrier.carried
             await _ask_everywhere(worker, app)
-            if worker.fetcher.claimed == before:
+            await _carry_everything(worker)
+            if (worker.fetcher.claimed, worker.carrier.carried) == before:
                 return worker.pool.ran
     finally:
         await worker.stop(grace=0)
@@ -31,6 +32,11 @@ async def _ask_everywhere(worker: Worker, app: Tocsin) -> None:
         await asyncio.to_thread(worker.heart.beat)
         await worker.fetcher.step()
         await _until_written(worker)
+
+
+async def _carry_everything(worker: Worker) -> None:
+    while await worker.carrier.step() == 0:
+        pass
 
 
 async def _until_written(worker: Worker) -> None:

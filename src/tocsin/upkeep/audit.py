@@ -19,8 +19,9 @@ from tocsin.model.errors import RecordUnreadable
 from tocsin.model.ids import partition_of
 from tocsin.store.fleet import Fleet
 from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.outbox import read_wait
 from tocsin.store.store import OpenQueue
-from tocsin.store.survey import LARGEST_ERROR, LARGEST_RESULT, Node, Session, Settings, Survey
+from tocsin.store.survey import LARGEST_ERROR, LARGEST_RESULT, LARGEST_WAIT, Node, Session, Settings, Survey
 from tocsin.upkeep import hearts
 from tocsin.upkeep.findings import Finding, Findings, diagnose
 
@@ -76,6 +77,7 @@ class Audit:
         self._progress = progress
         self._patience_s = patience_s
         self._findings = Findings()
+        self._queues: dict[str, OpenQueue] = {}
 
     async def run(self) -> Report:
         # Hearts take their time: they are listened to meanwhile.
@@ -95,6 +97,7 @@ class Audit:
 
     async def _look_at_jobs(self, queues: list[OpenQueue]) -> None:
         alive = {worker.id for worker in await self._fleet.workers()}
+        self._queues = {queue.name: queue for queue in queues}
         total, done = sum(queue.partitions for queue in queues), 0
         for queue in queues:
             for partition in range(queue.partitions):
@@ -117,6 +120,8 @@ class Audit:
             # It may have been opened while we looked.
             settings = await self._survey.settings(queue, partition)
         self._compare(queue, partition, settings, met)
+        async for waits in self._survey.fields(queue, partition, "needs", LARGEST_WAIT):
+            await self._check_waits(queue, partition, waits)
         async for sessions in self._survey.sessions(queue, partition):
             await self._check_sessions(queue, partition, sessions, alive)
 
@@ -125,7 +130,8 @@ class Audit:
         async for records in self._survey.fields(queue, partition, "jobs", settings.widest):
             self._check_records(queue, partition, records)
             yield list(records)
-        for base, widest in (("claims", 512), ("errors", LARGEST_ERROR), ("results", LARGEST_RESULT)):
+        hashes = {"claims": 512, "errors": LARGEST_ERROR, "results": LARGEST_RESULT, "needs": LARGEST_WAIT}
+        for base, widest in hashes.items():
             async for fields in self._survey.fields(queue, partition, base, widest):
                 yield list(fields)
         for base in (*STAGE_KEYS, "done"):
@@ -152,6 +158,26 @@ class Audit:
         mended = await self._mend(queue, partition, list(found))
         for member, kind in found.items():
             self._findings.add(kind, queue.name, _name(member), mended=member in mended)
+
+    async def _check_waits(self, queue: OpenQueue, partition: int, waits: dict[bytes, bytes]) -> None:
+        """Somebody must tell a blocked job of each end that it waits for."""
+        unheard = [member for member, raw in waits.items() if await self._is_unheard(queue, _name(member), raw)]
+        if not unheard:
+            return
+        mended = 0
+        if self._repair and queue.epochs[partition]:
+            mended = await self._survey.outbox.renew(queue, partition, unheard)
+        self._findings.add("unheard-wait", queue.name, *map(_name, unheard), mended=mended)
+
+    async def _is_unheard(self, queue: OpenQueue, member: str, raw: bytes) -> bool:
+        wait = read_wait(raw)
+        if wait is None:
+            return False
+        for upstream in wait.upstreams:
+            where = self._queues.get(upstream.queue)
+            if where is None or await self._survey.outbox.is_unheard(queue, member, wait, upstream, where):
+                return True
+        return False
 
     async def _mend(self, queue: OpenQueue, partition: int, members: list[bytes]) -> set[bytes]:
         if not self._repair or not members or not queue.epochs[partition]:

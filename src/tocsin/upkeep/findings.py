@@ -40,6 +40,16 @@ KINDS: dict[str, Kind] = {
     "done-and-alive": Kind(
         "wrong", "ids are remembered as done and exist as well", "remove or rename one of the two by hand"
     ),
+    "blocked-for-nothing": Kind(
+        "wrong",
+        "jobs are blocked, and nothing is known of what they wait for",
+        f"{_REPAIR} pauses them; then resume or cancel each",
+    ),
+    "unheard-wait": Kind(
+        "wrong",
+        "jobs are blocked, and nobody will tell them of the end of what they wait for",
+        f"{_REPAIR} asks for it anew",
+    ),
     "wrong-partition": Kind(
         "wrong", "jobs are in a partition that their id does not belong to", "put them again and remove these by hand"
     ),
@@ -57,7 +67,9 @@ KINDS: dict[str, Kind] = {
     "write-errors": Kind(
         "wrong", "the server cannot write to its disk", "free disk space or mend the disk, and read the server's log"
     ),
-    "left-over": Kind("warning", "claims or errors are left of jobs that do not exist", f"{_REPAIR} drops them"),
+    "left-over": Kind(
+        "warning", "claims, errors or waits are left of jobs that do not exist, or do not wait", f"{_REPAIR} drops them"
+    ),
     "done-without-result": Kind(
         "warning", "jobs are remembered as done without their outcome", "nothing: they are forgotten in their time"
     ),
@@ -160,7 +172,7 @@ def diagnose(standing: Standing) -> str | None:
     if Standing.RECORD not in standing:
         if stages:
             return "no-record"
-        if standing & (Standing.CLAIM | Standing.ERROR):
+        if standing & (Standing.CLAIM | Standing.ERROR | Standing.NEEDS):
             return "left-over"
     elif Standing.DONE in standing:
         return "done-and-alive"
@@ -168,6 +180,8 @@ def diagnose(standing: Standing) -> str | None:
         return "two-stages" if stages else "no-stage"
     elif (Standing.WORKING in standing) != (Standing.HELD in standing):
         return "working-unclaimed" if Standing.WORKING in standing else "held-not-working"
+    if Standing.RECORD in standing and (Standing.BLOCKED in standing) != (Standing.NEEDS in standing):
+        return "blocked-for-nothing" if Standing.BLOCKED in standing else "left-over"
     if (Standing.DONE in standing) != (Standing.RESULT in standing):
         return "done-without-result" if Standing.DONE in standing else "result-without-done"
     return None

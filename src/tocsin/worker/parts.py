@@ -42,6 +42,7 @@ from tocsin.targets.processes import Processes
 from tocsin.targets.python import target_for
 from tocsin.targets.threads import Threads
 from tocsin.telemetry.metrics import Tally
+from tocsin.upkeep.carry import Carrier
 from tocsin.upkeep.elect import Election
 from tocsin.upkeep.health import Health
 from tocsin.upkeep.orphans import Orphans
@@ -121,9 +122,11 @@ class Parts(ABC):
         self.reconciler = self._claim_agents_by_id()
         self._new_incarnation()
         self.ear = Ear(store, self.name, list(self.lanes))
+        self.carrier = Carrier(store, clock, self._look_again)
         self.finisher = Finisher(
             store, lambda: self.runs, clock, self._lost_claim, lambda: self.fetcher.wake.set(), self._classifier,
             settings.backoff, self.redis_breaker, self.tally, settings.batching.size, self._fleet.post,
+            self.carrier.hear,
         )  # fmt: skip
         self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set(), self.tally.duration.add)
         self.referrer = Referrer(self._fleet, lambda: self.name, self.catalog.names())
@@ -134,7 +137,7 @@ class Parts(ABC):
         )  # fmt: skip
         self.sweep = Sweep(self.pool, self.finisher, lambda: self.runs, clock, self._patience())
         self.reaper = Reaper(
-            store, self._fleet, lambda: self.runs, self.queues, clock, self._look_again,
+            store, self._fleet, lambda: self.runs, self.queues, clock, self._brought_back,
             settings.ttl_s, settings.beat_s,
         )  # fmt: skip
         self.election, self.orphans = self._build_cleanup()
@@ -160,7 +163,7 @@ class Parts(ABC):
         election = Election(Terms(store), lambda: self.name, clock, cleanup.term_ms, force_all=force)
         return election, Orphans(
             Strays(store), Survey(store), self.queues, clock, cleanup.orphans, leading=election.leading,
-            slack=self.reaper.slack, look_again=self._look_again,
+            slack=self.reaper.slack, look_again=self._brought_back,
             # A leader cleans up for all; where all do it, each does it for its own agents.
             owns=lambda queue, member: not force or queue != AGENTS_QUEUE or self.settings.owns(member),
         )  # fmt: skip
@@ -262,6 +265,11 @@ class Parts(ABC):
             self.lanes[queue.name].hear(partition)
             self.fetcher.wake.set()
         self._ringer.ring(queue, partition)
+
+    def _brought_back(self, queue: OpenQueue, partition: int) -> None:
+        """Some may have ended on the way, because a person had asked for it."""
+        self.carrier.hear(queue, partition)
+        self._look_again(queue, partition)
 
     def _queue_changed(self, lane: Lane) -> None:
         lane.forget_dues()

@@ -9,10 +9,12 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        blocked   ZSET    id -> not before ms
+--        needs     HASH    id -> what it waits for
 -- ARGV   items: msgpack [id] * n, at most 1000
 -- RETURN a number per id, the sum of: 1 has a record, 2 waiting, 4 working, 8 paused, 16 parked, 32 dead, 64 done,
 --        128 has a claim, 256 the claim is held, 512 the claim is unreadable, 1024 has an error, 2048 has a result,
---        4096 ready
+--        4096 ready, 8192 blocked, 16384 something is known of what it waits for
 -- USES   claims, standing
 local ids = cmsgpack.unpack(items)
 local seen = {}
@@ -23,6 +25,12 @@ for n, stage in ipairs({waiting, working, paused, parked, dead, done}) do
     for i, score in ipairs(redis.call('ZMSCORE', stage, unpack(ids))) do
       if score then seen[i] = seen[i] + 2 ^ n end
     end
+  end
+end
+
+if redis.call('ZCARD', blocked) > 0 then
+  for i, score in ipairs(redis.call('ZMSCORE', blocked, unpack(ids))) do
+    if score then seen[i] = seen[i] + 8192 end
   end
 end
 
@@ -38,6 +46,7 @@ end
 mark(jobs, 1)
 mark(errors, 1024)
 mark(results, 2048)
+mark(needs, 16384)
 
 if redis.call('HLEN', claims) > 0 then
   for i, id in ipairs(ids) do

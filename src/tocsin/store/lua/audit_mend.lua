@@ -12,18 +12,18 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        blocked   ZSET    id -> not before ms
+--        needs     HASH    id -> what it waits for
+--        watchers  ZSET    who is told when a job ends (lib/endings.lua)
+--        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, items: msgpack [id] * n
 -- RETURN {1, codes}: a digit per id: 0 left alone, 1 mended
--- USES   call, records, claims, moves, line, settle, mends
+-- USES   call, records, claims, moves, line, endings, settle, mends
 if answered then return answered end
-local STAGES = {waiting, working, paused, parked, dead}
+local STAGES = {waiting, working, paused, parked, dead, blocked}
 -- Stands for the place of those that are ready, in queues that have such.
 local IN_READY = {}
-
-local function leave_stage(stage, id)
-  if stage == IN_READY then leave_line(id, ready_spot(id)) else leave(stage, id) end
-end
 
 local function claim_of(id)
   local raw = redis.call('HGET', claims, id)
@@ -34,10 +34,19 @@ local function claim_of(id)
   return fine and claim or nil, not fine
 end
 
+local function leave_stage(stage, id)
+  if stage == IN_READY then leave_line(id, ready_spot(id)) else leave(stage, id) end
+end
+
+local function depart(stage, id)
+  leave_stage(stage, id)
+  if stage == blocked then drop(needs, id) end
+end
+
 -- Without a record there is nothing to run: what is left of it goes, unless an edit that waits in its claim has one.
 local function clear(id, places, claim, spoilt)
   if claim and has(claim.intent, PUT) then return spoilt end
-  for _, stage in ipairs(places) do leave_stage(stage, id) end
+  for _, stage in ipairs(places) do depart(stage, id) end
   local failed = redis.call('HEXISTS', errors, id) == 1
   if claim then drop(claims, id) end
   if failed then drop(errors, id) end
@@ -74,11 +83,21 @@ local function release(id, stage, claim)
   if has(claim.intent, PAUSE) or has(claim.intent, REMOVE) or has(claim.intent, PUT) then
     leave_stage(stage, id)
     local verdict, record = obeyed(id, claim, nil, 0, false)
+    if verdict and stage == blocked then drop(needs, id) end
     if verdict then return true end
     if record then set(jobs, id, record) end
     if ready then enter_line(id, score, claim, record) else enter(stage, score, id) end
   end
   set(claims, id, write_claim(let_go(claim)))
+  return true
+end
+
+-- Nobody knows what it waited for: a person is to say whether it may run.
+local function ask_a_person(id)
+  local due = tonumber(redis.call('ZSCORE', blocked, id))
+  leave(blocked, id)
+  set(claims, id, write_claim(fresh_claim(due)))
+  enter(paused, due, id)
   return true
 end
 
@@ -95,6 +114,11 @@ local function set_right(id)
     drop(results, id)
     spoilt = true
   end
+  local waits = redis.call('HEXISTS', needs, id) == 1
+  if waits and not redis.call('ZSCORE', blocked, id) then
+    drop(needs, id)
+    spoilt = true
+  end
   if redis.call('HEXISTS', jobs, id) == 0 then return clear(id, places, claim, spoilt) end
   if #places == 0 then
     if remembered then return spoilt end
@@ -104,10 +128,11 @@ local function set_right(id)
     stop(id, claim and redis.call('HGET', claims, id))
     return line_up(id, claim)
   end
+  if #places == 1 and places[1] == blocked and not waits and not held then return ask_a_person(id) end
   if #places == 1 and places[1] ~= working and held then return release(id, places[1], claim) end
   if #places > 1 and held and redis.call('ZSCORE', working, id) then
     for _, stage in ipairs(places) do
-      if stage ~= working then leave_stage(stage, id) end
+      if stage ~= working then depart(stage, id) end
     end
     return true
   end

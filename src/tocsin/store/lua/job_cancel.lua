@@ -10,31 +10,35 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        blocked   ZSET    id -> not before ms
+--        needs     HASH    id -> what it waits for
+--        watchers  ZSET    who is told when a job ends (lib/endings.lua)
+--        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id, due (0: any)
--- RETURN {1, code, owner, token}: 0 nothing to cancel, 1 cancelled, 2 asked its owner
--- USES   call, records, claims, moves, line, settle
+-- RETURN {1, code, owner, token, carry}: 0 nothing to cancel, 1 cancelled, 2 asked its owner; carry as in run_finish
+-- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
 local record = redis.call('HGET', jobs, id)
 local raw = redis.call('HGET', claims, id)
 local claim = raw and read_claim(raw)
 local want = tonumber(due)
-if not readable(record) then return unchanged({1, 0, '', 0}) end
+if not readable(record) then return unchanged({1, 0, '', 0, 0}) end
 if claim and redis.call('ZSCORE', working, id) then
-  if want > 0 and claim.due ~= want then return unchanged({1, 0, '', 0}) end
+  if want > 0 and claim.due ~= want then return unchanged({1, 0, '', 0, 0}) end
   claim.intent = with(claim.intent, CANCEL)
   set(claims, id, write_claim(claim))
   apply()
-  return commit({1, 2, claim.owner, claim.token}, 'cancel', {id})
+  return commit({1, 2, claim.owner, claim.token, 0}, 'cancel', {id})
 end
-if is_recurring(record) then return unchanged({1, 0, '', 0}) end
+if is_recurring(record) then return unchanged({1, 0, '', 0, 0}) end
 
 local function end_it(score)
   local at = claim and claim.due or score
   if parent_of(id) then skip(id, at, at + 1, WHY_CANCELLED) end
   end_job(id, keep_of(record), CANCELLED, '')
   apply()
-  return commit({1, 1, '', 0}, 'cancel', {id})
+  return commit({1, 1, '', 0, to_carry}, 'cancel', {id})
 end
 
 local function is_wanted(score) return want == 0 or want == (claim and claim.due or score) end
@@ -44,11 +48,12 @@ if spot and is_wanted(spot.due) then
   leave_line(id, spot)
   return end_it(spot.due)
 end
-for _, stage in ipairs({paused, parked}) do
+for _, stage in ipairs({paused, parked, blocked}) do
   local score = redis.call('ZSCORE', stage, id)
   if score and is_wanted(tonumber(score)) then
     leave(stage, id)
+    if stage == blocked then drop(needs, id) end
     return end_it(tonumber(score))
   end
 end
-return unchanged({1, 0, '', 0})
+return unchanged({1, 0, '', 0, 0})

@@ -9,19 +9,25 @@
 --        parked    ZSET    id -> handler digest, 0 if unreadable
 --        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
+--        blocked   ZSET    id -> not before ms
+--        needs     HASH    id -> what it waits for
+--        watchers  ZSET    who is told when a job ends (lib/endings.lua)
+--        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, only, items: msgpack [id] * n; only: '' or the stage it must be in (waiting: in line)
--- RETURN {1, codes}: a digit per id: 0 no such job, 1 removed, 2 will be removed when its run ends
--- USES   call, records, claims, moves, line
+-- RETURN {1, codes, carry}: a digit per id: 0 no such job, 1 removed, 2 will be removed when its run ends; carry as
+--        in run_finish
+-- USES   call, records, claims, moves, line, endings
 if answered then return answered end
 local ids = cmsgpack.unpack(items)
 local codes, gone = {}, {}
-local aside = {paused = paused, parked = parked, dead = dead}
+local aside = {paused = paused, parked = parked, dead = dead, blocked = blocked}
 
 local function forget_job(id)
   drop(jobs, id)
   drop(claims, id)
   drop(errors, id)
+  tell_watchers(id, CANCELLED)
   return '1'
 end
 
@@ -34,6 +40,7 @@ local function remove(id)
   for name, stage in pairs(aside) do
     if (only == '' or only == name) and redis.call('ZSCORE', stage, id) then
       leave(stage, id)
+      if stage == blocked then drop(needs, id) end
       return forget_job(id)
     end
   end
@@ -51,7 +58,7 @@ for i, id in ipairs(ids) do
   codes[i] = remove(id)
   if codes[i] ~= '0' then gone[#gone + 1] = id end
 end
-local reply = {1, table.concat(codes)}
+local reply = {1, table.concat(codes), to_carry}
 if #gone == 0 then return unchanged(reply) end
 apply()
 return commit(reply, 'delete', gone)

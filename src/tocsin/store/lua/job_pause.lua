@@ -1,4 +1,4 @@
--- job_pause: set a job aside. One that is working is set aside when its run ends.
+-- job_pause: set a job aside. One that is working is set aside when its run ends, one that is blocked when it is free.
 -- KEYS   meta      HASH    epoch, seq, fence, counters
 --        sessions  HASH    session -> seq, time, answer
 --        jobs      HASH    id -> record
@@ -7,9 +7,10 @@
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> not before ms
 --        parked    ZSET    id -> handler digest, 0 if unreadable
+--        blocked   ZSET    id -> not before ms
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id
--- RETURN {1, code}: 0 no such job, 1 paused, 2 will be paused when its run ends, 3 left alone (dead or paused)
+-- RETURN {1, code}: 0 no such job, 1 paused, 2 will be paused when its run or wait ends, 3 left alone (dead or paused)
 -- USES   call, records, claims, moves, line
 if answered then return answered end
 local raw = redis.call('HGET', claims, id)
@@ -25,6 +26,11 @@ elseif redis.call('ZSCORE', parked, id) then
   enter(paused, raw and string.format('%.0f', read_claim(raw).due) or now, id)
   if not raw then set(claims, id, write_claim(fresh_claim(now))) end
   code = 1
+elseif redis.call('ZSCORE', blocked, id) then
+  local claim = raw and read_claim(raw) or fresh_claim(tonumber(redis.call('ZSCORE', blocked, id)))
+  claim.intent = with(claim.intent, PAUSE)
+  set(claims, id, write_claim(claim))
+  code = 2
 elseif raw and redis.call('ZSCORE', working, id) then
   local claim = read_claim(raw)
   if has(claim.intent, REMOVE) then return unchanged({1, 0}) end

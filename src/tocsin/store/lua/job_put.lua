@@ -11,6 +11,8 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        blocked   ZSET    id -> not before ms
+--        needs     HASH    id -> what it waits for
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, items: msgpack [id, due, relative, mode, expected version, record] * n
 --        mode 0 ignore, 1 replace, 2 postpone, 3 update (due kept if the trigger is), 4 edit (due 0: kept)
@@ -41,7 +43,7 @@ local function store(id, record)
 end
 
 local function aside_of(id)
-  for _, stage in ipairs({working, paused, parked, dead}) do
+  for _, stage in ipairs({working, paused, parked, dead, blocked}) do
     if redis.call('ZSCORE', stage, id) then return stage end
   end
 end
@@ -57,17 +59,29 @@ local function change_in_line(id, record, due, spot, claim, keeps_due)
   line_up(id, due, record)
 end
 
+-- A blocked one goes on waiting, and then not before the new time.
+local function postpone(id, due, claim)
+  enter(blocked, due, id)
+  if claim then
+    claim.due = due
+    set(claims, id, write_claim(claim))
+  end
+end
+
 -- One that stands aside, not working: what an edit leaves alone stays where it is, a dead one too. Only a parked one is
 -- tried again, because its record may have been the reason.
-local function change_aside(id, record, due, stage, keeps_due)
+local function change_aside(id, record, due, stage, claim, keeps_due, mode)
   store(id, record)
-  if keeps_due and (stage == paused or stage == dead) then return end
+  if keeps_due and (stage == paused or stage == dead or stage == blocked) then return end
+  if stage == blocked and mode == POSTPONE then return postpone(id, due, claim) end
   if stage == paused then
     set(claims, id, write_claim(fresh_claim(due)))
     enter(paused, due, id)
     return
   end
   if stage then leave(stage, id) end
+  -- Put again without, it waits for nobody.
+  if stage == blocked then drop(needs, id) end
   drop(claims, id)
   drop(errors, id)
   line_up(id, due, record)
@@ -119,7 +133,7 @@ local function put_existing(id, due, mode, expected, record, old)
     if spot then
       change_in_line(id, record, due, spot, claim, keeps_due)
     else
-      change_aside(id, record, due, stage, keeps_due)
+      change_aside(id, record, due, stage, claim, keeps_due, mode)
     end
   end
   changed = true
@@ -135,7 +149,8 @@ for i, id in ipairs(ids) do
     codes[i] = put_existing(id, due, mode, expected, record, stored[i])
   elseif mode == EDIT then
     codes[i] = '5'
-  elseif remembered[i] and tonumber(remembered[i]) > now and (mode == IGNORE) then
+  elseif remembered[i] and tonumber(remembered[i]) > now and mode == IGNORE
+    and is_kept(redis.call('HGET', results, id)) then
     codes[i] = '3'
   else
     if remembered[i] then

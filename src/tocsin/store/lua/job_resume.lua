@@ -6,9 +6,10 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> not before ms
+--        blocked   ZSET    id -> not before ms
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id, expected version, due (0: its own)
--- RETURN {1, code, head}: 0 no such job, 1 resumed, 2 will not be paused when its run ends, 3 was not paused,
+-- RETURN {1, code, head}: 0 no such job, 1 resumed, 2 will not be paused when its run or wait ends, 3 was not paused,
 --        4 changed meanwhile (read it again); head as in job_put
 -- USES   call, records, claims, moves, line
 if answered then return answered end
@@ -31,6 +32,9 @@ if not_before then
   enter_line(id, line, not anew and claim or nil, record)
   if anew or (is_plain(claim) and line == claim.due) then drop(claims, id) end
   code = 1
+elseif raw and redis.call('ZSCORE', blocked, id) then
+  drop(claims, id)
+  code = 2
 elseif raw and redis.call('ZSCORE', working, id) then
   local claim = read_claim(raw)
   if has(claim.intent, PAUSE) then

@@ -10,10 +10,12 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        watchers  ZSET    who is told when a job ends (lib/endings.lua)
+--        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, error] * n
--- RETURN {1, lost, head} as run_finish
--- USES   call, records, claims, moves, line, settle
+-- RETURN {1, lost, head, carry} as run_finish
+-- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
 local ids, raws = ids_and_claims(flat, 3)
@@ -31,6 +33,7 @@ local function bury(id, raw, claim, err)
   set(errors, id, err)
   set(claims, id, write_claim(let_go(claim)))
   enter(dead, now, id)
+  tell_watchers(id, FAILED)
 end
 
 for i, id in ipairs(ids) do
@@ -46,4 +49,4 @@ for i, id in ipairs(ids) do
 end
 apply()
 redis.call('HINCRBY', meta, 'buried', #ids - #lost)
-return commit({1, lost, head()}, 'bury', told, ends)
+return commit({1, lost, head(), to_carry}, 'bury', told, ends)

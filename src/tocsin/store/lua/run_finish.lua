@@ -9,12 +9,15 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        watchers  ZSET    who is told when a job ends (lib/endings.lua)
+--        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token (8 bytes), next due (text, '' for none), outcome] * n;
 --        outcome 0 failed, 1 succeeded, 2 skipped, 3 cancelled; +8 for an extra run; +16 if keep (s), result and error
 --        follow; +32 if then the ticks follow that the job passes: [first u64, until u64, why u8] * n
--- RETURN {1, lost, head}: the ids whose claim was lost (nothing changed for them); head: the first in line, or -1
--- USES   call, records, claims, moves, line, settle
+-- RETURN {1, lost, head, carry}: the ids whose claim was lost (nothing changed for them); head: the first in line,
+--        or -1; carry: 1 if others wait for one of them, and are to be told
+-- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
 local COUNTERS = {[FAILED] = 'failed', [SUCCEEDED] = 'succeeded', [SKIPPED] = 'skipped', [CANCELLED] = 'cancelled'}
 local EXTRA_RUN, MORE, PASSED = 8, 16, 32
@@ -108,12 +111,14 @@ local function finish(id, raw, next_due, record, outcome, extra, rest, ranges)
     keep_record(id, record)
     unclaimed[#unclaimed + 1] = id
     enter_line(id, next_due, nil, record)
+    -- Others wait for it since before it recurred: this run must do for them.
+    tell_watchers(id, outcome)
     if rest and rest[3] ~= '' then set(errors, id, rest[3]) end
     return
   end
   keep_record(id, false)
-  if rest then
-    end_job(id, rest[1], outcome, rest[2])
+  if rest or any_watchers then
+    end_job(id, rest and rest[1] or 0, outcome, rest and rest[2] or '')
   else
     ended[#ended + 1] = id
     unclaimed[#unclaimed + 1] = id
@@ -148,4 +153,4 @@ forget()
 for outcome, times in pairs(tally) do
   if times > 0 then redis.call('HINCRBY', meta, COUNTERS[outcome], times) end
 end
-return commit({1, lost, head()}, 'finish', told, ends)
+return commit({1, lost, head(), to_carry}, 'finish', told, ends)

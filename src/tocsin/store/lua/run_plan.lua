@@ -13,12 +13,14 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        watchers  ZSET    who is told when a job ends (lib/endings.lua)
+--        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, next due (0 for none), alone 0 or 1, passed] * n;
 --        passed: the ticks that the job passes, as in run_finish
--- RETURN {1, lost, head, told}: lost and head as run_finish; told: [id, owner, token] * n of the runs that are to be
+-- RETURN {1, lost, head, carry, told}: lost, head and carry as run_finish; told: [id, owner, token] * n of the runs that are to be
 --        cancelled, for their owners to be told
--- USES   call, records, claims, moves, line, settle
+-- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
 local ids, raws = ids_and_claims(flat, 5)
@@ -109,4 +111,4 @@ for i, id in ipairs(ids) do
 end
 apply()
 if added > 0 then redis.call('HINCRBY', meta, 'put', added) end
-return commit({1, lost, head(), told}, 'plan', planned)
+return commit({1, lost, head(), to_carry, told}, 'plan', planned)

@@ -9,12 +9,14 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        watchers  ZSET    who is told when a job ends (lib/endings.lua)
+--        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, cursor, overdue, limit, items
 --        owner: whose claims to walk, from the HSCAN cursor '0' on; '' for what is `overdue` ms past its deadline;
 --        items: msgpack [id] * n, to bring back only these of what is overdue; left out for all
 -- RETURN {1, cursor, ids, head}: '0' when the walk is over; head as in run_finish
--- USES   call, records, claims, moves, line, settle
+-- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
 limit = math.min(tonumber(limit), 1000)
 local ids, found, raws = {}, {}, {}

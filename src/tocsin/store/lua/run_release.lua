@@ -10,10 +10,12 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        watchers  ZSET    who is told when a job ends (lib/endings.lua)
+--        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, delay ms (0: at its due)] * n
--- RETURN {1, lost, head} as run_finish
--- USES   call, records, claims, moves, line, settle
+-- RETURN {1, lost, head, carry} as run_finish
+-- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
 local ids, raws = ids_and_claims(flat, 3)
@@ -34,4 +36,4 @@ for i, id in ipairs(ids) do
   end
 end
 apply()
-return commit({1, lost, head()}, 'release', told)
+return commit({1, lost, head(), to_carry}, 'release', told)

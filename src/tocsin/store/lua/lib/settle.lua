@@ -21,11 +21,12 @@ local function give_up(id, claim, recurring)
   end
 end
 
--- Outcomes, as the worker sends them and `results` keeps them: u8 outcome, u64 time, msgpack of what came of it.
-local FAILED, SUCCEEDED, SKIPPED, CANCELLED = 0, 1, 2, 3
-
--- The job is no more. Its outcome is remembered for `keep` seconds.
+-- The job is no more. Its outcome is remembered for `keep` seconds, without one it was removed.
 local function end_job(id, keep, outcome, result)
+  if tell_watchers(id, outcome or CANCELLED) and outcome == SUCCEEDED then
+    if keep == 0 then result = NOT_KEPT end
+    keep = math.max(keep, WATCHED_KEEP_S)
+  end
   drop(jobs, id)
   drop(claims, id)
   drop(errors, id)

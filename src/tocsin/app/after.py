@@ -1,0 +1,180 @@
+"""Jobs that wait for other jobs: which ones, and how they are put.
+
+Those that are waited for are watched first, then the dependent is put, then they are watched once more by the entries
+that the put left in its outbox. So whichever of them ends in between is known to have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from tocsin.app.handle import Handle
+from tocsin.app.lookup import Lookup
+from tocsin.app.sync import BlockingHandle
+from tocsin.model.errors import ConflictingJobs, InvalidArgument, StoreError, TocsinError, UnknownJob, nearest
+from tocsin.model.ids import check_job_id, new_id
+from tocsin.store.jobs import NEW, Jobs, Put
+from tocsin.store.outbox import GONE, IS_WORKING, LATER, RECURRING, WATCHING, Outbox, Upstream, Wait
+from tocsin.store.runs import SUCCEEDED
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+from tocsin.upkeep.carry import Carrier
+
+MOST = 1000
+# Passes that a program carries on with what it began; the rest is for the workers.
+LONGEST_CARRY = 100
+_POLICIES = ("cancel", "run")
+
+
+class After(Struct, frozen=True):
+    """What `after` and `on_upstream_failure` say."""
+
+    refs: Sequence[str | Upstream]
+    anyway: bool
+
+
+def check_after(after: Iterable[Any], on_upstream_failure: str) -> After | None:
+    """None if there is nothing to wait for."""
+    if on_upstream_failure not in _POLICIES:
+        hint = nearest(str(on_upstream_failure), _POLICIES)
+        raise InvalidArgument(f"there is no on_upstream_failure={on_upstream_failure!r}; {hint}")
+    if isinstance(after, (str, bytes, Handle, BlockingHandle)) or not isinstance(after, Iterable):
+        raise InvalidArgument(f"after is a list of job ids or handles, not {after!r}: write after=[...]")
+    refs = list(dict.fromkeys(map(_ref, after)))
+    if len(refs) > MOST:
+        raise InvalidArgument(f"a job can wait for at most {MOST} others, not {len(refs)}: put a job in between")
+    return After(refs, on_upstream_failure == "run") if refs else None
+
+
+def _ref(ref: Any) -> str | Upstream:
+    if isinstance(ref, (Handle, BlockingHandle)):
+        return Upstream(ref.queue, ref.id)
+    return check_job_id(ref)
+
+
+class Dependents:
+    """Puts jobs that wait for others."""
+
+    def __init__(self, store: Store, lookup: Lookup, jobs: Jobs, carrier: Carrier) -> None:
+        self._store = store
+        self._lookup = lookup
+        self._jobs = jobs
+        self._carrier = carrier
+        self._outbox = Outbox(store)
+
+    async def put(self, where: OpenQueue, put: Put, after: After) -> tuple[int, int]:
+        """As Jobs.put. Raises UnknownJob for a job to wait for that nobody knows."""
+        upstreams = await self._resolve(after.refs)
+        if Upstream(where.name, put.member) in upstreams:
+            raise InvalidArgument(f"job {put.member!r} cannot wait for itself")
+        wait = await self._watch(where, put.member, Wait(new_id(), after.anyway, upstreams))
+        if not wait.upstreams:
+            return await self._jobs.put(where, put)
+        codes = await self._block(where, where.partition_of(put.member), [put], wait)
+        return int(codes), -1
+
+    async def bulk(self, where: OpenQueue, after: After) -> tuple[Any, int]:
+        """How to send a batch of puts that all wait for the same, and how large one may be."""
+        wait = Wait(new_id(), after.anyway, await self._resolve(after.refs))
+        # A watcher that is no job: it makes them remembered until the last row is put.
+        wait = await self._watch(where, wait.life, wait)
+        if not wait.upstreams:
+            return None, LARGEST_BATCH
+
+        async def send(partition: int, puts: list[Put]) -> tuple[bytes, int]:
+            for put in puts:
+                if Upstream(where.name, put.member) in wait.upstreams:
+                    raise InvalidArgument(f"job {put.member!r} cannot wait for itself")
+            return await self._block(where, partition, puts, wait), -1
+
+        return send, max(1, LARGEST_BATCH // len(wait.upstreams))
+
+    async def _resolve(self, refs: Sequence[str | Upstream]) -> list[Upstream]:
+        """Ids are looked up in all queues in one round."""
+        found = await asyncio.gather(*(self._find(ref) for ref in refs if isinstance(ref, str)))
+        return sorted({*found, *(ref for ref in refs if isinstance(ref, Upstream))})
+
+    async def _find(self, job_id: str) -> Upstream:
+        queues = await self._lookup.queues()
+        jobs = await asyncio.gather(*(self._jobs.get(queue, job_id) for queue in queues))
+        hits = [queue.name for queue, job in zip(queues, jobs, strict=True) if job is not None]
+        if not hits:
+            # One that exists goes before one that is only remembered.
+            outcomes = await asyncio.gather(*(self._jobs.outcome(queue, job_id) for queue in queues))
+            hits = [queue.name for queue, outcome in zip(queues, outcomes, strict=True) if outcome is not None]
+        if not hits:
+            raise _unknown(job_id)
+        if len(hits) > 1:
+            raise ConflictingJobs(job_id, hits, "pass the handle that enqueue returned")
+        return Upstream(hits[0], job_id)
+
+    async def _watch(self, where: OpenQueue, member: str, wait: Wait) -> Wait:
+        """Without those that are no reason to wait."""
+        watcher = wait.watcher(where.name, member).encode()
+        by_place: dict[tuple[str, int], list[Upstream]] = {}
+        queues: dict[str, OpenQueue] = {}
+        for upstream in wait.upstreams:
+            queue = queues.get(upstream.queue) or await self._store.find_queue(upstream.queue)
+            if queue is None:
+                raise _unknown(upstream.id)
+            queues[queue.name] = queue
+            by_place.setdefault((queue.name, queue.partition_of(upstream.id)), []).append(upstream)
+        needed: list[Upstream] = []
+        for (name, partition), some in by_place.items():
+            codes = await self._watch_some(queues[name], partition, some, watcher)
+            for upstream, code in zip(some, codes, strict=True):
+                _refuse(upstream, code)
+                if code == WATCHING or not (wait.anyway or int(code) == SUCCEEDED):
+                    needed.append(upstream)
+        return Wait(wait.life, wait.anyway, needed)
+
+    async def _watch_some(self, queue: OpenQueue, partition: int, some: list[Upstream], watcher: bytes) -> str:
+        pairs = [(upstream.id.encode(), watcher) for upstream in some]
+        for _ in range(LONGEST_CARRY):
+            codes = await self._outbox.watch(queue, partition, pairs)
+            if LATER not in codes:
+                return codes
+            # An end of an earlier job of that id is still on its way: it is not the one that is meant.
+            self._carrier.hear(queue, partition)
+            await self._carrier.carry_some()
+        raise TocsinError(f"the ends of jobs of queue {queue.name!r} cannot be told: run `tocsin doctor`")
+
+    async def _block(self, where: OpenQueue, partition: int, puts: list[Put], wait: Wait) -> bytes:
+        codes = await self._outbox.block(where, partition, [(put, wait) for put in puts])
+        placed = [put for put, code in zip(puts, codes, strict=True) if code - 48 in (NEW, 2)]
+        for put, code in zip(puts, codes, strict=True):
+            if code - 48 == IS_WORKING:
+                raise InvalidArgument(f"job {put.member!r} is running and cannot wait for others now: give another id")
+        entries = [entry for put in placed for entry in wait.entries(put.member)]
+        # What cannot be carried now is carried by a worker: the job is put.
+        with contextlib.suppress(StoreError):
+            await self._carrier.carry(where, partition, entries)
+            await carry_on(self._carrier)
+        return codes
+
+
+async def carry_on(carrier: Carrier) -> None:
+    for _ in range(LONGEST_CARRY):
+        if not await carrier.carry_some():
+            return
+
+
+def _refuse(upstream: Upstream, code: str) -> None:
+    if code == GONE:
+        raise _unknown(upstream.id)
+    if code == RECURRING:
+        raise InvalidArgument(
+            f"job {upstream.id!r} of queue {upstream.queue!r} recurs and never ends, so nothing can wait for it: "
+            "enqueue a one-shot and wait for that"
+        )
+
+
+def _unknown(job_id: str) -> UnknownJob:
+    return UnknownJob(
+        job_id,
+        "if it has ended, nobody remembers it: enqueue what others wait for with an id of its own, or with keep=",
+    )

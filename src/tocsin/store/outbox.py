@@ -1,0 +1,196 @@
+"""What waits for what: blocked jobs, those who watch a job, and the outbox between partitions.
+
+An effect on another partition is an entry in the outbox of the first, an idempotent script at the second, then the
+removal of the entry. So whoever dies in between leaves an entry, and anybody may carry it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tocsin.model import codec
+from tocsin.model.durations import Millis
+from tocsin.store.jobs import Put
+from tocsin.store.store import OpenQueue, Store
+
+# Entries of one page, and watchers of one job that are told in one pass.
+PAGE = 100
+# Answers of job_watch that are no outcome.
+WATCHING, LATER, RECURRING, GONE = "w", "l", "r", "g"
+IS_WORKING = 6
+
+
+class Upstream(msgspec.Struct, frozen=True, order=True):
+    """A job that another waits for."""
+
+    queue: str
+    id: str
+
+    @property
+    def source(self) -> str:
+        return f"{self.queue}\0{self.id}"
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """What a blocked job waits for. `life` tells this wait from any other of the same id."""
+
+    life: str
+    anyway: bool
+    upstreams: Sequence[Upstream]
+
+    def encode(self) -> bytes:
+        return codec.encode([self.life, int(self.anyway), *(upstream.source for upstream in self.upstreams)])
+
+    def entries(self, member: str) -> list[bytes]:
+        """As job_block writes them into the outbox."""
+        return [f"W\0{member}\0{self.life}\0{upstream.source}".encode() for upstream in self.upstreams]
+
+    def watcher(self, queue: str, member: str) -> str:
+        return f"{queue}\0{member}\0{self.life}"
+
+
+class Telling(msgspec.Struct, frozen=True):
+    """To a blocked job: how one ended that it waits for."""
+
+    member: bytes
+    life: bytes
+    source: bytes
+    outcome: int
+
+
+def read_wait(raw: bytes) -> Wait | None:
+    """None if it is none of ours."""
+    try:
+        life, anyway, *sources = msgspec.msgpack.decode(raw, type=list[str | int])
+        pairs = [str(source).partition("\0") for source in sources]
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return Wait(str(life), bool(anyway), [Upstream(queue, upstream) for queue, _, upstream in pairs])
+
+
+class Outbox:
+    """The scripts and reads that carrying is made of."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    # Changing
+
+    async def block(self, queue: OpenQueue, partition: int, puts: Sequence[tuple[Put, Wait]]) -> bytes:
+        """Put jobs of one partition that wait for others: a digit for each."""
+        parts = [part for put, wait in puts for part in _packed(put, wait)]
+        answer = await self._store.change("job_block", queue, partition, codec.array(len(parts), parts))
+        return bytes(answer[1])
+
+    async def watch(self, queue: OpenQueue, partition: int, pairs: Sequence[tuple[bytes, bytes]]) -> str:
+        """For each (upstream, watcher): a letter of those above, or the digit of the outcome that it had."""
+        items = _texts([part for pair in pairs for part in pair])
+        return str((await self._store.change("job_watch", queue, partition, items))[1].decode())
+
+    async def unblock(
+        self, queue: OpenQueue, partition: int, tellings: Sequence[Telling], carried: Sequence[bytes] = ()
+    ) -> tuple[bytes, Millis, bool]:
+        """A digit for each; when the first that went in line is due, or -1; whether others wait for one that ended.
+        `carried`: entries of this partition's outbox that are done with."""
+        parts = [
+            part
+            for telling in tellings
+            for part in (
+                codec.text(telling.member),
+                codec.text(telling.life),
+                codec.text(telling.source),
+                bytes((telling.outcome,)),
+            )
+        ]
+        items = codec.array(len(parts), parts)
+        answer = await self._store.change("job_unblock", queue, partition, items, _texts(carried))
+        return answer[1], int(answer[2]), bool(answer[3])
+
+    async def end_watch(
+        self, queue: OpenQueue, partition: int, told: Sequence[tuple[bytes, bytes, Sequence[bytes]]]
+    ) -> int:
+        """(entry, upstream, watchers that were told) of ends. How many of them have watchers left."""
+        items = [_texts([entry, upstream, *watchers]) for entry, upstream, watchers in told]
+        return int((await self._store.change("watch_end", queue, partition, codec.array(len(items), items)))[1])
+
+    async def renew(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> int:
+        """Ask anew for what these wait for. How many were blocked."""
+        return int((await self._store.change("need_renew", queue, partition, _texts(members)))[1].count(b"1"))
+
+    # Looking
+
+    async def page(self, queue: OpenQueue, partition: int) -> list[bytes]:
+        key = queue.keys[partition]["outbox"]
+        return list(await self._store.read(lambda c: c.zrange(key, 0, PAGE - 1)))
+
+    async def watchers(self, queue: OpenQueue, partition: int, ends: Sequence[bytes]) -> list[list[bytes]]:
+        """The first who wait for each of these ends. None for one that was carried meanwhile: who watches then waits
+        for a later job of the same id."""
+        keys = queue.keys[partition]
+
+        async def ask(client: Any) -> Any:
+            async with client.pipeline(transaction=True) as pipe:
+                for end in ends:
+                    upstream = end.split(b"\0")[1]
+                    pipe.zscore(keys["outbox"], end)
+                    pipe.zrangebylex(keys["watchers"], b"[" + upstream + b"\0", b"(" + upstream + b"\1", 0, PAGE)
+                return await pipe.execute()
+
+        found = await self._store.read(ask) if ends else []
+        return [[] if there is None else list(some) for there, some in zip(found[::2], found[1::2], strict=True)]
+
+    async def filled(self, places: Sequence[tuple[OpenQueue, int]]) -> list[tuple[OpenQueue, int]]:
+        """Those that have something to carry."""
+
+        async def ask(client: Any) -> Any:
+            async with client.pipeline(transaction=False) as pipe:
+                for queue, partition in places:
+                    pipe.exists(queue.keys[partition]["outbox"])
+                return await pipe.execute()
+
+        found = await self._store.read(ask) if places else []
+        return [place for place, some in zip(places, found, strict=True) if some]
+
+    async def wait_of(self, queue: OpenQueue, member: str) -> Wait | None:
+        """What a blocked job waits for."""
+        key = queue.keys[queue.partition_of(member)]["needs"]
+        raw = await self._store.read(lambda c: c.hget(key, member))
+        return None if raw is None else read_wait(raw)
+
+    async def is_unheard(self, queue: OpenQueue, member: str, wait: Wait, upstream: Upstream, where: OpenQueue) -> bool:
+        """Whether nothing will tell a blocked job of that end. `where`: the queue of the upstream.
+
+        In this order: an entry goes when the watcher is there, a watcher when the job was told."""
+        if await self._is_asked_for(queue, member, wait, upstream, where):
+            return False
+        now = await self.wait_of(queue, member)
+        return now is not None and now.life == wait.life and upstream in now.upstreams
+
+    async def _is_asked_for(
+        self, queue: OpenQueue, member: str, wait: Wait, upstream: Upstream, where: OpenQueue
+    ) -> bool:
+        outbox = queue.keys[queue.partition_of(member)]["outbox"]
+        entry = f"W\0{member}\0{wait.life}\0{upstream.source}"
+        if await self._store.read(lambda c: c.zscore(outbox, entry)) is not None:
+            return True
+        watchers = where.keys[where.partition_of(upstream.id)]["watchers"]
+        watcher = f"{upstream.id}\0{wait.watcher(queue.name, member)}"
+        return await self._store.read(lambda c: c.zscore(watchers, watcher)) is not None
+
+
+def _packed(put: Put, wait: Wait) -> list[bytes]:
+    return [
+        codec.text(put.member.encode()),
+        codec.integer(put.due),
+        b"\x01" if put.relative else b"\x00",
+        bytes((put.mode,)),
+        codec.text(put.record),
+        codec.text(wait.encode()),
+    ]
+
+
+def _texts(texts: Sequence[bytes]) -> bytes:
+    return codec.array(len(texts), map(codec.text, texts))

@@ -1,0 +1,180 @@
+"""Carrying: effects on other partitions, from the outboxes where scripts left them to where they belong.
+
+Each step is an idempotent script, and an entry is removed when its effect is there. Who dies in between leaves the
+entry, and anybody carries it again. A worker is told of entries by the answers to its own calls; for those that
+others left it looks at some of the outboxes now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from tocsin.model.clock import Clock
+from tocsin.model.errors import StoreError, StoreUnavailable
+from tocsin.store.outbox import GONE, LATER, PAGE, RECURRING, WATCHING, Outbox, Telling
+from tocsin.store.runs import CANCELLED
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+
+log = structlog.get_logger("tocsin.carry")
+
+# How often a worker looks for what others left, and at how many outboxes, in one round trip.
+EVERY_S = 5.0
+PLACES = 32
+# Partitions that one pass carries from.
+MOST = 50
+
+Place = tuple[OpenQueue, int]
+
+
+class Carrier:
+    """One pass: a page of each outbox of which it was told, and of those that a look found filled."""
+
+    name = "carry"
+
+    def __init__(self, store: Store, clock: Clock, look_again: Callable[[OpenQueue, int], None]) -> None:
+        self.wake = asyncio.Event()
+        self.carried = 0
+        self._store = store
+        self._outbox = Outbox(store)
+        self._clock = clock
+        self._look_again = look_again
+        self._heard: dict[tuple[str, int], Place] = {}
+        self._places: list[Place] = []
+        self._next_look = 0.0
+
+    def hear(self, queue: OpenQueue, partition: int) -> None:
+        """There is something to carry from there."""
+        self._heard[queue.name, partition] = (queue, partition)
+        self.wake.set()
+
+    async def step(self) -> float:
+        if self._clock.monotonic() >= self._next_look:
+            await self._look_around()
+            self._next_look = self._clock.monotonic() + EVERY_S
+        await self.carry_some()
+        return 0.0 if self._heard else max(self._next_look - self._clock.monotonic(), 0.0)
+
+    async def carry_some(self) -> bool:
+        """A page of each place that it was told of. Whether there is more, there or where that had effects."""
+        for key in list(self._heard)[:MOST]:
+            place = self._heard.pop(key)
+            try:
+                await self._carry_page(*place)
+            except StoreUnavailable:
+                self._heard[key] = place
+                raise
+            except StoreError as error:
+                # One that is broken must not keep the others waiting; the next look comes by again.
+                log.warning("cannot carry", queue=place[0].name, partition=place[1], error=str(error))
+        return bool(self._heard)
+
+    async def _look_around(self) -> None:
+        """At some outboxes in turn, of all queues: whose workers are all dead may be waited for by others."""
+        if not self._places:
+            self._places = await self._all_places()
+        some, self._places = self._places[:PLACES], self._places[PLACES:]
+        for queue, partition in await self._outbox.filled(some):
+            self.hear(queue, partition)
+
+    async def _all_places(self) -> list[Place]:
+        queues = [await self._store.find_queue(name) for name in await self._store.queue_names()]
+        places = [(queue, p) for queue in queues if queue is not None for p in range(queue.partitions)]
+        # Each worker in its own order, so that a fleet is sooner through.
+        random.shuffle(places)
+        return places
+
+    async def _carry_page(self, queue: OpenQueue, partition: int) -> None:
+        entries = await self._outbox.page(queue, partition)
+        if await self.carry(queue, partition, entries) and len(entries) == PAGE:
+            self.hear(queue, partition)
+
+    async def carry(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> bool:
+        """These entries of that outbox. Whether anything came of it."""
+        ends = [entry for entry in entries if entry[:2] == b"E\0" and entry.count(b"\0") == 2]
+        asks = [entry for entry in entries if entry[:2] == b"W\0" and entry.count(b"\0") == 4]
+        strange = [entry for entry in entries if entry not in {*ends, *asks}]
+        if strange:
+            log.error("entries that this version cannot read are left", queue=queue.name, partition=partition)
+        done = await self._ask(queue, partition, asks) if asks else 0
+        if ends:
+            await self._tell(queue, partition, ends)
+            done += len(ends)
+        self.carried += done
+        return done > 0
+
+    # A dependent asks to be told
+
+    async def _ask(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> int:
+        by_place: dict[tuple[bytes, int], list[bytes]] = {}
+        places: dict[bytes, OpenQueue | None] = {}
+        for entry in entries:
+            name, upstream = entry.split(b"\0")[3:]
+            if name not in places:
+                places[name] = await self._store.find_queue(name.decode(errors="replace"))
+            where = places[name]
+            there = -1 if where is None else where.partition_of(upstream.decode(errors="replace"))
+            by_place.setdefault((name, there), []).append(entry)
+        codes: dict[bytes, str] = {}
+        for (name, there), some in by_place.items():
+            where = places[name]
+            pairs = [_watch_of(queue, entry) for entry in some]
+            answer = GONE * len(some) if where is None else await self._outbox.watch(where, there, pairs)
+            codes |= dict(zip(some, answer, strict=True))
+        tellings = [_telling(entry, code) for entry, code in codes.items() if code not in (WATCHING, LATER)]
+        done = [entry for entry, code in codes.items() if code != LATER]
+        if done:
+            await self._unblock(queue, partition, tellings, done)
+        return len(done)
+
+    # An upstream has ended
+
+    async def _tell(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> None:
+        upstreams = [entry.split(b"\0")[1] for entry in entries]
+        found = await self._outbox.watchers(queue, partition, entries)
+        by_place: dict[tuple[bytes, int], list[Telling]] = {}
+        for entry, upstream, watchers in zip(entries, upstreams, found, strict=True):
+            source = queue.name.encode() + b"\0" + upstream
+            for watcher in watchers:
+                name, member, life = watcher.split(b"\0")[1:]
+                where = await self._store.find_queue(name.decode(errors="replace"))
+                if where is not None:
+                    there = where.partition_of(member.decode(errors="replace"))
+                    telling = Telling(member, life, source, int(entry[-1:]))
+                    by_place.setdefault((name, there), []).append(telling)
+        for (name, there), tellings in by_place.items():
+            where = await self._store.find_queue(name.decode())
+            assert where is not None
+            await self._unblock(where, there, tellings)
+        told = list(zip(entries, upstreams, found, strict=True))
+        if await self._outbox.end_watch(queue, partition, told):
+            self.hear(queue, partition)
+
+    async def _unblock(
+        self, queue: OpenQueue, partition: int, tellings: Sequence[Telling], carried: Sequence[bytes] = ()
+    ) -> None:
+        for first in range(0, len(tellings) or 1, LARGEST_BATCH):
+            # The entries go with the last of what they asked for.
+            last = first + LARGEST_BATCH >= len(tellings)
+            some = tellings[first : first + LARGEST_BATCH]
+            _, head, more = await self._outbox.unblock(queue, partition, some, carried if last else ())
+            if head >= 0:
+                self._look_again(queue, partition)
+            if more:
+                self.hear(queue, partition)
+
+
+def _watch_of(queue: OpenQueue, entry: bytes) -> tuple[bytes, bytes]:
+    """(upstream, watcher) of a W entry in an outbox of this queue."""
+    _, member, life, _, upstream = entry.split(b"\0")
+    return upstream, b"\0".join((queue.name.encode(), member, life))
+
+
+def _telling(entry: bytes, code: str) -> Telling:
+    _, member, life, name, upstream = entry.split(b"\0")
+    # What recurs never ends, and what nobody knows has not succeeded: as good as cancelled.
+    outcome = CANCELLED if code in (GONE, RECURRING) else int(code)
+    return Telling(member, life, name + b"\0" + upstream, outcome)
