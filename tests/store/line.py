@@ -194,7 +194,7 @@ class Line:
         """A run of its own for what was claimed. Who lost their claim, and who is to be told of a cancellation."""
         item = plan_item(claim, next_due, alone, skips)
         answer = await self.store.call((runs or self.runs).settle("plan", self.queue, 0, [item]))
-        return [answer[1], answer[3]]
+        return [answer[1], answer[4]]
 
     async def retry(self, claim: Claim, delay: int = 1000, *, runs: Runs | None = None) -> list[str]:
         return await self.settle("retry", retry_item(claim, delay, b"\x91\xa3bad"), runs=runs)

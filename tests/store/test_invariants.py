@@ -324,7 +324,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
             for telling in self.model.plan(self.now, claim.member, following[claim.key], alone)
             for part in (telling[0].encode(), telling[1].encode(), telling[2])
         ]
-        assert answer[3] == told
+        assert answer[4] == told
 
     def extend(self, data: st.DataObject) -> None:
         owner, claims = self.some_claims(data)
