@@ -29,6 +29,7 @@ from tocsin.store.store import OpenQueue
 from tocsin.triggers.recurrence import next_from, occurrences, upcoming
 from tocsin.upkeep.ownership import Ownership
 from tocsin.upkeep.reconcile import Reconciler, Rules
+from tocsin.why import Answer, Why
 from tocsin.worker import GRACE_S, Settings, Worker
 from tocsin.worker.settings import settings_of
 
@@ -301,6 +302,10 @@ class Tocsin(QueueCalls):
     async def next_runs(self, id: str, n: int = 5, *, queue: str | None = None) -> list[datetime]:
         _, job = await self._lookup.must_find(id, queue)
         return [moment(due) for due in upcoming(job.spec, job.due_ms, n)]
+
+    async def why(self, id: str, *, queue: str | None = None) -> Answer:
+        """What a job is doing and why it is not running, in plain words. May listen for heartbeats for two seconds."""
+        return await Why(self.store).ask(id, queue)
 
     # Dead and parked
 

@@ -19,6 +19,7 @@ from tocsin.cli.doctor import doctor
 from tocsin.cli.look import jobs, list_workers, queues
 from tocsin.cli.options import Options, WrongUsage
 from tocsin.cli.show import say, silence_stdout
+from tocsin.cli.why import why
 from tocsin.cli.work import worker
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.telemetry import logs
@@ -32,6 +33,7 @@ app.command(worker)
 app.command(queues)
 app.command(jobs)
 app.command(list_workers, name="workers")
+app.command(why)
 app.command(dead)
 app.command(doctor)
 app.command(config_commands)
