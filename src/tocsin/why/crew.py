@@ -44,7 +44,7 @@ def those_who_know(facts: Facts) -> list[Worker]:
 
 def _nobody_serves(facts: Facts) -> Reason:
     queue, others = facts.job.queue, facts.fleet.workers
-    beside = f"; {count(len(others), 'worker')} serve other queues" if others else ""
+    beside = f"; other queues have {count(len(others), 'worker')}" if others else ""
     return Reason(
         "no_worker",
         f"no worker serves queue {queue}{beside}",
@@ -68,7 +68,7 @@ def _nobody_knows(facts: Facts, alive: list[Worker]) -> Reason:
     name = facts.job.name
     return Reason(
         "unknown_handler",
-        f"none of the {count(len(alive), 'live worker')} of queue {facts.job.queue} knows its handler {name!r}",
+        f"queue {facts.job.queue} has {count(len(alive), 'live worker')}, and none knows its handler {name!r}",
         {"handler": name, "workers": [worker.id for worker in alive]},
         (f"start a worker of a program that declares {name!r}, or give the handler that name again (name={name!r})",),
     )
@@ -88,7 +88,7 @@ def _not_claiming(knowing: list[Worker]) -> list[Reason]:
             )
         )
     if stopping:
-        says = f"{count(len(stopping), 'worker')} could run it and claim nothing more: they are stopping"
+        says = f"{count(len(stopping), 'worker')} could run it, and none claims any more: stopping"
         found.append(Reason("workers_stopping", says, {"workers": stopping}, ("tocsin workers",)))
     return found
 
@@ -109,7 +109,7 @@ def _all_busy(through: list[Worker]) -> Reason:
     running, permits = (sum(getattr(each.about, name) for each in through) for name in ("running", "concurrency"))
     return Reason(
         "workers_busy",
-        f"all {permits} permits of the {count(len(through), 'worker')} that could run it are in use",
+        f"no permit is free: {running} of {permits} are in use on {count(len(through), 'worker')} that could run it",
         {"running": running, "permits": permits, "workers": [worker.id for worker in through]},
         ("start more workers, or raise --concurrency",),
     )

@@ -94,8 +94,9 @@ def ahead(facts: Facts) -> list[Reason]:
     told = {"ahead": line.ahead, "entering": line.entering}
     if facts.order == "fair":
         told |= {"above": line.above, "turns": line.turns}
-    entering = f"; {line.entering} more have fallen due and enter the line with the next claim" if line.entering else ""
-    return [Reason("behind", f"{says}{entering}", told)]
+    if line.entering:
+        says += f"; {count(line.entering, 'other')} fell due, to enter the line with the next claim"
+    return [Reason("behind", says, told)]
 
 
 def _ahead_by_due(facts: Facts, line: Line) -> str:
@@ -103,7 +104,7 @@ def _ahead_by_due(facts: Facts, line: Line) -> str:
         return ""
     if facts.job.queue == AGENTS_QUEUE:
         # A worker takes its own from anywhere in the line.
-        return f"{count(line.ahead, 'agent')} have been due for longer; those of the same worker go before it"
+        return f"it is behind {count(line.ahead, 'agent')} due for longer: those of the same worker go before it"
     where = f" in its partition ({facts.partition + 1} of {facts.partitions})" if facts.partitions > 1 else ""
     return f"it is behind {count(line.ahead, 'job')} in line{where}"
 
@@ -120,10 +121,10 @@ def _ahead_by_turn(facts: Facts, line: Line) -> str:
         parts.append(f"behind {count(line.ahead, 'job')} of its own tenant")
     # One that is held has no turn at all.
     if line.turns and not _of_tenant(facts):
-        parts.append(f"{count(line.turns, 'tenant')} have their turn before its own")
+        parts.append(f"{count(line.turns, 'tenant')} to take a turn before its own")
     if line.above:
-        parts.append(f"{count(line.above, 'job')} of a higher priority stand in line{_aged(facts)}")
-    return f"it is in a line that takes turns between tenants: {', '.join(parts)}" if parts else ""
+        parts.append(f"{count(line.above, 'job')} of a higher priority in line{_aged(facts)}")
+    return f"it is in a line where tenants take turns: {', '.join(parts)}" if parts else ""
 
 
 def _aged(facts: Facts) -> str:

@@ -189,7 +189,7 @@ def _parked(facts: Facts) -> list[Reason]:
     knowing = crew.those_who_know(facts)
     if not knowing:
         return [parked, *line.paused(facts), *crew.reasons(facts)]
-    says = f"{count(len(knowing), 'live worker')} by now know it: one of them takes it with its next claim"
+    says = f"by now {count(len(knowing), 'live worker')} can run it: it is taken with the next claim"
     known = Reason("known_again", says, {"workers": [worker.id for worker in knowing]})
     return [parked, known, *line.paused(facts), *line.limits(facts), *crew.reasons(facts)]
 
