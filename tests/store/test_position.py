@@ -49,6 +49,17 @@ async def test_a_job_is_claimed_after_as_many_as_stood_before_it(store, jobs, ru
     assert [ahead[name] for name in claimed] == list(range(len(names)))
 
 
+async def test_of_two_of_the_same_age_the_one_of_the_higher_priority_is_first(store, jobs, runs, clock):
+    queue = await store.open_queue(Queue("q", "priority", partitions=1))
+    await update(store, queue, {"aging": "1000"}, {}, operator=True)
+    for name, band in (("lower", 3), ("higher", 2)):
+        await jobs.put(queue, put(name, clock.ms, band))
+        clock.advance("1s")
+    ahead = {name: (await line_of(store, queue, jobs, clock, name)).ahead for name in ("higher", "lower")}
+    assert ahead == {"higher": 0, "lower": 1}
+    assert [await claim_one(runs, queue) for _ in ahead] == ["higher", "lower"]
+
+
 async def test_in_a_fair_queue_a_tenant_is_served_after_as_many_turns_as_were_before_its_own(store, jobs, runs, clock):
     queue = await store.open_queue(Queue("q", "fair", partitions=1))
     for n, tenant in enumerate(["b", "a", "c", "a", "b", "a"]):
