@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from tocsin.engine.heart import BEAT_S
 from tocsin.model.durations import Millis
-from tocsin.model.errors import ConflictingJobs, InvalidArgument, UnknownJob, nearest
+from tocsin.model.errors import ConflictingJobs, UnknownJob
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import Job, Stage
 from tocsin.store.fleet import About, Fleet
@@ -76,7 +76,7 @@ class Inspector:
     async def check_queue(self, name: str | None) -> None:
         """Raise InvalidArgument for a name that nobody registered."""
         if name is not None:
-            await self._queues(name)
+            await self._survey.named(name)
 
     async def workers(self, *, listen: bool = False) -> list[WorkerView]:
         """All that have not left or been buried. Listening to their hearts takes up to one beat."""
@@ -86,7 +86,7 @@ class Inspector:
     async def find(self, job_id: str, queue: str | None = None) -> JobView:
         """Raises UnknownJob, or ConflictingJobs if several queues have it."""
         check_job_id(job_id)
-        queues = await self._queues(queue)
+        queues = await self._survey.named(queue)
         found = [view for view in await asyncio.gather(*(self._job(q, job_id) for q in queues)) if view is not None]
         # One that exists goes before one that is only remembered.
         hits = [view for view in found if view.job is not None] or found
@@ -95,15 +95,6 @@ class Inspector:
         if len(hits) > 1:
             raise ConflictingJobs(job_id, [view.queue for view in hits])
         return hits[0]
-
-    async def _queues(self, name: str | None) -> list[OpenQueue]:
-        queues, _ = await self._survey.queues()
-        wanted = [queue for queue in queues if name in (None, queue.name)]
-        if name is not None and not wanted:
-            known = [queue.name for queue in queues]
-            hint = nearest(name, known) if known else "none is registered yet: start a worker, or enqueue a job"
-            raise InvalidArgument(f"there is no queue {name!r}; {hint}")
-        return wanted
 
     async def _view(self, queue: OpenQueue, now: Millis) -> QueueView:
         sets = (*STAGE_KEYS, "done")

@@ -33,6 +33,7 @@ from tocsin.store.store import LARGEST_BATCH, OpenQueue
 from tocsin.triggers.recurrence import occurrences, phase, tick_from, upcoming
 from tocsin.upkeep.ownership import Ownership
 from tocsin.upkeep.reconcile import Reconciler, Rules
+from tocsin.why import Answer, Why
 from tocsin.worker import GRACE_S, Settings, Worker
 from tocsin.worker.settings import settings_of
 
@@ -324,6 +325,10 @@ class Tocsin(QueueCalls):
         _, job = await self._lookup.must_find(id, queue)
         zone = find_zone(zone_of(job.trigger))
         return [moment(due).astimezone(zone) for due in upcoming(job.spec, job.due_ms, n, _shift(job))]
+
+    async def why(self, id: str, *, queue: str | None = None) -> Answer:
+        """What a job is doing and why it is not running, in plain words. May listen for heartbeats for two seconds."""
+        return await Why(self.store).ask(id, queue)
 
     # Dead and parked
 

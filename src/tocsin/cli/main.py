@@ -20,6 +20,7 @@ from tocsin.cli.look import jobs, list_workers, queues
 from tocsin.cli.next import next_ticks
 from tocsin.cli.options import Options, WrongUsage
 from tocsin.cli.show import say, silence_stdout
+from tocsin.cli.why import why
 from tocsin.cli.work import worker
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.telemetry import logs
@@ -33,6 +34,7 @@ app.command(worker)
 app.command(queues)
 app.command(jobs)
 app.command(list_workers, name="workers")
+app.command(why)
 app.command(dead)
 app.command(next_ticks, name="next")
 app.command(doctor)

@@ -18,7 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tocsin.cli.options import Options
-from tocsin.model.durations import Millis, moment
+from tocsin.model.spoken import distance as distance
+from tocsin.model.spoken import iso as iso
+from tocsin.model.spoken import local as local
+from tocsin.model.spoken import span as span
 
 REFRESH_S = 1.0
 
@@ -163,38 +166,6 @@ def interruptible() -> Iterator[asyncio.Event]:
 def silence_stdout() -> None:
     """After a broken pipe: the interpreter must not stumble over what is still in the buffer."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-# Times
-
-
-def iso(ms: Millis | None) -> str | None:
-    return None if ms is None else moment(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def local(ms: Millis | None) -> str:
-    """In the zone of who reads it."""
-    return "" if ms is None else moment(ms).astimezone().isoformat(" ", timespec="seconds")
-
-
-def distance(ms: Millis | None, now: Millis) -> str:
-    """in 4m10s, 3s ago"""
-    if ms is None:
-        return ""
-    size = span(abs(ms - now) / 1000)
-    return f"in {size}" if ms > now else f"{size} ago"
-
-
-def span(seconds: float) -> str:
-    """The two largest units."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    for unit, name, below, minor in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if whole >= unit:
-            rest = whole % unit // below
-            return f"{whole // unit}{name}{rest}{minor}" if rest else f"{whole // unit}{name}"
-    return f"{whole}s"
 
 
 def size(count: int | None) -> str:

@@ -34,6 +34,8 @@ class About(msgspec.Struct, frozen=True):
     health: str = ""
     reasons: list[str] = []
     signals: list[str] = []
+    # Those that are not closed, by name.
+    breakers: dict[str, str] = {}
 
 
 class Worker(msgspec.Struct, frozen=True):

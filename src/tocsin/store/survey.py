@@ -14,7 +14,7 @@ from redis.asyncio import RedisCluster
 
 from tocsin.model import codec
 from tocsin.model.durations import Millis
-from tocsin.model.errors import StoreError
+from tocsin.model.errors import InvalidArgument, StoreError, nearest
 from tocsin.model.queue import Queue
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.outbox import Outbox
@@ -111,6 +111,16 @@ class Survey:
             else:
                 readable.append(OpenQueue(queue, self._store.keys, []))
         return readable, garbled
+
+    async def named(self, name: str | None) -> list[OpenQueue]:
+        """The one of that name, or all. Raises InvalidArgument for a name that nobody registered."""
+        queues, _ = await self.queues()
+        wanted = [queue for queue in queues if name in (None, queue.name)]
+        if name is not None and not wanted:
+            known = [queue.name for queue in queues]
+            hint = nearest(name, known) if known else "none is registered yet: start a worker, or enqueue a job"
+            raise InvalidArgument(f"there is no queue {name!r}; {hint}")
+        return wanted
 
     async def settings(self, queue: OpenQueue, partition: int) -> Settings:
         names = ("epoch", "order", "partitions", "sealed", "widest")

@@ -219,6 +219,7 @@ class Parts(ABC):
             health=str(self.vitals.check.health.state),
             reasons=list(self.vitals.check.health.reasons),
             signals=[str(signal) for signal in self.vitals.check.signals],
+            breakers=self.vitals.open_breakers(),
         )
 
     def stats(self) -> Stats:

@@ -107,5 +107,12 @@ class Vitals:
             away=away,
         )
 
+    def open_breakers(self) -> dict[str, str]:
+        """Those that were not closed when health was looked at: this is asked on the heart's thread, and a breaker is
+        for the event loop alone."""
+        seen = self.check.snapshot
+        states = {"acquisition": seen.acquisition_breaker, "redis": seen.redis_breaker}
+        return {name: str(state) for name, state in states.items() if state is not State.CLOSED}
+
     def _own(self, queue: OpenQueue) -> Collection[str] | None:
         return self._worker.lanes[queue.name].timetable
