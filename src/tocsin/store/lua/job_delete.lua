@@ -10,7 +10,8 @@
 --        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, only, items: msgpack [id] * n; only: '' or the stage it must be in (dead)
+-- ARGV   epoch, clock, session, seq, only, items: msgpack [id] * n; only: '' or the stage it must be in,
+--        `waiting` for those in line
 -- RETURN {1, codes}: a digit per id: 0 no such job, 1 removed, 2 will be removed when its run ends
 -- USES   call, records, claims, moves, line
 if answered then return answered end
@@ -26,7 +27,7 @@ local function forget_job(id)
 end
 
 local function remove(id)
-  local spot = only == '' and spot_of(id)
+  local spot = (only == '' or only == 'waiting') and spot_of(id)
   if spot then
     leave_line(id, spot)
     return forget_job(id)
