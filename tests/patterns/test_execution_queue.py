@@ -209,6 +209,15 @@ class TestSchedule:
         await tocsin_app.resume_queue("exec_queue")
         assert await schedule_all(executions) == ["a"]
 
+    async def test_age_counts_where_an_operator_wants_it(self, executions, tocsin_app, tocsin_clock):
+        await enqueue_all(executions, "old", priority="background")
+        await tocsin_app.queue_update("exec_queue", aging="10m")
+        tocsin_clock.advance("20m")
+        await enqueue_all(executions, "as old as that")
+        tocsin_clock.advance("1ms")
+        await enqueue_all(executions, "younger")
+        assert await schedule_all(executions) == ["as old as that", "old", "younger"]
+
     @pytest.mark.parametrize("max_active", [-1, 1.5, "10", None, True])
     async def test_a_cap_is_a_whole_number(self, executions, max_active):
         with pytest.raises(InvalidArgument, match="max_active"):
@@ -261,11 +270,14 @@ class TestPriority:
         await executions.update_priority("a", "critical")
         assert await executions.try_schedule(1) == ("a", event("a"))
 
-    async def test_changes_at_the_same_time_are_all_made(self, executions, other):
+    async def test_changes_at_the_same_time_are_all_made(self, executions, other, tocsin_app):
         await enqueue_all(executions, "a")
         wishes = [queue.update_priority("a", priority) for queue in (executions, other) for priority in PRIORITIES]
         assert await asyncio.gather(*wishes) == [True] * 10
         assert sum((await executions.get_pending_by_priority()).values()) == 1
+        events = (await tocsin_app.store.find_queue("exec_queue")).keys[0]["events"]
+        kinds = [fields[b"kind"] for _, fields in await tocsin_app.store.client.xrange(events)]
+        assert kinds == [b"put"] * 11
 
     async def test_a_priority_that_there_is_not_is_refused(self, executions):
         await enqueue_all(executions, "a")

@@ -12,6 +12,8 @@ from tocsin import InvalidArgument, Tocsin
 from tocsin.model.errors import InvalidConfig
 from tocsin.model.run import MAX_RECOVERIES
 from tocsin.patterns import ExecutionQueue
+from tocsin.store.runs import Runs, Wish
+from tocsin.store.store import LARGEST_BATCH
 
 
 @pytest.fixture
@@ -116,6 +118,13 @@ class TestRelease:
         assert await executions.release("a", token=other.token("a")) is True
         assert third.token("a") is None
 
+    async def test_so_many_tokens_are_remembered(self, executions, monkeypatch):
+        monkeypatch.setattr("tocsin.patterns.execution_queue._MOST_REMEMBERED", 2)
+        await enqueue_all(executions, "a", "b", "c")
+        await schedule_all(executions)
+        assert [executions.token(name) is None for name in "abc"] == [True, False, False]
+        assert [await executions.release(name) for name in "abc"] == [True] * 3
+
     async def test_a_release_after_the_timeout_counts_while_nobody_else_has_the_slot(self, executions, tocsin_clock):
         await enqueue_all(executions, "a")
         await executions.try_schedule(1)
@@ -159,6 +168,15 @@ class TestTimeout:
         await lose()
         assert await executions.update_priority("a", "high")
 
+    async def test_any_number_of_slots_returns_at_once(self, executions, tocsin_app, tocsin_clock):
+        await asyncio.gather(*(executions.enqueue(event(f"{n}")) for n in range(LARGEST_BATCH + 1)))
+        queue = await tocsin_app.store.find_queue("exec_queue")
+        holder = Runs(tocsin_app.store, "holder")
+        for limit in (LARGEST_BATCH, 1):
+            await holder.claim([Wish(queue, 0, limit)], lease=1e15)
+        tocsin_clock.advance("1h")
+        assert await status(executions) == (LARGEST_BATCH + 1, 0)
+
     async def test_a_holder_that_is_killed_loses_its_slots_with_time(
         self, tocsin_app, tocsin_server, executions, tocsin_clock
     ):
@@ -201,9 +219,9 @@ class TestQueue:
 
     async def test_jobs_of_others_are_set_aside(self, executions, tocsin_app, foreign):
         foreign.queue("exec_queue", order="priority")
-        job = foreign.job(queue="exec_queue", name="foreign")(lambda: None)
+        job = foreign.job(queue="exec_queue", name="foreign")(lambda what: None)
         async with foreign:
-            await foreign.enqueue(job, id="theirs", priority="critical")
+            await foreign.enqueue(job, "one argument", id="theirs", priority="critical")
         await enqueue_all(executions, "ours")
         assert await schedule_all(executions) == ["ours"]
         assert [each.id async for each in tocsin_app.jobs(stage="parked")] == ["theirs"]

@@ -18,7 +18,7 @@ from tocsin.model import codec
 from tocsin.model.durations import Duration
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.ids import check_job_id
-from tocsin.model.job import DEFAULT_KEEP, NORMAL, PRIORITIES, Header, Stage, check_keep, check_priority, check_timeout
+from tocsin.model.job import DEFAULT_KEEP, NORMAL, PRIORITIES, Header, check_keep, check_priority, check_timeout
 from tocsin.model.queue import Queue
 from tocsin.patterns.taker import Taker
 from tocsin.store.jobs import CONFLICT, EDIT_IN_LINE, MISSING, Put, record_of
@@ -97,7 +97,7 @@ class ExecutionQueue:
         queue = await self._taker.bring_back()
         while True:
             job = await self._taker.jobs.get(queue, member)
-            if job is None or job.stage not in (Stage.READY, Stage.WAITING):
+            if job is None:
                 return False
             record = record_of(replace(job.header, band=band), job.spec)
             code, _ = await self._taker.jobs.put(queue, Put(member, record, 0, False, EDIT_IN_LINE, job.version))
