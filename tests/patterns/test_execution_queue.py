@@ -279,6 +279,14 @@ class TestPriority:
         kinds = [fields[b"kind"] for _, fields in await tocsin_app.store.client.xrange(events)]
         assert kinds == [b"put"] * 11
 
+    async def test_a_record_that_cannot_be_read_is_left_as_it_is(self, executions, tocsin_app):
+        await enqueue_all(executions, "bad")
+        client, keys = tocsin_app.store.client, (await tocsin_app.store.find_queue("exec_queue")).keys[0]
+        garbage = (await client.hget(keys["jobs"], "bad"))[:43] + b"\xc1garbage"
+        await client.hset(keys["jobs"], "bad", garbage)
+        assert await executions.update_priority("bad", "critical") is False
+        assert await client.hget(keys["jobs"], "bad") == garbage
+
     async def test_a_priority_that_there_is_not_is_refused(self, executions):
         await enqueue_all(executions, "a")
         with pytest.raises(InvalidArgument, match="did you mean 'low'"):

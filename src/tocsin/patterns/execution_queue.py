@@ -97,7 +97,8 @@ class ExecutionQueue:
         queue = await self._taker.bring_back()
         while True:
             job = await self._taker.jobs.get(queue, member)
-            if job is None:
+            # What we cannot read, or is no execution, would be overwritten.
+            if job is None or job.header.handler != self._taker.handler:
                 return False
             record = record_of(replace(job.header, band=band), job.spec)
             code, _ = await self._taker.jobs.put(queue, Put(member, record, 0, False, EDIT_IN_LINE, job.version))
@@ -113,6 +114,7 @@ class ExecutionQueue:
         queue = await self._taker.open()
         while True:
             code, owner, token = await self._taker.jobs.cancel(queue, member)
+            # 1: it was in line; 2: it is active, and will not be scheduled again if its slot returns first.
             if code != 2:
                 return code == 1
             if await self._taker.end_as(owner, member, token, CANCELLED, self._keep):
