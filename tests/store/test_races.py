@@ -115,6 +115,19 @@ async def test_claims_from_several_partitions_in_one_round_trip(proxy: Proxy, wh
 
 
 @pytest.mark.parametrize("when", CUTS)
+async def test_a_claim_that_was_not_answered_is_made_with_the_cap_of_the_next(proxy: Proxy, when: str):
+    async with line_at(proxy.url) as line:
+        for n in range(5):
+            await line.put(f"{n}")
+        proxy.cut(when, "run_claim")
+        [lost] = await line.runs.claim([Wish(line.queue, 0, 9, max_active=3)], FOR_EVER)
+        assert isinstance(lost, StoreUnavailable)
+        [answer] = await line.runs.claim([Wish(line.queue, 0, 9, max_active=1)], FOR_EVER)
+        # What was made before its reply was lost cannot be unmade.
+        assert len(answer.claims) == (3 if when == "after" else 1)
+
+
+@pytest.mark.parametrize("when", CUTS)
 async def test_a_recovery_that_is_started_over_counts_once(proxy: Proxy, when: str):
     async with line_at(proxy.url) as line:
         for n in range(5):

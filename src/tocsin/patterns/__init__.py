@@ -2,5 +2,6 @@
 
 from tocsin.patterns.agent_scheduler import Agent, AgentScheduler, AgentStats, Instrumentation
 from tocsin.patterns.delay_queue import DelayQueue, Item
+from tocsin.patterns.execution_queue import ExecutionQueue
 
-__all__ = ["Agent", "AgentScheduler", "AgentStats", "DelayQueue", "Instrumentation", "Item"]
+__all__ = ["Agent", "AgentScheduler", "AgentStats", "DelayQueue", "ExecutionQueue", "Instrumentation", "Item"]

@@ -16,7 +16,7 @@ from tocsin.store import ready
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
-IGNORE, REPLACE, POSTPONE, UPDATE, EDIT = range(5)
+IGNORE, REPLACE, POSTPONE, UPDATE, EDIT, EDIT_IN_LINE = range(6)
 UNCHANGED, NEW, CHANGED, REMEMBERED, CONFLICT, MISSING = range(6)
 
 _CLAIM = struct.Struct(">QQIHBB")
@@ -205,6 +205,10 @@ class Jobs:
         """How many are ready, by band; none in a queue of order `due`."""
         return await ready.counts(self._store, queue)
 
+    async def position(self, queue: OpenQueue, member: str) -> int | None:
+        """How many of its queue of order `priority` go before it; None if it is not in line."""
+        return await ready.position(self._store, queue, member)
+
     def ready_pages(self, queue: OpenQueue, partition: int, size: int) -> AsyncIterator[list[tuple[bytes, float]]]:
         return ready.pages(self._store, queue, partition, size)
 
@@ -231,6 +235,13 @@ class Jobs:
         return any(
             working or outbox or ((due or ready) and not paused) for due, paused, working, ready, outbox in found
         )
+
+    async def held(self, queue: OpenQueue, member: str) -> Entry | None:
+        """The claim under which somebody holds it now."""
+        claims = queue.keys[queue.partition_of(member)]["claims"]
+        raw = await self._store.read(lambda c: c.hget(claims, member))
+        entry = None if raw is None else read_entry(raw)
+        return entry if entry and entry.token else None
 
     async def outcome(self, queue: OpenQueue, member: str) -> Outcome | None:
         """How a one-shot ended, while it is remembered."""

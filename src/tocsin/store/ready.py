@@ -52,6 +52,25 @@ async def counts(store: Store, queue: OpenQueue) -> list[int]:
     return [sum(found[band :: len(BANDS)]) for band in range(len(BANDS))]
 
 
+async def position(store: Store, queue: OpenQueue, member: str) -> int | None:
+    """How many stand before it, of one partition of order `priority`: band by band, then those that wait."""
+    lanes = [queue.keys[queue.partition_of(member)][name] for name in (*BANDS, "waiting")]
+
+    async def ask_all(client: Any) -> Any:
+        async with client.pipeline(transaction=True) as pipe:
+            for lane in lanes:
+                pipe.zrank(lane, member)
+                pipe.zcard(lane)
+            return await pipe.execute()
+
+    before = 0
+    for rank, size in zip(*[iter(await store.read(ask_all))] * 2, strict=True):
+        if rank is not None:
+            return before + int(rank)
+        before += int(size)
+    return None
+
+
 async def pages(store: Store, queue: OpenQueue, partition: int, size: int) -> AsyncIterator[list[tuple[bytes, float]]]:
     """Ids with a number to sort them by: band by band; within one by due time, or in a fair queue by tenant."""
     if queue.queue.order == "due":

@@ -59,6 +59,8 @@ class Wish(msgspec.Struct, frozen=True):
     members: Sequence[str] = ()
     # How many of them may be runs that were recovered before: they may be what kills workers.
     suspects: int = LARGEST_BATCH
+    # No more than so many at work in the partition, whoever claimed them; None: as the queue's settings say.
+    max_active: int | None = None
 
 
 class Runs:
@@ -90,16 +92,20 @@ class Runs:
         calls, again = [], []
         for wish in wishes:
             key = (wish.queue.name, wish.partition)
-            again.append(key in self._unanswered)
-            if key not in self._unanswered:
-                self._unanswered[key] = (wish, self._claim_call(wish, lease, timeout))
+            known = self._unanswered.get(key)
+            again.append(known is not None)
+            if known is None:
+                self._unanswered[key] = (wish, self._claim_call(wish, lease, timeout, next(self._seq)))
+            elif known[0].max_active != wish.max_active:
+                # If it was never made, it is to be made with the cap of now.
+                self._unanswered[key] = (wish, self._claim_call(wish, lease, timeout, known[1].seq))
             calls.append(self._unanswered[key][1])
         sent = self._store.clock.monotonic()
         answers = await self._store.call_all(calls)
         received = self._store.clock.monotonic()
         return [self._claimed(*each, sent, received) for each in zip(calls, answers, again, strict=True)]
 
-    def _claim_call(self, wish: Wish, lease: float, timeout: Millis) -> Call:
+    def _claim_call(self, wish: Wish, lease: float, timeout: Millis, seq: int) -> Call:
         args = [self.owner, int(lease), self._handlers, timeout, wish.suspects]
         last: bytes | int = min(wish.limit, LARGEST_BATCH)
         if wish.members:
@@ -107,8 +113,10 @@ class Runs:
         name = "run_claim" if wish.queue.queue.order == "due" else "run_claim_ordered"
         if wish.members:
             name = "run_claim_ids"
-        session, seq = f"{self.owner}:claim", next(self._seq)
-        return Call(wish.queue.script(name), wish.queue, wish.partition, session, seq, [*args, last])
+        cap = () if wish.max_active is None else (wish.max_active,)
+        return Call(
+            wish.queue.script(name), wish.queue, wish.partition, f"{self.owner}:claim", seq, [*args, last, *cap]
+        )
 
     def _claimed(
         self, call: Call, answer: list[object] | StoreError, again: bool, sent: float, received: float
@@ -165,6 +173,12 @@ class Runs:
 
     async def reopen(self, queue: OpenQueue) -> None:
         await self._store.reopen(queue)
+
+
+async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, partition: int, item: Item) -> bool:
+    """End a claim for its owner, as a call of this program. False if the owner holds it no longer."""
+    answer = await store.change(f"run_{verb}", queue, partition, owner, codec.array(item[0], [item[1]]))
+    return not answer[1]
 
 
 def _claim(call: Call, token: int, key: bytes, record: bytes, raw: bytes, now: Millis) -> Claim:

@@ -14,7 +14,8 @@
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, only, items: msgpack [id] * n; only: '' or the stage it must be in (waiting: in line)
+-- ARGV   epoch, clock, session, seq, only, items: msgpack [id] * n; only: '' or the stage it must be in,
+--        `waiting` for those in line
 -- RETURN {1, codes, carry}: a digit per id: 0 no such job, 1 removed, 2 will be removed when its run ends; carry as
 --        in run_finish
 -- USES   call, records, claims, moves, line, endings

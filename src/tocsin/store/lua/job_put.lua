@@ -15,12 +15,13 @@
 --        needs     HASH    id -> what it waits for
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, items: msgpack [id, due, relative, mode, expected version, record] * n
---        mode 0 ignore, 1 replace, 2 postpone, 3 update (due kept if the trigger is), 4 edit (due 0: kept)
+--        mode 0 ignore, 1 replace, 2 postpone, 3 update (due kept if the trigger is), 4 edit (due 0: kept),
+--        5 edit what is in line and nothing else
 -- RETURN {1, codes, head}: a digit per item: 0 unchanged, 1 new, 2 changed, 3 remembered as done, 4 version
 --        conflict, 5 nothing to edit; head is the earliest due put if it is the first in line or due now, else -1
 -- USES   call, records, claims, moves, line
 if answered then return answered end
-local IGNORE, REPLACE, POSTPONE, UPDATE, EDIT = 0, 1, 2, 3, 4
+local IGNORE, REPLACE, POSTPONE, UPDATE, EDIT, EDIT_IN_LINE = 0, 1, 2, 3, 4, 5
 local flat = cmsgpack.unpack(items)
 
 local ids = {}
@@ -111,6 +112,10 @@ end
 
 local function put_existing(id, due, mode, expected, record, old)
   local spot = spot_of(id)
+  if mode == EDIT_IN_LINE then
+    if not spot then return '5' end
+    mode = EDIT
+  end
   local stage = spot and waiting or aside_of(id)
   local raw = redis.call('HGET', claims, id)
   local claim = raw and read_claim(raw)
@@ -147,7 +152,7 @@ for i, id in ipairs(ids) do
   local record = with_version(flat[at + 6], version)
   if stored[i] then
     codes[i] = put_existing(id, due, mode, expected, record, stored[i])
-  elseif mode == EDIT then
+  elseif mode == EDIT or mode == EDIT_IN_LINE then
     codes[i] = '5'
   elseif remembered[i] and tonumber(remembered[i]) > now and mode == IGNORE
     and is_kept(redis.call('HGET', results, id)) then

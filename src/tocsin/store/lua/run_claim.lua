@@ -7,9 +7,10 @@
 --        claims    HASH    id -> claim
 --        parked    ZSET    id -> handler digest, 0 if unreadable
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, limit
+-- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, limit, cap
 --        lease: no claim after this server time; handlers: the u32 digests this worker knows, '' for any;
---        timeout: ms instead of the records' own, 0 for theirs; suspects: how many recovered runs at most
+--        timeout: ms instead of the records' own, 0 for theirs; suspects: how many recovered runs at most;
+--        cap: none while so many are working, whoever claimed them; left out for the queue's own cap alone
 -- RETURN {1, now, token, ids, records, claims, next, parked, left}: next is when the first of those left is due, -1
 --        for none; parked is how many were set aside for workers that know them; left is how many more are due now;
 --        nothing from a paused queue; {-3, now}: the lease is over

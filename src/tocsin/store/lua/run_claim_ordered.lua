@@ -7,7 +7,7 @@
 --        claims    HASH    id -> claim
 --        parked    ZSET    id -> handler digest, 0 if unreadable
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, limit
+-- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, limit, cap
 -- RETURN as run_claim
 -- USES   call, records, claims, moves, line, limits, take, parked, pick
 local function with_rest(reply)

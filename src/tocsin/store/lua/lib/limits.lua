@@ -1,7 +1,9 @@
 -- limits: how many runs a queue may start now, by its cap and its rate. The rate is spent as in the generic cell rate
--- algorithm: `spent` is the time up to which it is used, `burst` how many ms that may be ahead of now.
+-- algorithm: `spent` is the time up to which it is used, `burst` how many ms that may be ahead of now. `cap` is one of
+-- the caller's own: the lower of the two holds.
 local given = redis.call('HMGET', meta, 'paused', 'max_active', 'every', 'burst', 'spent', 'capped')
 local max_active, every, burst = tonumber(given[2]), tonumber(given[3]), tonumber(given[4]) or 0
+if cap then max_active = math.min(max_active or math.huge, tonumber(cap)) end
 local spent = math.max(tonumber(given[5]) or 0, now)
 local paused_now, full, wait_until = given[1], false, nil
 

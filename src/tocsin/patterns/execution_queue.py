@@ -1,0 +1,184 @@
+"""A queue of executions: by priority, then first come, first served, with so many active at a time.
+
+`try_schedule` gives a slot, `release` frees it. A slot that nobody frees in time returns by itself: its execution goes
+back in line at the place it had, for the next who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+from msgspec.structs import replace
+
+from tocsin.app import Tocsin
+from tocsin.app.options import check_tenant
+from tocsin.model import codec
+from tocsin.model.durations import Duration
+from tocsin.model.errors import InvalidArgument
+from tocsin.model.ids import check_job_id
+from tocsin.model.job import DEFAULT_KEEP, NORMAL, PRIORITIES, Header, check_keep, check_priority, check_timeout
+from tocsin.model.queue import Queue
+from tocsin.patterns.taker import Taker
+from tocsin.store.jobs import CONFLICT, EDIT_IN_LINE, MISSING, Put, record_of
+from tocsin.store.keys import BANDS
+from tocsin.store.runs import CANCELLED, SUCCEEDED
+
+_NAME = "tocsin.patterns.ExecutionQueue"
+_GIVEN_UP = "scheduled {n} times and never released"
+_FIELDS = ("execution_id", "priority", "user_id", "payload")
+# So many of the slots that a process got are remembered: those it holds, and those that were lost to others.
+_MOST_REMEMBERED = 100_000
+
+
+class ExecutionQueue:
+    """Any number of processes may use the same name. No worker serves it: who asks, gets.
+
+    An event is a mapping, or an object with attributes; it has an `execution_id`, which is text, and may have a
+    `priority` (normal if it has none), a `user_id`, also text, and a `payload`. `try_schedule` gives a mapping back as
+    it was given, an object as the dict of its public attributes. Inside of it tuples and sets come back as lists,
+    dataclasses as dicts, and enums as their values.
+    """
+
+    def __init__(
+        self, app: Tocsin, name: str = "exec_queue", timeout: Duration = "1h", *, keep: Duration = DEFAULT_KEEP
+    ) -> None:
+        """`timeout` is how long a slot is held at most: longer than any execution takes.
+
+        `keep` is how long an execution that is over is remembered, so that its event, delivered again, changes nothing.
+        """
+        self._timeout, self._keep = check_timeout(timeout), check_keep(keep)
+        self._taker = Taker(app, Queue(name, "priority", partitions=1), _NAME)
+        self._tokens: dict[str, int] = {}
+
+    async def enqueue(self, event: Any) -> int | None:
+        """Its position in the whole line: how many go before it. An event that was delivered before changes nothing.
+
+        None if it is not in line any more: it is active, was released, removed or given up, or is set aside.
+        """
+        member, record = self._record(event)
+        queue = await self._taker.bring_back()
+        await self._taker.jobs.put(queue, Put(member, record, 0, relative=True))
+        return await self._taker.jobs.position(queue, member)
+
+    async def try_schedule(self, max_active: int) -> tuple[str, Any] | None:
+        """The next execution and its event; None if there is none, or if `max_active` are active already.
+
+        It is active until `release`, or until `timeout` is over.
+        """
+        taken = await self._taker.take(self._timeout, _GIVEN_UP, _check_cap(max_active))
+        if taken is None:
+            return None
+        execution_id = taken.claim.member
+        self._remember(execution_id, taken.claim.token)
+        return execution_id, taken.obj
+
+    def token(self, execution_id: str) -> int | None:
+        """Of what this process scheduled last under this id: for `release` in another process."""
+        return self._tokens.get(check_job_id(execution_id))
+
+    async def release(self, execution_id: str, *, token: int | None = None) -> bool:
+        """The execution is over and its slot is free. False if it was not active; nothing is changed then.
+
+        Only the slot that the token belongs to is freed: the one given, else the one that this process got when it
+        scheduled the execution. With neither, the execution is released whoever scheduled it.
+        """
+        member = check_job_id(execution_id)
+        ours = self._tokens.get(member) if token is None else token
+        if not await self._taker.end(member, ours, SUCCEEDED, self._keep):
+            return False
+        self._tokens.pop(member, None)
+        return True
+
+    async def update_priority(self, execution_id: str, new_priority: str) -> bool:
+        """Move it to another priority, at the place of its age. False if it is not in line."""
+        member, band = check_job_id(execution_id), _band(new_priority)
+        queue = await self._taker.bring_back()
+        while True:
+            job = await self._taker.jobs.get(queue, member)
+            # What we cannot read, or is no execution, would be overwritten.
+            if job is None or job.header.handler != self._taker.handler:
+                return False
+            record = record_of(replace(job.header, band=band), job.spec)
+            code, _ = await self._taker.jobs.put(queue, Put(member, record, 0, False, EDIT_IN_LINE, job.version))
+            if code != CONFLICT:
+                return code != MISSING
+
+    async def remove(self, execution_id: str) -> bool:
+        """Take it out of the line, or free its slot, whoever holds it. False if it was in neither.
+
+        It is remembered as cancelled: its event, delivered again, does not bring it back.
+        """
+        member = check_job_id(execution_id)
+        queue = await self._taker.open()
+        while True:
+            code, owner, token = await self._taker.jobs.cancel(queue, member)
+            # 1: it was in line; 2: it is active, and will not be scheduled again if its slot returns first.
+            if code != 2:
+                return code == 1
+            if await self._taker.end_as(owner, member, token, CANCELLED, self._keep):
+                self._tokens.pop(member, None)
+                return True
+
+    async def get_queue_status(self) -> dict[str, int]:
+        """How many are in line, and how many are active."""
+        queue = await self._taker.bring_back()
+        counts = await self._taker.jobs.count(queue, (*BANDS, "waiting", "working"))
+        active = counts.pop("working")
+        return {"queue_depth": sum(counts.values()), "active_count": active}
+
+    async def get_pending_by_priority(self) -> dict[str, int]:
+        """How many are in line, by priority: all five, also those that have none."""
+        queue = await self._taker.bring_back()
+        return dict(zip(PRIORITIES, await self._taker.jobs.ready_counts(queue), strict=True))
+
+    def _record(self, event: Any) -> tuple[str, bytes]:
+        fields = _fields_of(event)
+        if "execution_id" not in fields:
+            raise InvalidArgument(f"an event has an execution_id, {event!r:.100} has none")
+        member = _named("execution_id", check_job_id, fields["execution_id"])
+        priority = fields.get("priority")
+        header = Header(
+            recurring=False,
+            timeout=self._timeout,
+            handler=self._taker.handler,
+            band=NORMAL if priority is None else _band(priority),
+            keep=self._keep,
+            tenant=_named("user_id", check_tenant, fields.get("user_id")),
+        )
+        return member, codec.encode_header(header) + self._taker.body(fields)
+
+    def _remember(self, execution_id: str, token: int) -> None:
+        # Also when its slot has returned: a late release must not free the slot that another has by then.
+        self._tokens.pop(execution_id, None)
+        self._tokens[execution_id] = token
+        if len(self._tokens) > _MOST_REMEMBERED:
+            del self._tokens[next(iter(self._tokens))]
+
+
+def _fields_of(event: Any) -> dict[Any, Any]:
+    if isinstance(event, Mapping):
+        return dict(event)
+    kind = type(event)
+    fields: Iterable[str] = getattr(kind, "__struct_fields__", ()) or getattr(kind, "__dataclass_fields__", ())
+    own = fields or getattr(event, "__dict__", ())
+    names = dict.fromkeys((*own, *_FIELDS))
+    return {name: getattr(event, name) for name in names if not name.startswith("_") and hasattr(event, name)}
+
+
+def _named(field: str, check: Callable[[Any], str], value: Any) -> str:
+    try:
+        return check(value)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{field} of an event: {error}") from None
+
+
+def _band(priority: Any) -> int:
+    return check_priority(priority.value if isinstance(priority, Enum) else priority)
+
+
+def _check_cap(max_active: Any) -> int:
+    if not isinstance(max_active, int) or isinstance(max_active, bool) or max_active < 0:
+        raise InvalidArgument(f"max_active is a whole number from 0, not {max_active!r}")
+    return max_active
