@@ -19,7 +19,7 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 BREAKERS = ("acquisition", "redis")
 SUCCESS = (True, False)
 # Where a compare-and-set may be refused: by token, by due time, by version or by counter.
-LOCATIONS = ("claim", "finish", "retry", "release", "bury", "park", "extend", "recover", "put", "term", "beat")
+LOCATIONS = ("claim", "finish", "plan", "retry", "release", "bury", "park", "extend", "recover", "put", "term", "beat")
 OTHER = "other"
 
 # Seconds. OpenTelemetry's own boundaries are meant for milliseconds.

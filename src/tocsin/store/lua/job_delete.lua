@@ -50,7 +50,7 @@ local function remove(id)
   local claim = read_claim(raw)
   if has(claim.intent, REMOVE) then return '0' end
   claim.intent = with(without(without(claim.intent, PUT), PAUSE), REMOVE)
-  claim.put_due, claim.put_record = nil, nil
+  claim.put_due, claim.put_first, claim.put_record = nil, nil, nil
   set(claims, id, write_claim(claim))
   return '2'
 end
