@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 from zoneinfo import ZoneInfo
 
@@ -107,3 +108,41 @@ def test_debian_s_rules_are_those_that_cronsim_knows(zone, expression):
     for _ in range(1500):
         at = next_after(Cron(expression, tz=zone), at)
         assert at == next(theirs).timestamp()
+
+
+# What the guide tells
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "schedules.md"
+PARIS = ZoneInfo("Europe/Paris")
+
+
+def told() -> list[tuple[str, str, list[str]]]:
+    found = []
+    for line in GUIDE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        if len(cells) == 4 and cells[0].startswith("`"):
+            expression, dst = cells[0].strip("`"), cells[1].strip("`")
+            days = zip(("2026-03-29", "2026-10-25"), cells[2:], strict=True)
+            found.append(
+                (expression, dst, [f"{day} {time}" for day, at in days for time in at.split() if at != "never"])
+            )
+    return found
+
+
+@pytest.mark.parametrize(("expression", "dst", "ran"), told())
+def test_the_guide_tells_what_happens_in_paris_and_so_does_the_walk(expression, dst, ran):
+    days = [int(datetime(2026, month, day, tzinfo=PARIS).timestamp()) for month, day in ((3, 29), (10, 25))]
+    spans = [(day, day + 24 * 3600 - 1) for day in days]
+    cron, ticked = Cron(expression, tz="Europe/Paris", dst=dst), []
+    for begin, end in spans:
+        at = next_after(cron, begin - 1)
+        while at is not None and at < end:
+            ticked.append(at)
+            at = next_after(cron, at)
+    assert [f"{datetime.fromtimestamp(at, PARIS):%Y-%m-%d %H:%M%z}"[:-2] for at in ticked] == ran
+    walked = ticks(whole_year("Europe/Paris")[0], expression, dst)
+    assert [at for at in walked if any(begin <= at < end for begin, end in spans)] == ticked
+
+
+def test_the_guide_has_a_row_for_every_rule():
+    assert {dst for _, dst, _ in told()} == set(DST)
