@@ -66,6 +66,17 @@ async def test_a_paused_job_says_how_it_is_resumed(tocsin_app, mail):
     assert paused.do == ("app.sync.resume('j', queue='mail')",)
 
 
+async def test_a_blocked_job_says_what_it_waits_for(tocsin_app, mail):
+    for n in range(5):
+        await tocsin_app.enqueue(mail, id=f"{n}", delay="1h")
+    await tocsin_app.enqueue(mail, id="j", after=[f"{n}" for n in range(5)])
+    [blocked] = (await tocsin_app.why("j")).reasons
+    assert blocked.kind == "blocked"
+    assert blocked.says == "it waits for '0' of queue mail, '1' of queue mail, '2' of queue mail, 2 more"
+    assert [each["id"] for each in blocked.facts["after"]] == ["0", "1", "2", "3", "4"]
+    assert blocked.do[0] == "tocsin why 0 --queue mail"
+
+
 async def test_a_dead_job_says_its_last_error_and_how_it_is_revived(tocsin_app, mail, make_worker):
     worker = await make_worker()
     job_id = "a 'b'\n"

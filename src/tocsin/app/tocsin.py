@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from datetime import datetime
 from typing import Any, Literal
 
@@ -12,33 +12,29 @@ from tocsin.app import agents, options
 from tocsin.app.after import After, check_after
 from tocsin.app.bulk import Bulk
 from tocsin.app.handle import Handle
-from tocsin.app.lookup import Wanted
-from tocsin.app.queue_calls import QueueCalls
+from tocsin.app.look_calls import LookCalls, shift_of
 from tocsin.app.service import serve
 from tocsin.app.sync import BlockingHandle
 from tocsin.app.update import changed
 from tocsin.engine.catalog import Bound, Handler
-from tocsin.model.durations import Duration, Millis, epoch_ms, moment
+from tocsin.model.durations import Duration, Millis, epoch_ms
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.model.ids import check_job_id, extra_member, new_id, parse_run_id
 from tocsin.model.job import Job, Retry, Stage
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Claim, Run
-from tocsin.model.trigger import Trigger, check_trigger, zone_of
-from tocsin.model.zones import find_zone
-from tocsin.store.events import Decision, PastRun
+from tocsin.model.trigger import Trigger, check_trigger
 from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, Put, record_of
 from tocsin.store.queues import open_queue
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
-from tocsin.triggers.recurrence import occurrences, phase, tick_from, upcoming
+from tocsin.triggers.recurrence import occurrences, phase, tick_from
 from tocsin.upkeep.ownership import Ownership
 from tocsin.upkeep.reconcile import Reconciler, Rules
-from tocsin.why import Answer, Why
 from tocsin.worker import GRACE_S, Settings, Worker
 from tocsin.worker.settings import settings_of
 
 
-class Tocsin(QueueCalls):
+class Tocsin(LookCalls):
     """Declare queues, jobs and agents on it; then, inside `async with app:`, enqueue, schedule, look and work."""
 
     # Putting
@@ -214,7 +210,7 @@ class Tocsin(QueueCalls):
             where, job = found
             due: Millis | None = 0
             if job.recurring and not replay and job.stage is Stage.PAUSED:
-                due = tick_from(job.spec, job.due_ms, self._now(), _shift(job))
+                due = tick_from(job.spec, job.due_ms, self._now(), shift_of(job))
             if due is None:
                 # Its end passed while it was paused: there is nothing left of it to resume.
                 return await self._jobs.delete(where, id, only="paused")
@@ -252,7 +248,7 @@ class Tocsin(QueueCalls):
         if own is not None and job.spec.rules.misfire == "all":
             last = min(last, own)
         # What the job will run itself is not missed: it would run twice, under one run id.
-        found = occurrences(job.spec, job.due_ms, first, last, most + 2, _shift(job))
+        found = occurrences(job.spec, job.due_ms, first, last, most + 2, shift_of(job))
         dues = [due for due in found if due != own]
         if limit is None and len(dues) > most:
             raise InvalidArgument(f"these are more than {most} runs: give a shorter span, or a limit")
@@ -286,73 +282,6 @@ class Tocsin(QueueCalls):
     async def reprioritize(self, id: str, priority: str, *, queue: str | None = None) -> bool:
         """Move a job in its line, keeping its age. False if there is none."""
         return await self.update(id, queue=queue, priority=priority)
-
-    # Looking
-
-    async def get(self, id: str, *, queue: str | None = None) -> Job | None:
-        found = await self._lookup.find(id, queue)
-        return None if found is None else found[1]
-
-    def jobs(
-        self,
-        *,
-        queue: str | None = None,
-        tenant: str | None = None,
-        stage: str | Stage | None = None,
-        name: str | None = None,
-        due_before: datetime | None = None,
-        due_after: datetime | None = None,
-    ) -> AsyncIterator[Job]:
-        """Jobs stage by stage, in the order in which they run, read page by page."""
-        wanted = Wanted(
-            tenant=tenant,
-            name=name,
-            due_before=None if due_before is None else epoch_ms(due_before, "due_before"),
-            due_after=None if due_after is None else epoch_ms(due_after, "due_after"),
-        )
-        return self._lookup.walk(queue, None if stage is None else options.check_stage(stage), wanted)
-
-    def runs(self, id: str | None = None, *, queue: str | None = None) -> AsyncIterator[PastRun]:
-        """Attempts that ended lately, newest first, as far back as the queues' events reach."""
-        return self._lookup.runs(id, queue)
-
-    def decisions(self, id: str | None = None, *, queue: str | None = None) -> AsyncIterator[Decision]:
-        """What became of each tick of a schedule, newest first: ran, coalesced or skipped, and why."""
-        return self._lookup.decisions(id, queue)
-
-    async def next_runs(self, id: str, n: int = 5, *, queue: str | None = None) -> list[datetime]:
-        """When it is due next, in the zone of its trigger."""
-        _, job = await self._lookup.must_find(id, queue)
-        zone = find_zone(zone_of(job.trigger))
-        return [moment(due).astimezone(zone) for due in upcoming(job.spec, job.due_ms, n, _shift(job))]
-
-    async def why(self, id: str, *, queue: str | None = None) -> Answer:
-        """What a job is doing and why it is not running, in plain words. May listen for heartbeats for two seconds."""
-        return await Why(self.store).ask(id, queue)
-
-    # Dead and parked
-
-    def dead(self, *, queue: str | None = None) -> AsyncIterator[Job]:
-        return self.jobs(queue=queue, stage=Stage.DEAD)
-
-    async def retry_dead(self, id: str, *, queue: str | None = None) -> bool:
-        """Give a dead job another life, with all its retries. False if it is not dead."""
-        return await self._wake_up(id, queue, self._jobs.revive)
-
-    async def drop_dead(self, id: str, *, queue: str | None = None) -> bool:
-        found = await self._lookup.find(id, queue)
-        return found is not None and await self._jobs.delete(found[0], id, only="dead")
-
-    async def unpark(self, id: str, *, queue: str | None = None) -> bool:
-        """Try a parked job again. False if it is not parked."""
-        return await self._wake_up(id, queue, self._jobs.unpark)
-
-    async def _wake_up(self, job_id: str, queue: str | None, how: Callable[[OpenQueue, str], Any]) -> bool:
-        found = await self._lookup.find(job_id, queue)
-        if found is None or not await how(found[0], job_id):
-            return False
-        self._ringer.ring(found[0], found[0].partition_of(job_id))
-        return True
 
     # Working
 

@@ -10,10 +10,11 @@ from tocsin.engine.heart import BEAT_S
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.ids import check_member, extra_member, job_of, parse_run_id
-from tocsin.model.job import Job
+from tocsin.model.job import Job, Stage
 from tocsin.store import fleet, position
 from tocsin.store.events import PastRun, past_runs
 from tocsin.store.jobs import Jobs, Outcome
+from tocsin.store.outbox import Outbox
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.survey import Survey
 from tocsin.upkeep import hearts
@@ -43,6 +44,7 @@ class Why:
         self._survey = Survey(store)
         self._jobs = Jobs(store)
         self._fleet = fleet.Fleet(store)
+        self._outbox = Outbox(store)
 
     async def ask(self, job_id: str, queue: str | None = None) -> Answer:
         """Of a job's id, the member name of an extra run, or a run id. Raises InvalidArgument for no such queue."""
@@ -73,6 +75,7 @@ class Why:
             position=await position.look(self._store, queue, job, now),
             fleet=crew,
             now=now,
+            wait=await self._outbox.wait_of(queue, job.id) if job.stage is Stage.BLOCKED else None,
         )
 
     async def _has_moved(self, queue: OpenQueue, facts: Facts) -> bool:

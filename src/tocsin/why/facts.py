@@ -7,6 +7,7 @@ from msgspec import Struct
 from tocsin.model.durations import Millis
 from tocsin.model.job import Job, Stage
 from tocsin.store.fleet import Worker
+from tocsin.store.outbox import Wait
 from tocsin.store.position import Position
 
 # How _as_job in store/jobs.py names what it cannot read.
@@ -33,6 +34,8 @@ class Facts(Struct, frozen=True):
     position: Position
     fleet: Fleet
     now: Millis
+    # Of a blocked job.
+    wait: Wait | None = None
 
     @property
     def is_readable(self) -> bool:

@@ -15,6 +15,8 @@ from tocsin.why.facts import Facts
 
 # What has been due for less than this is on its way.
 SETTLED_MS = 1000
+# Of those that a blocked job waits for.
+MOST_SHOWN = 3
 # Bits of a claim's intent, as lua/lib/claims.lua has them, and what they do when the run ends.
 _INTENTS = {
     1: ("pausing", "it will be paused when this run ends"),
@@ -226,6 +228,25 @@ def _dead(facts: Facts) -> list[Reason]:
     return [dead]
 
 
+def _blocked(facts: Facts) -> list[Reason]:
+    upstreams = [] if facts.wait is None else list(facts.wait.upstreams)
+    shown = [f"{upstream.id!r} of queue {upstream.queue}" for upstream in upstreams[:MOST_SHOWN]]
+    if len(upstreams) > MOST_SHOWN:
+        shown.append(f"{len(upstreams) - MOST_SHOWN} more")
+    return [
+        Reason(
+            "blocked",
+            f"it waits for {', '.join(shown) or 'nobody knows what'}",
+            {"after": [{"queue": upstream.queue, "id": upstream.id} for upstream in upstreams]},
+            tuple(
+                f"tocsin why {typed(upstream.id)} --queue {typed(upstream.queue)}"
+                for upstream in upstreams[:MOST_SHOWN]
+            )
+            or ("tocsin doctor --repair",),
+        )
+    ]
+
+
 def _elsewhere(facts: Facts) -> list[Reason]:
     stage = facts.job.stage.value
     return [Reason(stage, f"it is {stage}", {}, (_command(facts, "jobs show"),))]
@@ -250,5 +271,6 @@ _STAGES: dict[Stage, Callable[[Facts], list[Reason]]] = {
     Stage.WORKING: _working,
     Stage.PAUSED: _paused,
     Stage.PARKED: _parked,
+    Stage.BLOCKED: _blocked,
     Stage.DEAD: _dead,
 }
