@@ -30,11 +30,12 @@ async def run_dry(worker: Worker) -> None:
     await asyncio.to_thread(worker.heart.beat)
     while True:
         claimed = worker.fetcher.claimed
-        await worker.fetcher.step()
+        rest = await worker.fetcher.step()
         while worker.pool.busy or not worker.finisher.idle():
             await asyncio.sleep(0)
             await worker.finisher.step()
-        if worker.fetcher.claimed == claimed:
+        # With few permits a pass asks only some of the partitions.
+        if worker.fetcher.claimed == claimed and rest > 0:
             return
 
 
