@@ -18,25 +18,37 @@ local function virtual_time(band)
   return virtual[band]
 end
 
+-- What is no number, or further than any sum of costs, is none of ours.
+local function sane(value) return value < 1e300 and value or 0 end
+
 local states = {}
-local function state_of(tenant)
+local function state_of(tenant, raw)
   local state = states[tenant]
   if not state then
     state = {active = 0, rated = 0, tags = {[0] = 0, 0, 0, 0, 0}}
-    local raw = redis.call('HGET', tenants, tenant)
+    raw = raw or redis.call('HGET', tenants, tenant)
     if raw and #raw == 52 then
       local tags = state.tags
       state.active, state.rated, tags[0], tags[1], tags[2], tags[3], tags[4] = struct.unpack(KNOWN, raw)
+      state.rated = sane(state.rated)
+      for band = 0, 4 do tags[band] = sane(tags[band]) end
     end
     states[tenant] = state
   end
   return state
 end
 
+-- Nothing that holds no longer: what is not known of a tenant means the same.
+local function says_nothing(state)
+  if state.active > 0 or state.rated > now then return false end
+  for band = 0, 4 do
+    if state.tags[band] > virtual_time(band) then return false end
+  end
+  return true
+end
+
 local function save_state(tenant, state)
-  local says_nothing = state.active == 0 and state.rated <= now
-  for band = 0, 4 do says_nothing = says_nothing and state.tags[band] <= virtual_time(band) end
-  if says_nothing then return drop(tenants, tenant) end
+  if says_nothing(state) then return drop(tenants, tenant) end
   local tags = state.tags
   set(tenants, tenant, struct.pack(KNOWN, state.active, state.rated, tags[0], tags[1], tags[2], tags[3], tags[4]))
 end
@@ -54,8 +66,8 @@ end
 
 local function ready_spot(id)
   local at = redis.call('HGET', spots, id)
-  if at then
-    local tenant, due, place = string.match(at, '^%d(.*)%z(%d+)%z(%d+)$')
+  local tenant, due, place = string.match(at or '', '^[0-4](.*)%z(%d+)%z(%d+)$')
+  if tenant then
     return {band = tonumber(string.sub(at, 1, 1)), due = tonumber(due), score = string.format('%.0f', tonumber(due)),
       place = tonumber(place), member = string.sub(at, 2) .. '\0' .. id, tenant = tenant}
   end

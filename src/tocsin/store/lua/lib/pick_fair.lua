@@ -6,17 +6,7 @@ local aging, tenant_cap, tenant_every, tenant_burst =
   tonumber(fair[1]), tonumber(fair[2]), tonumber(fair[3]), tonumber(fair[4]) or 0
 local any_weights = redis.call('HLEN', weights) > 0
 
--- The turns of a band as a heap by start tag, those of the same tag by name: {tag, tenant}. ZRANGE gives them in order,
--- and an ordered list is a heap.
-local turns, changed_turns = {}, {}
-local function turns_of(band, most)
-  if not turns[band] then
-    local found, list = redis.call('ZRANGE', TURNS[band], 0, most - 1, 'WITHSCORES'), {}
-    for at = 1, #found, 2 do list[#list + 1] = {tonumber(found[at + 1]), found[at]} end
-    turns[band] = list
-  end
-  return turns[band]
-end
+local changed_turns = {}
 
 local function goes_before(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end
 
@@ -33,15 +23,54 @@ local function sift_down(heap)
   heap[at] = item
 end
 
-local function leave_turns(band, tag)
+local function sift_up(heap)
+  local at, item = #heap, heap[#heap]
+  while at > 1 do
+    local parent = math.floor(at / 2)
+    if not goes_before(item, heap[parent]) then break end
+    heap[at] = heap[parent]
+    at = parent
+  end
+  heap[at] = item
+end
+
+-- The turns of a band as a heap by start tag, those of the same tag by name: {tag, tenant}. They are read in order, some
+-- at a time; `last` is the last one read, and who is not read yet comes after it.
+local turns = {}
+local function turns_of(band, most)
   local heap = turns[band]
-  local tenant = heap[1][2]
-  local state = state_of(tenant)
-  state.tags[band], touched[tenant] = tag, state
-  changed_turns[band .. tenant] = {band, tenant}
+  if not heap then
+    heap = {read = 0}
+    turns[band] = heap
+  end
+  while not heap.all and not (heap[1] and (heap[1] == heap.last or goes_before(heap[1], heap.last))) do
+    local size = heap.read == 0 and most or 50
+    local found = redis.call('ZRANGE', TURNS[band], heap.read, heap.read + size - 1, 'WITHSCORES')
+    for at = 1, #found, 2 do
+      heap.last = {tonumber(found[at + 1]), found[at]}
+      heap[#heap + 1] = heap.last
+      sift_up(heap)
+    end
+    heap.read, heap.all = heap.read + size, #found < size * 2
+  end
+  return heap
+end
+
+local function take_off(heap)
   heap[1] = heap[#heap]
   heap[#heap] = nil
   if #heap > 1 then sift_down(heap) end
+end
+
+-- How many tenants went, so that as many again are looked at who may be forgotten.
+local gone = 0
+local function leave_turns(band, tag)
+  local tenant = turns[band][1][2]
+  local state = state_of(tenant)
+  state.tags[band], touched[tenant] = tag, state
+  changed_turns[band .. tenant] = {band, tenant}
+  gone = gone + 1
+  take_off(turns[band])
 end
 
 local function move_turn(band, tag)
@@ -51,12 +80,15 @@ local function move_turn(band, tag)
   sift_down(heap)
 end
 
+-- How many of a tenant's jobs may be held back before it is the turn of others.
+local MOST_HELD = 50
+
 -- A tenant's jobs in a band, a few at a time: most tenants are served once in a call.
 local lines = {}
 local function next_job(band, tenant)
   local line = lines[band .. tenant]
   if not line then
-    line = {at = 1, page = jobs_of(tenant, band, nil, 2), size = 2}
+    line = {at = 1, page = jobs_of(tenant, band, nil, 2), size = 2, held = 0}
     lines[band .. tenant] = line
   end
   if line.at > #line.page and #line.page == line.size then
@@ -67,6 +99,12 @@ local function next_job(band, tenant)
   return line.page[line.at], line
 end
 
+-- The parts of a member of `ready`; nil if it is none of ours.
+local function read_member(member, tenant)
+  local due, place, id = string.match(member, '^(%d+)%z(%d+)%z(.*)$', #tenant + 2)
+  if due and #due == 13 and #place == 4 then return tonumber(due), tonumber(place), id end
+end
+
 local function first_band(most)
   local best, first
   for band = 0, 4 do
@@ -74,7 +112,7 @@ local function first_band(most)
     if heap[1] and not aging then return band end
     if heap[1] then
       local member = next_job(band, heap[1][2])
-      local due = member and tonumber(string.sub(member, #heap[1][2] + 2, #heap[1][2] + 14)) or 0
+      local due = member and read_member(member, heap[1][2]) or 0
       if not best or due + band * aging < best then best, first = due + band * aging, band end
     end
   end
@@ -94,7 +132,10 @@ local function weight_of(state, tenant)
   return state.weight
 end
 
-local function accept(band, tenant, id, due, place, record, raw)
+-- Up to when a tenant has used its rate. No rate leaves more than this: it was a slower one, or the clock went back.
+local function rated_of(state) return math.min(state.rated, now + tenant_burst + tenant_every) end
+
+local function accept(tenant, id, due, place, record, raw)
   local claim
   if raw then
     claim = before_due .. string.sub(raw, 9, 23)
@@ -111,45 +152,68 @@ end
 -- Bands whose virtual time has moved.
 local served = {}
 
+-- The virtual time is where the tenant that is served begins; and some of its way on, so that of those who come after
+-- it each stands behind those who came before, and what is known of tenants who come once is over soon.
+local function move_virtual_time(band, from, to)
+  local before = virtual_time(band)
+  virtual[band] = math.max(from, math.min(before + (to - from) / 64, to))
+  served[band] = true
+end
+
 -- Takes the first job of the tenant whose turn it is. It is charged for what it starts, not for what is set aside.
 local function serve(band, tenant, tag, state)
   local member, line = next_job(band, tenant)
+  if line.held >= MOST_HELD or (not member and line.held > 0) then
+    -- It keeps its turn, and is not asked again here.
+    return take_off(turns[band])
+  end
   if not member then return leave_turns(band, tag) end
   line.at = line.at + 1
-  local from = #tenant + 2
-  local due, place = tonumber(string.sub(member, from, from + 12)), tonumber(string.sub(member, from + 14, from + 17))
-  local id = string.sub(member, from + 19)
+  local due, place, id = read_member(member, tenant)
+  if not id then return leave(READY[band], member) end
   local record = redis.call('HGET', jobs, id)
   local raw = not all_fresh and redis.call('HGET', claims, id) or nil
   if raw and #raw < 24 then raw = nil end
   local suspect = raw and is_suspect(raw)
   if understood(record) and suspect and suspects_left < 1 then
-    held_back = held_back + 1
+    held_back, line.held = held_back + 1, line.held + 1
     return
   end
   leave(READY[band], member)
   drop(spots, id)
   if not understood(record) then return park(id, due, place, record, raw) end
   if suspect then suspects_left = suspects_left - 1 end
-  accept(band, tenant, id, due, place, record, raw)
+  accept(tenant, id, due, place, record, raw)
   state.active, touched[tenant] = state.active + 1, state
-  if tenant_every then state.rated = math.max(state.rated, now) + tenant_every end
-  virtual_time(band)
-  virtual[band], served[band] = tag, true
+  if tenant_every then state.rated = math.max(rated_of(state), now) + tenant_every end
   local following = tag + math.max(cost_of(record), 1) / weight_of(state, tenant)
-  if next_job(band, tenant) then move_turn(band, following) else leave_turns(band, following) end
+  move_virtual_time(band, tag, following)
+  if next_job(band, tenant) or line.held > 0 then move_turn(band, following) else leave_turns(band, following) end
+end
+
+-- Tenants of whom nothing need be known any more; a few more of them than went just now, so that they do not add up.
+local function forget_tenants()
+  if redis.call('HLEN', tenants) < 100 then return end
+  local found = redis.call('HRANDFIELD', tenants, -2 * math.min(gone, 1000) - 2, 'WITHVALUES')
+  for at = 1, #found, 2 do
+    local tenant = found[at]
+    local state = state_of(tenant, found[at + 1])
+    if says_nothing(state) then touched[tenant] = state end
+  end
 end
 
 local function pick(most)
-  while #taken < most and bytes < LARGEST and #parkings < 1000 do
+  local looked_at = 0
+  while #taken < most and bytes < LARGEST and #parkings < 1000 and looked_at < most + 1000 do
+    looked_at = looked_at + 1
     local band = first_band(most)
     if not band then break end
     local tag, tenant = turns[band][1][1], turns[band][1][2]
     local state = state_of(tenant)
     if tenant_cap and state.active >= tenant_cap then
       rest(band, tenant, tag, '+inf')
-    elseif tenant_every and state.rated > now + tenant_burst then
-      rest(band, tenant, tag, string.format('%.0f', math.ceil(state.rated - tenant_burst)))
+    elseif tenant_every and rated_of(state) > now + tenant_burst then
+      rest(band, tenant, tag, string.format('%.0f', math.ceil(rated_of(state) - tenant_burst)))
     else
       serve(band, tenant, tag, state)
     end
@@ -158,4 +222,5 @@ local function pick(most)
   for _, each in pairs(changed_turns) do
     if each[3] then enter(TURNS[each[1]], number_text(each[3]), each[2]) else leave(TURNS[each[1]], each[2]) end
   end
+  forget_tenants()
 end
