@@ -10,7 +10,7 @@ import msgspec
 
 from tocsin.model import codec
 from tocsin.model.errors import StoreError
-from tocsin.model.job import Every, Header, Job, Spec
+from tocsin.model.job import NORMAL, Every, Header, Job, Spec
 from tocsin.model.run import Claim
 from tocsin.store.jobs import EDIT, IGNORE, Entry, Jobs, Put, read_entry, record_of
 from tocsin.store.keys import STAGE_KEYS
@@ -41,6 +41,9 @@ def record(
     args: tuple[object, ...] = (),
     handler: str = HANDLER,
     recurring: bool = True,
+    band: int = NORMAL,
+    tenant: str = "",
+    cost: int = 1,
 ) -> bytes:
     """A job of HANDLER that does nothing, as bytes. An extra run has a trigger and is not recurring."""
     spec = Spec(handler, args, {}, None if every is None else Every(every))
@@ -50,6 +53,9 @@ def record(
         handler=codec.handler_digest(handler),
         trigger=codec.trigger_digest(spec),
         keep=keep,
+        band=band,
+        tenant=tenant,
+        cost=cost,
     )
     return record_of(header, spec)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tocsin.model.codec import handler_digest
+from tocsin.model.job import NORMAL
 from tocsin.store.jobs import CHANGED, CONFLICT, EDIT, IGNORE, MISSING, NEW, REMEMBERED, UNCHANGED, UPDATE
 from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 
@@ -25,6 +26,9 @@ class Definition:
     timeout: int = 1000
     handler: str = ""
     body: int = 0
+    band: int = NORMAL
+    tenant: str = ""
+    cost: int = 1
 
 
 @dataclass
@@ -51,6 +55,8 @@ class Job:
     attempts: int = 0
     cancelled: bool = False
     unreadable: bool = False
+    # Among those that entered the line in the same millisecond, where that is counted; None before it entered.
+    place: int | None = None
     # While it is working:
     token: int = 0
     owner: str = ""
@@ -60,7 +66,7 @@ class Job:
 
     def fresh(self, due: int) -> None:
         """Another run."""
-        self.due, self.attempt, self.recoveries = due, 1, 0
+        self.due, self.attempt, self.recoveries, self.place = due, 1, 0, None
         self.cancelled = self.unreadable = False
 
     def move(self, stage: str, score: int) -> None:
@@ -85,6 +91,17 @@ class Model:
     done: dict[str, tuple[int, int]] = field(default_factory=dict)
     calls: int = 0
 
+    # Where jobs wait for their turn. Queues of another order have lines of their own.
+
+    def line_up(self, member: str, not_before: int) -> None:
+        self.jobs[member].move("waiting", not_before)
+
+    def keep_place(self, member: str) -> None:
+        """It was edited where it stands."""
+
+    def set_aside(self, member: str, score: int) -> None:
+        self.jobs[member].move("paused", score)
+
     # What a program does
 
     def put(self, now: int, member: str, definition: Definition, due: int, mode: int, expected: int) -> int:
@@ -100,7 +117,8 @@ class Model:
             if mode == IGNORE and self.done.get(member, (0, 0))[0] > now:
                 return REMEMBERED
             self.done.pop(member, None)
-            self.jobs[member] = Job(definition, version, "waiting", due, due)
+            self.jobs[member] = Job(definition, version, "", due, due)
+            self.line_up(member, due)
             return NEW
         old = job.wish or job
         if expected and old.version != expected:
@@ -119,9 +137,13 @@ class Model:
             return CHANGED
         job.define(definition, version)
         if keeps and job.stage != "parked":
+            self.keep_place(member)
             return CHANGED
         job.fresh(job.due if keeps else due)
-        job.move("paused" if job.stage == "paused" else "waiting", job.due)
+        if job.stage == "paused":
+            self.set_aside(member, job.due)
+        else:
+            self.line_up(member, job.due)
         return CHANGED
 
     def delete(self, member: str, only: str) -> str:
@@ -145,7 +167,7 @@ class Model:
         if job.stage == "working":
             job.pausing = True
             return 2
-        job.move("paused", job.score if job.stage == "waiting" else job.due)
+        self.set_aside(member, job.score if job.stage == "waiting" else job.due)
         return 1
 
     def resume(self, member: str, expected: int, due: int) -> int:
@@ -157,10 +179,10 @@ class Model:
                 return 4
             self.calls += 1
             if due in (0, job.due):
-                job.move("waiting", job.score)
+                self.line_up(member, job.score)
             else:
                 job.fresh(due)
-                job.move("waiting", due)
+                self.line_up(member, due)
             return 1
         if job.stage == "working" and job.pausing:
             self.calls += 1
@@ -187,7 +209,7 @@ class Model:
         if job is None or job.removing:
             return None
         at = due or now
-        taken = {job.due} if job.stage in ("waiting", "working") else set()
+        taken = {job.due} if job.stage in ("waiting", "ready", "working") else set()
         taken |= {int(name.partition(EXTRA)[2]) for name in self.jobs if name.startswith(f"{member}{EXTRA}")}
         while not due and at in taken:
             at += 1
@@ -195,7 +217,8 @@ class Model:
             return []
         extra = replace(job.definition, recurring=False, keep=0)
         self.calls += 1
-        self.jobs[f"{member}{EXTRA}{at}"] = Job(extra, self.calls, "waiting", at, at)
+        self.jobs[f"{member}{EXTRA}{at}"] = Job(extra, self.calls, "", at, at)
+        self.line_up(f"{member}{EXTRA}{at}", at)
         return [at]
 
     def revive(self, now: int, member: str) -> str:
@@ -204,7 +227,8 @@ class Model:
             return "0"
         self.calls += 1
         job.fresh(job.due)
-        job.move("waiting", now)
+        job.place = 0
+        self.line_up(member, now)
         return "1"
 
     def unpark(self, member: str) -> int:
@@ -213,7 +237,7 @@ class Model:
             return 0
         self.calls += 1
         job.unreadable = False
-        job.move("waiting", job.due)
+        self.line_up(member, job.due)
         return 1
 
     # What a worker does
@@ -258,7 +282,7 @@ class Model:
             self._end(now, member, keep, outcome)
             return
         job.fresh(next_due)
-        job.move("waiting", next_due)
+        self.line_up(member, next_due)
 
     def retry(self, now: int, member: str, delay: int) -> None:
         job = self.jobs[member]
@@ -271,12 +295,11 @@ class Model:
         if job.cancelled and not job.definition.recurring:
             self._end(now, member, keep, CANCELLED)
             return
-        job.move("waiting", not_before)
+        self.line_up(member, not_before)
 
     def release(self, now: int, member: str) -> None:
         if not self._obeyed(member, 0, ended=False):
-            job = self.jobs[member]
-            job.move("waiting", job.due)
+            self.line_up(member, self.jobs[member].due)
 
     def recover(self, now: int, member: str) -> None:
         self.jobs[member].recoveries += 1
@@ -300,7 +323,7 @@ class Model:
             return
         if edited:
             # What could not be read is there no more.
-            job.move("waiting", job.due)
+            self.line_up(member, job.due)
         else:
             job.unreadable = True
             job.move("parked", 0)
@@ -326,11 +349,11 @@ class Model:
         if job.pausing and not over:
             if due:
                 job.fresh(due)
-            job.move("paused", due or not_before or job.due)
+            self.set_aside(member, due or not_before or job.due)
             return True
         if wish is not None and wish.due:
             job.fresh(due)
-            job.move("waiting", due)
+            self.line_up(member, due)
             return True
         return False
 

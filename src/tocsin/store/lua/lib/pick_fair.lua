@@ -156,7 +156,7 @@ local served = {}
 -- it each stands behind those who came before, and what is known of tenants who come once is over soon.
 local function move_virtual_time(band, from, to)
   local before = virtual_time(band)
-  virtual[band] = math.max(from, math.min(before + (to - from) / 64, to))
+  virtual[band] = math.max(from, math.min(before + math.min(to - from, 1) / 64, to))
   served[band] = true
 end
 
