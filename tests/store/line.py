@@ -11,9 +11,11 @@ import msgspec
 from tocsin.model import codec
 from tocsin.model.errors import StoreError
 from tocsin.model.job import NORMAL, Every, Header, Job, Spec
+from tocsin.model.queue import check_weights, checked
 from tocsin.model.run import Claim
 from tocsin.store.jobs import EDIT, IGNORE, Entry, Jobs, Put, read_entry, record_of
 from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.queues import update
 from tocsin.store.runs import (
     SUCCEEDED,
     Claimed,
@@ -114,6 +116,16 @@ class Line:
         code, _ = await self.jobs.put(self.queue, Put(member, record(**about), due, relative, mode, expected))
         return code
 
+    async def put_all(self, members: Sequence[str], **about: Any) -> None:
+        """In one call, due now."""
+        puts = [Put(member, record(**about), 0, True) for member in members]
+        await self.jobs.put_many(self.queue, 0, puts)
+
+    async def set(self, weights: dict[str, float] | None = None, **settings: Any) -> None:
+        """As an operator does."""
+        wanted = checked(self.queue.queue, settings)
+        await update(self.store, self.queue, wanted, check_weights(weights or {}), operator=True)
+
     async def delete(self, member: str, only: str = "") -> bool:
         return await self.jobs.delete(self.queue, member, only)
 
@@ -153,6 +165,9 @@ class Line:
 
     async def claim(self, runs: Runs | None = None, **options: Any) -> list[Claim]:
         return (await self.ask(runs, **options)).claims
+
+    async def names(self, runs: Runs | None = None, **options: Any) -> list[str]:
+        return [claim.member for claim in await self.claim(runs, **options)]
 
     async def take(self, member: str, runs: Runs | None = None) -> Claim:
         """Claim this one, which must be due."""

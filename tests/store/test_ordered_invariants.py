@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from ordered_model import BANDS, FairModel, OrderedModel
 from test_invariants import EVENTS, WORKERS, Calls, definitions, workers
 
 from model import Definition, Model
-from ordered_model import BANDS, FairModel, OrderedModel
 from servers import Server
 from tocsin.model import codec
 from tocsin.store.jobs import read_entry
