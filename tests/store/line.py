@@ -190,6 +190,9 @@ class Line:
     ) -> list[str]:
         return await self.settle("finish", finish_item(claim, next_due, outcome, **kept), runs=runs)
 
+    async def finish_all(self, claims: Sequence[Claim]) -> list[str]:
+        return await self.settle("finish", *(finish_item(claim, 0, SUCCEEDED) for claim in claims))
+
     async def retry(self, claim: Claim, delay: int = 1000, *, runs: Runs | None = None) -> list[str]:
         return await self.settle("retry", retry_item(claim, delay, b"\x91\xa3bad"), runs=runs)
 

@@ -4,8 +4,9 @@ local given = redis.call('HMGET', meta, 'paused', 'max_active', 'every', 'burst'
 local max_active, every, burst = tonumber(given[2]), tonumber(given[3]), tonumber(given[4]) or 0
 local paused_now, full, wait_until = given[1], false, nil
 
--- No rate leaves more than this spent: it was a slower one, or the clock went back.
-local spent = every and math.min(math.max(tonumber(given[5]) or 0, now), now + burst + every)
+local spent = math.max(tonumber(given[5]) or 0, now)
+-- More than this rate can have spent: it was a slower one, or the clock went back. It begins anew.
+if every and spent > now + burst + every then spent = now end
 
 -- How many of those wanted may start, besides the `started`. If none: `full`, or `wait_until` when one may.
 local function allowed(wanted, started)
@@ -15,7 +16,7 @@ local function allowed(wanted, started)
     full = wanted <= 0
   end
   if every and not full then
-    wanted = math.min(wanted, math.floor((now + burst + every - spent) / every + 0.000001))
+    wanted = math.min(wanted, math.floor((now + burst + every - spent + 0.001) / every))
     if wanted <= 0 then wait_until = math.max(math.ceil(spent - burst), now + 1) end
   end
   return math.max(wanted, 0)

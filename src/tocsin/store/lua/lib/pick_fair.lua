@@ -132,8 +132,10 @@ local function weight_of(state, tenant)
   return state.weight
 end
 
--- Up to when a tenant has used its rate. No rate leaves more than this: it was a slower one, or the clock went back.
-local function rated_of(state) return math.min(state.rated, now + tenant_burst + tenant_every) end
+-- Up to when a tenant has used its rate. If that is more than it can have been: see limits.lua.
+local function rated_of(state)
+  return state.rated > now + tenant_burst + tenant_every and now or math.max(state.rated, now)
+end
 
 local function accept(tenant, id, due, place, record, raw)
   local claim
@@ -185,7 +187,7 @@ local function serve(band, tenant, tag, state)
   if suspect then suspects_left = suspects_left - 1 end
   accept(tenant, id, due, place, record, raw)
   state.active, touched[tenant] = state.active + 1, state
-  if tenant_every then state.rated = math.max(rated_of(state), now) + tenant_every end
+  if tenant_every then state.rated = rated_of(state) + tenant_every end
   local following = tag + math.max(cost_of(record), 1) / weight_of(state, tenant)
   move_virtual_time(band, tag, following)
   if next_job(band, tenant) or line.held > 0 then move_turn(band, following) else leave_turns(band, following) end
