@@ -10,13 +10,15 @@ import msgspec
 
 from tocsin.model import codec
 from tocsin.model.errors import StoreError
-from tocsin.model.job import Header, Job, Spec
+from tocsin.model.job import NORMAL, Header, Job, Spec
+from tocsin.model.queue import check_weights, checked
 from tocsin.model.run import Claim
 from tocsin.model.tick import Skip
 from tocsin.model.trigger import Every
 from tocsin.store.events import decisions
 from tocsin.store.jobs import EDIT, IGNORE, Entry, Jobs, Put, read_entry, record_of
 from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.queues import update
 from tocsin.store.runs import (
     SUCCEEDED,
     Claimed,
@@ -45,6 +47,9 @@ def record(
     args: tuple[object, ...] = (),
     handler: str = HANDLER,
     recurring: bool = True,
+    band: int = NORMAL,
+    tenant: str = "",
+    cost: int = 1,
 ) -> bytes:
     """A job of HANDLER that does nothing, as bytes. An extra run has a trigger and is not recurring."""
     spec = Spec(handler, args, {}, None if every is None else Every(every))
@@ -54,6 +59,9 @@ def record(
         handler=codec.handler_digest(handler),
         trigger=codec.trigger_digest(spec),
         keep=keep,
+        band=band,
+        tenant=tenant,
+        cost=cost,
     )
     return record_of(header, spec)
 
@@ -121,6 +129,16 @@ class Line:
         code, _ = await self.jobs.put(self.queue, Put(member, record(**about), due, relative, mode, expected))
         return code
 
+    async def put_all(self, members: Sequence[str], **about: Any) -> None:
+        """In one call, due now."""
+        puts = [Put(member, record(**about), 0, True) for member in members]
+        await self.jobs.put_many(self.queue, 0, puts)
+
+    async def set(self, weights: dict[str, float] | None = None, **settings: Any) -> None:
+        """As an operator does."""
+        wanted = checked(self.queue.queue, settings)
+        await update(self.store, self.queue, wanted, check_weights(weights or {}), operator=True)
+
     async def delete(self, member: str, only: str = "") -> bool:
         return await self.jobs.delete(self.queue, member, only)
 
@@ -161,6 +179,9 @@ class Line:
     async def claim(self, runs: Runs | None = None, **options: Any) -> list[Claim]:
         return (await self.ask(runs, **options)).claims
 
+    async def names(self, runs: Runs | None = None, **options: Any) -> list[str]:
+        return [claim.member for claim in await self.claim(runs, **options)]
+
     async def take(self, member: str, runs: Runs | None = None) -> Claim:
         """Claim this one, which must be due."""
         if self.queue.queue.order == "due":
@@ -195,6 +216,9 @@ class Line:
         item = plan_item(claim, next_due, alone, skips)
         answer = await self.store.call((runs or self.runs).settle("plan", self.queue, 0, [item]))
         return [answer[1], answer[4]]
+
+    async def finish_all(self, claims: Sequence[Claim]) -> list[str]:
+        return await self.settle("finish", *(finish_item(claim, 0, SUCCEEDED) for claim in claims))
 
     async def retry(self, claim: Claim, delay: int = 1000, *, runs: Runs | None = None) -> list[str]:
         return await self.settle("retry", retry_item(claim, delay, b"\x91\xa3bad"), runs=runs)

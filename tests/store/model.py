@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from waits import Waits
 
 from tocsin.model.codec import handler_digest
+from tocsin.model.job import NORMAL
 from tocsin.store.jobs import CHANGED, CONFLICT, EDIT, IGNORE, MISSING, NEW, POSTPONE, REMEMBERED, UNCHANGED, UPDATE
 from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 
@@ -27,6 +28,9 @@ class Definition:
     timeout: int = 1000
     handler: str = ""
     body: int = 0
+    band: int = NORMAL
+    tenant: str = ""
+    cost: int = 1
 
 
 @dataclass
@@ -53,6 +57,8 @@ class Job:
     attempts: int = 0
     cancelled: bool = False
     unreadable: bool = False
+    # Among those that entered the line in the same millisecond, where that is counted; None before it entered.
+    place: int | None = None
     # While it is working:
     token: int = 0
     owner: str = ""
@@ -62,7 +68,7 @@ class Job:
 
     def fresh(self, due: int) -> None:
         """Another run."""
-        self.due, self.attempt, self.recoveries = due, 1, 0
+        self.due, self.attempt, self.recoveries, self.place = due, 1, 0, None
         self.cancelled = self.unreadable = False
 
     def move(self, stage: str, score: int) -> None:
@@ -85,6 +91,17 @@ class Model(Waits):
     def new_job(self, what: Definition, stage: str, due: int) -> Job:
         return Job(what, self.calls + 1, stage, due, due)
 
+    # Where jobs wait for their turn. Queues of another order have lines of their own.
+
+    def line_up(self, member: str, not_before: int) -> None:
+        self.jobs[member].move("waiting", not_before)
+
+    def keep_place(self, member: str) -> None:
+        """It was edited where it stands."""
+
+    def set_aside(self, member: str, score: int) -> None:
+        self.jobs[member].move("paused", score)
+
     # What a program does
 
     def put(self, now: int, member: str, definition: Definition, due: int, mode: int, expected: int) -> int:
@@ -100,7 +117,8 @@ class Model(Waits):
             if mode == IGNORE and self.remembers(member, now):
                 return REMEMBERED
             self.done.pop(member, None)
-            self.jobs[member] = Job(definition, version, "waiting", due, due)
+            self.jobs[member] = Job(definition, version, "", due, due)
+            self.line_up(member, due)
             return NEW
         old = job.wish or job
         if expected and old.version != expected:
@@ -119,13 +137,17 @@ class Model(Waits):
             return CHANGED
         job.define(definition, version)
         if keeps and job.stage != "parked":
+            self.keep_place(member)
             return CHANGED
         if job.stage == "blocked" and mode == POSTPONE:
             job.due = job.score = due
             return CHANGED
         self.waits.pop(member, None)
         job.fresh(job.due if keeps else due)
-        job.move("paused" if job.stage == "paused" else "waiting", job.due)
+        if job.stage == "paused":
+            self.set_aside(member, job.due)
+        else:
+            self.line_up(member, job.due)
         return CHANGED
 
     def delete(self, member: str, only: str) -> str:
@@ -149,7 +171,7 @@ class Model(Waits):
         if job.stage in ("working", "blocked"):
             job.pausing = True
             return 2
-        job.move("paused", job.score if job.stage == "waiting" else job.due)
+        self.set_aside(member, job.score if job.stage == "waiting" else job.due)
         return 1
 
     def resume(self, member: str, expected: int, due: int) -> int:
@@ -161,10 +183,10 @@ class Model(Waits):
                 return 4
             self.calls += 1
             if due in (0, job.due):
-                job.move("waiting", job.score)
+                self.line_up(member, job.score)
             else:
                 job.fresh(due)
-                job.move("waiting", due)
+                self.line_up(member, due)
             return 1
         if job.stage in ("working", "blocked") and job.pausing:
             self.calls += 1
@@ -191,7 +213,7 @@ class Model(Waits):
         if job is None or job.removing:
             return None
         at = due or now
-        taken = {job.due} if job.stage in ("waiting", "working") else set()
+        taken = {job.due} if job.stage in ("waiting", "ready", "working") else set()
         extras = {name: extra for name, extra in self.jobs.items() if name.startswith(f"{member}{EXTRA}")}
         taken |= {int(name.partition(EXTRA)[2]) or extra.due for name, extra in extras.items()}
         while not due and at in taken:
@@ -200,7 +222,8 @@ class Model(Waits):
             return []
         extra = replace(job.definition, recurring=False, keep=0)
         self.calls += 1
-        self.jobs[f"{member}{EXTRA}{at}"] = Job(extra, self.calls, "waiting", at, at)
+        self.jobs[f"{member}{EXTRA}{at}"] = Job(extra, self.calls, "", at, at)
+        self.line_up(f"{member}{EXTRA}{at}", at)
         return [at]
 
     def revive(self, now: int, member: str) -> str:
@@ -209,7 +232,8 @@ class Model(Waits):
             return "0"
         self.calls += 1
         job.fresh(job.due)
-        job.move("waiting", now)
+        job.place = 0
+        self.line_up(member, now)
         return "1"
 
     def unpark(self, member: str) -> int:
@@ -218,7 +242,7 @@ class Model(Waits):
             return 0
         self.calls += 1
         job.unreadable = False
-        job.move("waiting", job.due)
+        self.line_up(member, job.due)
         return 1
 
     # What a worker does
@@ -264,7 +288,7 @@ class Model(Waits):
             return
         self.tell(member, outcome)
         job.fresh(next_due)
-        job.move("waiting", next_due)
+        self.line_up(member, next_due)
 
     def plan(self, now: int, member: str, next_due: int, alone: bool) -> list[tuple[str, str, int]]:
         """Whom to tell that their run is cancelled: member, owner, token."""
@@ -275,9 +299,9 @@ class Model(Waits):
         told = [] if cancelled or f"{member}{EXTRA}{due}" in self.jobs else self._put_extra(member, due, alone)
         if next_due:
             job.fresh(next_due)
-            job.move("waiting", next_due)
+            self.line_up(member, next_due)
         else:
-            del self.jobs[member]
+            self.end(now, member, 0, CANCELLED)
         return told
 
     def _put_extra(self, member: str, due: int, alone: bool) -> list[tuple[str, str, int]]:
@@ -285,7 +309,8 @@ class Model(Waits):
         name = f"{member}{EXTRA}{0 if alone else due}"
         before = self.jobs.get(name)
         if before is None or before.stage != "working":
-            self.jobs[name] = Job(extra, self.calls, "waiting", due, due)
+            self.jobs[name] = Job(extra, self.calls, "", due, due)
+            self.line_up(name, due)
             return []
         before.wish, before.cancelled = Wish(extra, self.calls, due), True
         before.removing = before.pausing = False
@@ -302,12 +327,11 @@ class Model(Waits):
         if job.cancelled and not job.definition.recurring:
             self.end(now, member, keep, CANCELLED)
             return
-        job.move("waiting", not_before)
+        self.line_up(member, not_before)
 
     def release(self, now: int, member: str) -> None:
         if not self._obeyed(member, 0, ended=False):
-            job = self.jobs[member]
-            job.move("waiting", job.due)
+            self.line_up(member, self.jobs[member].due)
 
     def recover(self, now: int, member: str) -> None:
         self.jobs[member].recoveries += 1
@@ -332,7 +356,7 @@ class Model(Waits):
             return
         if edited:
             # What could not be read is there no more.
-            job.move("waiting", job.due)
+            self.line_up(member, job.due)
         else:
             job.unreadable = True
             job.move("parked", 0)
@@ -358,10 +382,10 @@ class Model(Waits):
         if job.pausing and not over:
             if due:
                 job.fresh(due)
-            job.move("paused", due or not_before or job.due)
+            self.set_aside(member, due or not_before or job.due)
             return True
         if wish is not None and wish.due:
             job.fresh(due)
-            job.move("waiting", due)
+            self.line_up(member, due)
             return True
         return False

@@ -54,30 +54,36 @@ EVENTS += ["a_late_copy_arrives"] + ["block"] * 3 + ["carry"] * 5
 
 def as_record(what: Definition) -> bytes:
     about = {"keep": what.keep, "timeout": what.timeout, "args": (what.body,), "handler": what.handler}
-    return a_record(every=what.trigger or None, recurring=what.recurring, **about)
+    lane = {"band": what.band, "tenant": what.tenant, "cost": what.cost}
+    return a_record(every=what.trigger or None, recurring=what.recurring, **about, **lane)
 
 
 class Calls(WaitCalls, RuleBasedStateMachine):
     """Sends calls to a server and to the model, and compares what they answer and what they hold."""
 
     server: Server
+    order: Any = "due"
+    members: tuple[str, ...] = MEMBERS
     definitions = definitions
 
     def __init__(self) -> None:
         super().__init__()
         self.now = START
-        self.model = Model()
+        self.model = self.make_model()
         self.client = self.server.client()
         store = Store(self.server.url, prefix=f"m{secrets.token_hex(4)}:")
-        self.queue = OpenQueue(Queue("line", partitions=1), store.keys, [b"epoch"])
+        self.queue = OpenQueue(Queue("line", self.order, partitions=1), store.keys, [b"epoch"])
         self.keys = self.queue.keys[0]
-        script("partition_open").blocking(self.client, [self.keys["meta"]], ["epoch", "due", 1])
+        script("partition_open").blocking(self.client, [self.keys["meta"]], ["epoch", self.order, 1])
         self.runs = {owner: Runs(store, owner) for owner in WORKERS}
         self.claims: list[tuple[str, Claim]] = []
         self.seq = itertools.count(1)
         self.sent: list[tuple[str, str, int, list[Any]]] = []
         self.newest: dict[str, int] = {}
         self.fence = 0
+
+    def make_model(self) -> Model:
+        return Model()
 
     def teardown(self) -> None:
         self.client.delete(*self.keys.values())
@@ -86,7 +92,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
     # Sending
 
     def deliver(self, name: str, session: str, seq: int, args: list[Any]) -> Any:
-        what = script(name)
+        what = self.queue.script(name)
         about = [self.queue.epochs[0], self.now, session, seq]
         return what.blocking(self.client, self.queue.keys_of(what, 0), [*about, *args])
 
@@ -96,9 +102,13 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         answer = self.deliver(*call)
         assert answer[0] == 1
         if data.draw(st.booleans(), "again"):
-            assert self.deliver(*call) == answer
+            assert self.told_again(name, self.deliver(*call)) == self.told_again(name, answer)
         self.sent = [*self.sent[-30:], call]
         self.newest[session] = call[2]
+        return answer
+
+    def told_again(self, name: str, answer: Any) -> Any:
+        """What of an answer must be the same when the call is repeated."""
         return answer
 
     @rule(data=st.data(), what=st.sampled_from(EVENTS))
@@ -120,16 +130,17 @@ class Calls(WaitCalls, RuleBasedStateMachine):
 
     # A program
 
-    @initialize(data=st.data(), what=st.lists(definitions, min_size=3, max_size=3))
-    def some_jobs(self, data: st.DataObject, what: list[Definition]) -> None:
-        for member, definition in zip(MEMBERS, what, strict=True):
-            self.send_put(data, member, definition, -1, IGNORE)
+    @initialize(data=st.data())
+    def some_jobs(self, data: st.DataObject) -> None:
+        for member in self.members:
+            self.send_put(data, member, data.draw(self.definitions), -1, IGNORE)
 
     def any_member(self, data: st.DataObject) -> str:
         """A job or an extra run, rather one that is working, now and then one that is not there."""
         there = sorted(self.model.jobs)
         working = [member for member in there if self.model.jobs[member].stage == "working"]
-        return data.draw(st.sampled_from([*working, *working, *there, data.draw(members)]), "member")
+        anyone = data.draw(st.sampled_from(self.members))
+        return data.draw(st.sampled_from([*working, *working, *there, anyone]), "member")
 
     def version(self, data: st.DataObject, member: str) -> int:
         """None expected, the right one, or a wrong one."""
@@ -148,7 +159,9 @@ class Calls(WaitCalls, RuleBasedStateMachine):
 
     def put(self, data: st.DataObject) -> None:
         mode = data.draw(st.sampled_from([IGNORE, REPLACE, POSTPONE, UPDATE]), "mode")
-        self.send_put(data, job_of(self.any_member(data)), data.draw(definitions), data.draw(delays, "delay"), mode)
+        self.send_put(
+            data, job_of(self.any_member(data)), data.draw(self.definitions), data.draw(delays, "delay"), mode
+        )
 
     def edit(self, data: st.DataObject) -> None:
         """Body and keep change, what it is does not."""
@@ -156,8 +169,12 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         mode, delay = data.draw(st.sampled_from([EDIT, EDIT, UPDATE]), "mode"), data.draw(st.none() | delays, "delay")
         job = self.model.jobs.get(member)
         old = Definition(handler="x") if job is None else (job.wish or job).definition
-        what = replace(old, keep=data.draw(st.sampled_from([0, 60]), "keep"), body=data.draw(st.integers(0, 9), "body"))
+        what = self.edited(data, old)
         self.send_put(data, member, what, delay if mode == EDIT else delay or 0, mode)
+
+    def edited(self, data: st.DataObject, old: Definition) -> Definition:
+        keep, body = data.draw(st.sampled_from([0, 60]), "keep"), data.draw(st.integers(0, 9), "body")
+        return replace(old, keep=keep, body=body)
 
     def change(self, data: st.DataObject) -> None:
         """What can be asked of a job, rather what makes sense in its stage."""
@@ -247,7 +264,6 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         names = [key.decode() for key in keys]
         assert names[: len(taken)] == taken
         assert (now, parkings) == (self.now, len(found) - len(taken))
-        assert all(self.model.jobs[member].score <= self.now for member in taken)
         parked = names[len(taken) :]
         if names:
             assert token > self.fence
@@ -355,8 +371,8 @@ class Calls(WaitCalls, RuleBasedStateMachine):
     def recovered(self, answer: Any, expected: list[str]) -> None:
         assert sorted(key.decode() for key in answer[2]) == sorted(expected)
         self.model.calls += bool(expected)
-        for member in expected:
-            self.model.recover(self.now, member)
+        for key in answer[2]:
+            self.model.recover(self.now, key.decode())
 
     # What must hold after each step
 
@@ -374,6 +390,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
             records, raws, errors, results, needs, watchers, outbox, *sets, seq, events = pipe.execute()
         self.what_waits_is_the_same(needs, watchers, outbox)
         stages = dict(zip((*STAGE_KEYS, "done"), map(dict, sets), strict=True))
+        stages["ready"] = self.ready()
         self.each_job_is_in_one_stage(records, stages)
         entries = {key: read_entry(raw) for key, raw in raws.items()}
         assert {key for key, entry in entries.items() if entry.token > 0} == set(stages["working"])
@@ -390,8 +407,12 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         for key, record in records.items():
             self.same(key, record, entries.get(key), stages)
 
+    def ready(self) -> dict[bytes, float]:
+        """Who stands there, and when each was due."""
+        return {}
+
     def each_job_is_in_one_stage(self, records: dict[bytes, bytes], stages: dict[str, dict[bytes, float]]) -> None:
-        placed = sorted(key for stage in STAGE_KEYS for key in stages[stage])
+        placed = sorted(key for stage in (*STAGE_KEYS, "ready") for key in stages[stage])
         assert placed == sorted(records)
         assert sorted(key.decode() for key in records) == sorted(self.model.jobs)
 
@@ -403,7 +424,8 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         assert run == (job.due, job.attempt, job.recoveries)
         assert (header.succeeded, header.failed, header.attempts) == (job.succeeded, job.failed, job.attempts)
         every = int(spec.trigger.interval) if spec.trigger else 0
-        held = Definition(header.recurring, every, header.keep, header.timeout, spec.name, spec.args[0])
+        lane = (header.band, header.tenant, header.cost)
+        held = Definition(header.recurring, every, header.keep, header.timeout, spec.name, spec.args[0], *lane)
         assert (held, header.version) == (job.definition, job.version)
         assert (entry.token, entry.owner) == (job.token, job.owner) if entry else job.token == 0
         # In the order of the bits in lua/lib/claims.lua.

@@ -122,7 +122,10 @@ class Waits:
         del self.waits[member]
         due = max(now, job.score)
         job.fresh(due)
-        job.move("paused" if job.pausing else "waiting", due)
+        if job.pausing:
+            self.set_aside(member, due)
+        else:
+            self.line_up(member, due)
         return "2"
 
     def end_watch(self, entry: tuple[Any, ...], told: set[tuple[str, str, str]]) -> int:
@@ -172,6 +175,7 @@ class WaitCalls:
         self.lives += 1
         wait = Wait(f"{self.lives}", anyway, sources or {"ghost"})
         about = {"keep": what.keep, "timeout": what.timeout, "args": (what.body,), "handler": what.handler}
+        about |= {"band": what.band, "tenant": what.tenant, "cost": what.cost}
         named = [f"line\0{source}" for source in sorted(wait.sources)]
         item = packed_block(member, a_record(**about), due, wait.life, *named, anyway=anyway, mode=mode)
         answer = self.send(data, "job_block", item)

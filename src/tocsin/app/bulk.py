@@ -80,7 +80,8 @@ class Bulk:
         puts, self._puts[partition] = self._puts[partition], []
         self._members[partition] = set()
         self._bytes[partition] = 0
-        await self._wait_for(IN_FLIGHT - 1)
+        # What is served first come, first served must come in its order.
+        await self._wait_for(IN_FLIGHT - 1 if self._queue.queue.order == "due" else 0)
         self._sending.add(asyncio.create_task(self._put(partition, puts)))
 
     async def _put(self, partition: int, puts: list[Put]) -> None:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import NoScriptError, ResponseError
 
 _SECTION = re.compile(r"--\s(KEYS|ARGV|RETURN|USES)\s+(.*)")
+_FUNCTION = re.compile(r"^local function (\w+)\((?:[^\n]*\bend|.*?\nend)\n", re.MULTILINE | re.DOTALL)
 _KEY = re.compile(r"--\s(?:KEYS)?\s+([a-z]+)\s+(?:HASH|ZSET|LIST|STREAM|STRING)\b")
 
 _READY = tuple(f"ready{band}" for band in range(5))
@@ -45,12 +47,15 @@ class Script:
     def __init__(self, name: str, text: str, order: str = "due") -> None:
         self.name = name
         self.keys, self.args, uses = _read_header(name, text)
+        more: list[str] = []
         for common, (parts, keys) in _FORMS[order].items():
             if common in uses:
                 at = uses.index(common)
                 uses[at : at + 1] = parts
-                self.keys += [key for key in keys if key not in self.keys]
-        self.source = _assemble(self.keys, self.args, uses, text)
+                more += [key for key in keys if key not in (*self.keys, *more)]
+        code = _assemble([*(_lua(f"lib/{use}.lua") for use in uses), text])
+        self.keys += [key for key in more if re.search(rf"\b{key}\b", code)]
+        self.source = _bindings(self.keys, self.args) + code
         self.sha = hashlib.sha1(self.source.encode()).hexdigest()
 
     async def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
@@ -115,9 +120,38 @@ def _names(section: str) -> list[str]:
     return [word.strip().replace(" ", "_") for word in plain.split(",") if word.strip()]
 
 
-def _assemble(keys: list[str], args: list[str], uses: list[str], text: str) -> str:
-    bindings = [f"local {key} = KEYS[{i}]" for i, key in enumerate(keys, 1)]
-    bindings += [f"local {arg} = ARGV[{i}]" for i, arg in enumerate(args, 1)]
-    parts = ["\n".join(bindings), *(_lua(f"lib/{use}.lua") for use in uses), text]
-    code = "\n".join(parts)
-    return "\n".join(line for line in code.splitlines() if line.strip() and not line.lstrip().startswith("--"))
+def _bindings(keys: list[str], args: list[str]) -> str:
+    lines = [f"local {key} = KEYS[{i}]\n" for i, key in enumerate(keys, 1)]
+    return "".join([*lines, *(f"local {arg} = ARGV[{i}]\n" for i, arg in enumerate(args, 1))])
+
+
+class _Piece(NamedTuple):
+    """A function, or what stands between two."""
+
+    name: str
+    code: str
+    words: Counter[str]
+
+
+@functools.cache
+def _pieces(text: str) -> list[_Piece]:
+    code = "".join(f"{line}\n" for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
+    pieces, at = [], 0
+    for match in _FUNCTION.finditer(code):
+        pieces += [("", code[at : match.start()]), (match[1], match[0])]
+        at = match.end()
+    pieces.append(("", code[at:]))
+    return [_Piece(name, piece, Counter(re.findall(r"\w+", piece))) for name, piece in pieces]
+
+
+def _assemble(texts: list[str]) -> str:
+    """Without functions that nobody calls: they would be made in each call, and count among the 200 locals of Lua."""
+    pieces = [piece for text in texts for piece in _pieces(text)]
+    words: Counter[str] = Counter()
+    for piece in pieces:
+        words.update(piece.words)
+    while unused := [piece for piece in pieces if piece.name and words[piece.name] == piece.words[piece.name]]:
+        for piece in unused:
+            words.subtract(piece.words)
+        pieces = [piece for piece in pieces if piece not in unused]
+    return "".join(piece.code for piece in pieces)

@@ -47,6 +47,8 @@ end
 local function clear(id, places, claim, spoilt)
   if claim and has(claim.intent, PUT) then return spoilt end
   for _, stage in ipairs(places) do depart(stage, id) end
+  -- Whoever held it works for nobody: its slot is free.
+  if claim and claim.token > 0 then freed(redis.call('HGET', claims, id)) end
   local failed = redis.call('HEXISTS', errors, id) == 1
   if claim then drop(claims, id) end
   if failed then drop(errors, id) end
@@ -79,6 +81,7 @@ end
 -- A token in a claim that is not being worked on: its holder must not end a run that others may start.
 local function release(id, stage, claim)
   local ready = stage == IN_READY
+  freed(redis.call('HGET', claims, id))
   local score = ready and claim.due or redis.call('ZSCORE', stage, id)
   if has(claim.intent, PAUSE) or has(claim.intent, REMOVE) or has(claim.intent, PUT) then
     leave_stage(stage, id)

@@ -30,7 +30,10 @@ local function with_rest(reply)
   return reply
 end
 
-if answered then return with_rest(told(unpack(answered))) end
+if answered then
+  allowed(1)
+  return with_rest(told(unpack(answered)))
+end
 if now > tonumber(lease) then return {-3, now} end
 if paused_now then
   unchanged({now, 0, {}, 0})
@@ -47,10 +50,13 @@ for at = 1, #found, 2 do
   ids[n], scores[n] = found[at], found[at + 1]
 end
 if #ids > 0 then take(waiting, ids, scores, limit) end
+local out_of_line = #taken + #parkings
 
 if #taken < limit and redis.call('ZCARD', parked) > 0 then
   local aside = parked_for_us(limit - #taken)
   if #aside > 0 then take_parked(aside, limit + #parkings) end
 end
-if max_active or every then count_started(#taken, (full or wait_until) and head() >= 0 and head() <= now) end
+if max_active or every or given[6] then
+  count_started(#taken, function() return redis.call('ZCOUNT', waiting, '-inf', now) > out_of_line end)
+end
 return with_rest(finish_taking())

@@ -14,30 +14,51 @@ local function with_rest(reply)
   local left, next_due = ready_count() - held_back, head()
   if full or wait_until then
     next_due, left = wait_until or -1, 0
-  elseif held_back > 0 and left <= 0 then
-    -- All in line are held back: to be asked for again when what this worker tries may have ended.
+  elseif held_back > 0 and #taken == 0 and #parkings == 0 then
+    -- All that this worker could take is held back: to be asked for again when what it tries may have ended.
     next_due = now + 100
   end
   reply[7], reply[9] = next_due, math.max(left, 0)
   return reply
 end
 
-if answered then return with_rest(told(unpack(answered))) end
+if answered then
+  allowed(1)
+  return with_rest(told(unpack(answered)))
+end
 if now > tonumber(lease) then return {-3, now} end
 if paused_now then
   unchanged({now, 0, {}, 0})
   return {1, now, 0, {}, {}, {}, -1, 0, 0}
 end
 
-local function enter_again(ids, scores, from)
+-- nil if there is none, or nobody can read it: no reason to stop for the others.
+local function claim_of(id)
+  local raw = redis.call('HGET', claims, id)
+  local fine, claim = pcall(read_claim, raw)
+  return raw and fine and claim or nil
+end
+
+local function enter_due(ids, scores)
   for i, id in ipairs(ids) do
-    local raw = not (all_fresh and from == waiting) and redis.call('HGET', claims, id)
-    local claim = raw and #raw >= 25 and read_claim(raw)
-    if from == waiting or (claim and claim.due <= now and not has(claim.intent, UNREADABLE)) then
-      leave(from, id)
-      enter_ready(id, claim and claim.due or math.max(tonumber(scores[i]), 0), claim and claim.place or nil)
+    local claim = not all_fresh and claim_of(id)
+    leave(waiting, id)
+    enter_ready(id, claim and claim.due or math.max(tonumber(scores[i]), 0), claim and claim.place or nil)
+  end
+end
+
+-- How many this worker can take. What it cannot stays where it is: it would be set aside again at once, for ever.
+local function enter_parked(ids)
+  local entered = 0
+  for _, id in ipairs(ids) do
+    local claim, record = claim_of(id), redis.call('HGET', jobs, id)
+    if claim and claim.due <= now and not has(claim.intent, UNREADABLE) and understood(record) then
+      leave(parked, id)
+      enter_ready(id, claim.due, claim.place, record)
+      entered = entered + 1
     end
   end
+  return entered
 end
 
 -- What has fallen due enters the line, and what was set aside for such as us, and tenants who have rested. It is written
@@ -48,14 +69,13 @@ local function promote()
   for at = 1, #found, 2 do
     ids[#ids + 1], scores[#scores + 1] = found[at], found[at + 1]
   end
-  enter_again(ids, scores, waiting)
-  local aside = redis.call('ZCARD', parked) > 0 and parked_for_us(at_once()) or {}
-  enter_again(aside, {}, parked)
-  if wake_resting() or #ids > 0 or #aside > 0 then apply() end
+  enter_due(ids, scores)
+  local returned = redis.call('ZCARD', parked) > 0 and enter_parked(parked_for_us(at_once())) or 0
+  if wake_resting() or #ids > 0 or returned > 0 then apply() end
 end
 
 promote()
 limit = allowed(math.min(tonumber(limit), 1000))
 if limit > 0 then pick(limit) end
-count_started(#taken, (full or wait_until) and ready_count() > 0)
+count_started(#taken, function() return ready_count() > #taken + #parkings end)
 return with_rest(finish_taking())

@@ -4,24 +4,34 @@
 local given = redis.call('HMGET', meta, 'paused', 'max_active', 'every', 'burst', 'spent', 'capped')
 local max_active, every, burst = tonumber(given[2]), tonumber(given[3]), tonumber(given[4]) or 0
 if cap then max_active = math.min(max_active or math.huge, tonumber(cap)) end
-local spent = math.max(tonumber(given[5]) or 0, now)
 local paused_now, full, wait_until = given[1], false, nil
 
-local function allowed(wanted)
+local spent = math.max(tonumber(given[5]) or 0, now)
+-- More than this rate can have spent: it was a slower one, or the clock went back. It begins anew.
+if every and spent > now + burst + every then spent = now end
+
+-- How many of those wanted may start, besides the `started`. If none: `full`, or `wait_until` when one may.
+local function allowed(wanted, started)
+  full, wait_until = false, nil
   if max_active then
-    wanted = math.min(wanted, max_active - redis.call('ZCARD', working))
+    wanted = math.min(wanted, max_active - redis.call('ZCARD', working) - (started or 0))
     full = wanted <= 0
   end
-  if every then
-    wanted = math.min(wanted, math.floor((now + burst + every - spent) / every + 0.000001))
-    if wanted <= 0 and not full then wait_until = math.max(math.ceil(spent - burst), now + 1) end
+  if every and not full then
+    wanted = math.min(wanted, math.floor((now + burst + every - spent + 0.001) / every))
+    if wanted <= 0 then wait_until = math.max(math.ceil(spent - burst), now + 1) end
   end
   return math.max(wanted, 0)
 end
 
--- What was started, and whether the limits keep back some that could start otherwise; since when they do is kept.
-local function count_started(started, kept_back)
-  if every and started > 0 then set(meta, 'spent', string.format('%.3f', spent + started * every)) end
+-- How many were started, and whether some in line could be, but for the limits: since when these keep any back is kept.
+local function count_started(started, any_left)
+  if every and started > 0 then
+    spent = spent + started * every
+    set(meta, 'spent', string.format('%.3f', spent))
+  end
+  allowed(1, started)
+  local kept_back = (full or wait_until) and any_left()
   if kept_back and not given[6] then set(meta, 'capped', string.format('%.0f', now)) end
   if not kept_back and given[6] then drop(meta, 'capped') end
 end

@@ -18,11 +18,16 @@ local function virtual_time(band)
   return virtual[band]
 end
 
+-- What is no number, or further than any sum of costs, is none of ours.
+local function sane(value) return value < 1e300 and value or 0 end
+
 local function read_state(raw)
   local state = {active = 0, rated = 0, tags = {[0] = 0, 0, 0, 0, 0}}
   if raw and #raw == 52 then
     local tags = state.tags
     state.active, state.rated, tags[0], tags[1], tags[2], tags[3], tags[4] = struct.unpack(KNOWN, raw)
+    state.rated = sane(state.rated)
+    for band = 0, 4 do tags[band] = sane(tags[band]) end
   end
   return state
 end
@@ -36,6 +41,7 @@ local function load_states(names)
   end
 end
 
+-- Nothing that holds no longer: what is not known of a tenant means the same.
 local function says_nothing(state)
   if state.active > 0 or state.rated > now then return false end
   for band = 0, 4 do
@@ -63,8 +69,8 @@ end
 
 local function ready_spot(id)
   local at = redis.call('HGET', spots, id)
-  if at then
-    local tenant, due, place = string.match(at, '^%d(.*)%z(%d+)%z(%d+)$')
+  local tenant, due, place = string.match(at or '', '^[0-4](.*)%z(%d+)%z(%d+)$')
+  if tenant then
     return {band = tonumber(string.sub(at, 1, 1)), due = tonumber(due), score = string.format('%.0f', tonumber(due)),
       place = tonumber(place), member = string.sub(at, 2) .. '\0' .. id, tenant = tenant}
   end

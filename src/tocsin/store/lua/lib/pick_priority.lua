@@ -1,50 +1,68 @@
 -- pick: which of those in line come next, in a queue of order `priority`. Strict: the first band that has some. Aged: as
 -- if each band were `aging` ms younger than the one before, so that none starves.
-local function pick_strict(most)
-  for band = 0, 4 do
-    local missing = most - #taken
-    if missing < 1 then return end
-    local found = redis.call('ZRANGE', READY[band], 0, missing + (all_fresh and 0 or 50) - 1, 'WITHSCORES')
-    local ids, scores = {}, {}
+local aging = tonumber(redis.call('HGET', meta, 'aging'))
+
+-- A band's jobs as far as they were looked at: pages of its set, which stands still until all is written.
+local lines = {}
+local function line_of(band, most)
+  local line = lines[band] or {ids = {}, scores = {}, at = 1, next = 0, more = true}
+  lines[band] = line
+  if line.at > #line.ids and line.more then
+    -- Some more than wanted where some may be held back.
+    local size = most + (all_fresh and 0 or 50)
+    local found = redis.call('ZRANGE', READY[band], line.next, line.next + size - 1, 'WITHSCORES')
+    line.ids, line.scores, line.at, line.next = {}, {}, 1, line.next + size
     for at = 1, #found, 2 do
-      ids[#ids + 1], scores[#scores + 1] = found[at], found[at + 1]
+      line.ids[#line.ids + 1], line.scores[#line.scores + 1] = found[at], found[at + 1]
     end
-    if #ids > 0 then take(READY[band], ids, scores, most + #parkings) end
+    line.more = #line.ids == size
   end
+  return line
 end
 
--- The heads of the bands, merged: how many of each are among the first.
-local function shares_of_bands(heads, most, aging)
-  local at = {[0] = 1, 1, 1, 1, 1}
-  for _ = 1, most do
-    local best, first
-    for band = 0, 4 do
-      local score = heads[band][at[band] + 1]
-      local age = score and tonumber(score) + band * aging
-      if age and (not best or age < best) then best, first = age, band end
-    end
-    if not first then break end
-    at[first] = at[first] + 2
-  end
-  return at
+local function age_of(band, at)
+  local score = lines[band].scores[at]
+  return score and tonumber(score) + band * aging
 end
 
-local function pick_aged(most, aging)
-  local heads = {}
+-- The band that comes next, and the age up to which it does: that of the next one's head.
+local function first_band(most)
+  local first, best, limit
   for band = 0, 4 do
-    heads[band] = redis.call('ZRANGE', READY[band], 0, most + (all_fresh and 0 or 50) - 1, 'WITHSCORES')
-  end
-  local upto = shares_of_bands(heads, most, aging)
-  for band = 0, 4 do
-    local ids, scores = {}, {}
-    for at = 1, upto[band] - 1, 2 do
-      ids[#ids + 1], scores[#scores + 1] = heads[band][at], heads[band][at + 1]
+    local line = line_of(band, most)
+    if line.ids[line.at] then
+      if not aging then return band end
+      local age = age_of(band, line.at)
+      if not best or age < best then
+        first, best, limit = band, age, best
+      elseif not limit or age < limit then
+        limit = age
+      end
     end
-    if #ids > 0 then take(READY[band], ids, scores, most + #parkings) end
   end
+  return first, limit
+end
+
+-- Those at the head of a band that come before all others: the whole page if it is strict.
+local function head_of(band, limit, most)
+  local line, ids, scores = lines[band], {}, {}
+  local at = line.at
+  while #ids < most and line.ids[at] and (at == line.at or not limit or age_of(band, at) < limit) do
+    ids[#ids + 1], scores[#scores + 1] = line.ids[at], line.scores[at]
+    at = at + 1
+  end
+  return ids, scores
 end
 
 local function pick(most)
-  local aging = tonumber(redis.call('HGET', meta, 'aging'))
-  if aging then pick_aged(most, aging) else pick_strict(most) end
+  local looked_at = 0
+  while #taken < most and bytes < LARGEST and #parkings < 1000 and looked_at < most + 1000 do
+    local missing = most - #taken
+    local band, limit = first_band(missing)
+    if not band then return end
+    local ids, scores = head_of(band, limit, missing)
+    take(READY[band], ids, scores, most + #parkings)
+    lines[band].at = lines[band].at + #ids
+    looked_at = looked_at + #ids
+  end
 end
