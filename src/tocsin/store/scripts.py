@@ -28,12 +28,12 @@ _TURNS = tuple(f"turns{band}" for band in range(5))
 _FORMS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "due": {},
     "priority": {
-        "line": (("ready", "line_priority"), ("jobs", *_READY)),
+        "line": (("ready", "line_priority"), ("jobs", "waiting", *_READY)),
         "standing": (("standing_priority",), _READY),
         "pick": (("pick_priority",), ()),
     },
     "fair": {
-        "line": (("ready", "line_fair"), ("jobs", *_READY, *_TURNS, "tenants", "spots", "resting")),
+        "line": (("ready", "line_fair"), ("jobs", "waiting", *_READY, *_TURNS, "tenants", "spots", "resting")),
         "standing": (("standing_fair",), ("spots",)),
         "pick": (("pick_fair",), ("weights",)),
     },

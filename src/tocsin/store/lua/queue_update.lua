@@ -1,7 +1,6 @@
 -- queue_update: change settings of a queue, live. What an operator has set, code does not change.
 -- KEYS   meta      HASH    epoch, seq, fence, counters, settings
 --        sessions  HASH    session -> seq, time, answer
---        waiting   ZSET    id -> not before ms
 --        weights   HASH    tenant -> weight
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, operator, items, shares
