@@ -12,7 +12,7 @@
 -- ARGV   items: msgpack [id] * n, at most 1000
 -- RETURN a number per id, the sum of: 1 has a record, 2 waiting, 4 working, 8 paused, 16 parked, 32 dead, 64 done,
 --        128 has a claim, 256 the claim is held, 512 the claim is unreadable, 1024 has an error, 2048 has a result,
---        4096 ready
+--        4096 ready, 16384 but not as it should
 -- USES   claims, standing
 local ids = cmsgpack.unpack(items)
 local seen = {}
@@ -34,6 +34,7 @@ local function mark(hash, number)
 end
 for i, id in ipairs(ids) do
   if is_ready(id) then seen[i] = seen[i] + 4096 end
+  if is_misplaced(id) then seen[i] = seen[i] + 16384 end
 end
 mark(jobs, 1)
 mark(errors, 1024)
