@@ -347,3 +347,18 @@ async def test_a_busy_fair_queue_has_nothing_to_find(busy: Tocsin) -> None:
     [queue] = await inspector.queues()
     assert queue.counters["succeeded"] > 500
     assert queue.counters["retried"] > 100
+
+
+@fair
+async def test_a_tenant_whose_work_is_held_back_keeps_its_turn(bench: Bench) -> None:
+    """Runs that may kill workers are given out one at a time; until then they stay in line."""
+    await bench.put("suspect")
+    for _ in range(2):
+        await bench.claim()
+        await bench.runs.recover(bench.queue, 0, "worker-1.1")
+    await bench.put("plain")
+    [answer] = await bench.runs.claim([Wish(bench.queue, 0, 10, suspects=0)], FOR_EVER)
+    assert [claim.member for claim in answer.claims] == ["plain"]  # type: ignore[union-attr]
+    assert await bench.kinds() == {}
+    [answer] = await bench.runs.claim([Wish(bench.queue, 0, 10, suspects=1)], FOR_EVER)
+    assert [claim.member for claim in answer.claims] == ["suspect"]  # type: ignore[union-attr]

@@ -33,12 +33,14 @@ local function sift_down(heap)
   heap[at] = item
 end
 
-local function leave_turns(band, tag)
+-- Where something was held back, by band and tenant: it is still in line, and so is the tenant's turn.
+local holding = {}
+local function leave_turns(band, tag, to_rest)
   local heap = turns[band]
   local tenant = heap[1][2]
   local state = state_of(tenant)
   state.tags[band], touched[tenant] = tag, state
-  changed_turns[band .. tenant] = {band, tenant}
+  changed_turns[band .. tenant] = {band, tenant, not to_rest and holding[band .. tenant] and tag or nil}
   heap[1] = heap[#heap]
   heap[#heap] = nil
   if #heap > 1 then sift_down(heap) end
@@ -82,7 +84,7 @@ local function first_band(most)
 end
 
 local function rest(band, tenant, tag, till)
-  leave_turns(band, tag)
+  leave_turns(band, tag, true)
   enter(resting, till, tenant)
 end
 
@@ -125,6 +127,7 @@ local function serve(band, tenant, tag, state)
   local suspect = raw and is_suspect(raw)
   if understood(record) and suspect and suspects_left < 1 then
     held_back = held_back + 1
+    holding[band .. tenant] = true
     return
   end
   leave(READY[band], member)
