@@ -3,8 +3,9 @@
 Counting what is due is O(log n) for the server, so of a whole queue the number is exact; what is said of ordered queues
 is in backlog_line.py. What a queue's own cap or rate holds is not ready: no worker could start it.
 
-A worker that runs only some of the jobs needs their ids: those among the first thousand that are due, which is all of them unless more are due;
-then as many of its own ids are asked for, which is all of them unless it has more; then the number is an estimate.
+A worker that runs only some of the jobs needs their ids: those among the first thousand that are due, which is all of
+them unless more are due; then as many of its own ids are asked for, which is all of them unless it has more; then the
+number is an estimate.
 
 A look asks the partitions in which something is due, as far as this process can know, and one of the others in turn:
 an idle worker sends two commands. Work that is put ahead of all that waits in a quiet partition is seen in its turn.
