@@ -175,3 +175,19 @@ def test_a_queue_is_paused_and_resumed(lines: Tool) -> None:
     assert lines.json("queues", "resume", "fair") == {"queue": "fair", "paused": False, "changed": True}
     assert lines.quick("queues", "resume", "fair") == "queue fair was open already\n"
     assert "there is no queue 'fare'" in lines.quick("queues", "pause", "fare", code=1)
+
+
+def test_the_doctor_counts_what_is_ready_and_mends_a_broken_line(lines: Tool, valkey: Server) -> None:
+    with valkey.client() as client:
+        client.hdel(_key(client, lines, "spots"), "acme 1")
+    report = lines.json("doctor", code=1)
+    assert {queue["name"]: queue["counts"]["ready"] for queue in report["queues"]} == {
+        "fair": 4,
+        "priority": 4,
+        "wide": 0,
+    }
+    assert [finding["examples"] for finding in report["findings"] if finding["level"] == "wrong"] == [["acme 1"]]
+    assert "places in line belong to no job, or to one that stands elsewhere: 1 in fair (acme 1); 1 mended" in lines(
+        "doctor", "--repair"
+    )
+    assert "nothing is wrong" in lines.quick("doctor")
