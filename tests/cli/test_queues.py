@@ -111,6 +111,18 @@ def test_only_some_of_many_tenants_are_shown_and_the_others_counted(lines: Tool,
     assert "and at least 981 other tenants" in lines.process("queues", "show", "fair").stderr
 
 
+def test_the_tenants_of_several_partitions_are_shown_as_one_queues(tocsin: Tool) -> None:
+    async def fill(app: Tocsin, note: Any) -> None:
+        app.queue("many", order="fair", partitions=3)
+        for n in range(20):
+            await app.enqueue(note, n, queue="many", tenant="acme", priority="low" if n % 2 else None)
+
+    do(tocsin, fill)
+    shown = tocsin.json("queues", "set", "many", "--weight", "acme=3")
+    assert [(t["name"], t["weight"], t["ready"]) for t in shown["tenants"]] == [("acme", 3.0, 20)]
+    assert shown["ready"] == {"critical": 0, "high": 0, "normal": 10, "low": 10, "background": 0}
+
+
 def _key(client: redis.Redis, tool: Tool, base: str) -> bytes:
     [key] = client.scan_iter(match=f"{tool.prefix}{base}*")
     return bytes(key)

@@ -362,3 +362,16 @@ async def test_a_tenant_whose_work_is_held_back_keeps_its_turn(bench: Bench) -> 
     assert await bench.kinds() == {}
     [answer] = await bench.runs.claim([Wish(bench.queue, 0, 10, suspects=1)], FOR_EVER)
     assert [claim.member for claim in answer.claims] == ["suspect"]  # type: ignore[union-attr]
+
+
+@fair
+async def test_of_two_places_without_a_spot_one_is_kept(bench: Bench) -> None:
+    await bench.put("a")
+    key, _ = await bench.place_of("a")
+    await bench.redis.zadd(key, {b"acme\x000000000000001\x000000\x00a": 0})
+    await bench.redis.hdel(bench.keys["spots"], "a")
+    assert await bench.redis.zcard(key) == 2
+    assert await bench.kinds() == {"stray-place": (2, 0)}
+    assert await bench.kinds(repair=True) == {"stray-place": (2, 2)}
+    assert await bench.kinds() == {}
+    assert await bench.drain() == ["a"]

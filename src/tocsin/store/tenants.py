@@ -35,53 +35,63 @@ class Tenants(Struct, frozen=True):
 
 
 async def read_tenants(store: Store, queue: OpenQueue, most: int) -> Tenants:
-    """Of the one partition that a fair queue has, or the first."""
     names, is_cut = await _names(store, queue)
     shown = await _details(store, queue, names[:most])
     return Tenants(shown, len(names) - len(shown), is_cut)
 
 
 async def _names(store: Store, queue: OpenQueue) -> tuple[list[bytes], bool]:
-    keys, ordered = queue.keys[0], (*TURNS, "resting")
+    ordered, hashed = (*TURNS, "resting"), ("tenants", "weights")
 
     async def ask(client: Any) -> Any:
         async with client.pipeline(transaction=False) as pipe:
             for base in ordered:
-                pipe.zrange(keys[base], 0, LARGEST_BATCH)
-            for base in ("tenants", "weights"):
-                pipe.hscan(keys[base], 0, count=LARGEST_BATCH)
+                for keys in queue.keys:
+                    pipe.zrange(keys[base], 0, LARGEST_BATCH)
+            for base in hashed:
+                for keys in queue.keys:
+                    pipe.hscan(keys[base], 0, count=LARGEST_BATCH)
             return await pipe.execute()
 
-    *sets, tenants, weights = await store.read(ask)
-    hashes = [list(page) for _, page in (tenants, weights)]
-    is_cut = any(cursor for cursor, _ in (tenants, weights)) or any(len(found) > LARGEST_BATCH for found in sets)
-    return list(dict.fromkeys(name for found in (*sets, *hashes) for name in found)), is_cut
+    found = await store.read(ask)
+    scans = found[len(ordered) * queue.partitions :]
+    sets = [*found[: -len(scans)], *(list(page) for _, page in scans)]
+    is_cut = any(cursor for cursor, _ in scans) or any(len(names) > LARGEST_BATCH for names in sets)
+    return list(dict.fromkeys(name for names in sets for name in names)), is_cut
 
 
 async def _details(store: Store, queue: OpenQueue, names: list[bytes]) -> list[Tenant]:
     if not names:
         return []
-    keys = queue.keys[0]
 
     async def ask(client: Any) -> Any:
         async with client.pipeline(transaction=False) as pipe:
-            pipe.hmget(keys["weights"], names)
-            pipe.hmget(keys["tenants"], names)
-            pipe.zmscore(keys["resting"], names)
-            for name in names:
-                for band in BANDS:
-                    pipe.zlexcount(keys[band], b"[" + name + b"\0", b"(" + name + b"\1")
+            # Weights are the same in all partitions.
+            pipe.hmget(queue.keys[0]["weights"], names)
+            for keys in queue.keys:
+                pipe.hmget(keys["tenants"], names)
+                pipe.zmscore(keys["resting"], names)
+                for name in names:
+                    for band in BANDS:
+                        pipe.zlexcount(keys[band], b"[" + name + b"\0", b"(" + name + b"\1")
             return await pipe.execute()
 
-    weights, states, rests, *ready = await store.read(ask)
-    return [
-        Tenant(
-            name=name.decode(errors="replace"),
-            weight=float(weights[i] or 1),
-            active=_RUNS.unpack_from(states[i])[0] if states[i] else 0,
-            ready=sum(ready[i * len(BANDS) : (i + 1) * len(BANDS)]),
-            resting=rests[i] is not None,
-            rested_ms=None if rests[i] is None or math.isinf(rests[i]) else int(rests[i]),
-        )
-        for i, name in enumerate(names)
-    ]
+    weights, *found = await store.read(ask)
+    width = 2 + len(names) * len(BANDS)
+    partitions = [found[first : first + width] for first in range(0, len(found), width)]
+    return [_tenant(i, name, weights[i], partitions) for i, name in enumerate(names)]
+
+
+def _tenant(i: int, name: bytes, weight: bytes | None, partitions: list[list[Any]]) -> Tenant:
+    """From what each partition says: the states of all, their rests, and what is ready of each by band."""
+    states = [states[i] for states, *_ in partitions if states[i]]
+    rests = [rests[i] for _, rests, *_ in partitions if rests[i] is not None]
+    ready = [counts[i * len(BANDS) : (i + 1) * len(BANDS)] for _, _, *counts in partitions]
+    return Tenant(
+        name=name.decode(errors="replace"),
+        weight=float(weight or 1),
+        active=sum(_RUNS.unpack_from(state)[0] for state in states),
+        ready=sum(map(sum, ready)),
+        resting=bool(rests),
+        rested_ms=None if not rests or math.isinf(min(rests)) else int(min(rests)),
+    )
