@@ -7,6 +7,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from engine.waiting import run_dry
+from tocsin import Retry
 from tocsin.store import counting
 from tocsin.store.counting import QueueCounts
 from tocsin.telemetry.queues import Numbers, QueueMetrics
@@ -38,27 +39,29 @@ async def test_what_is_put_and_claimed_counts_once_whoever_does_it(
     assert [sample.drain() for sample in samples] == [[], [], [3.0] * 10, [], []]
 
 
-async def test_runs_in_their_handlers_are_active_and_only_the_first_claim_is_a_wait(
+async def test_runs_that_are_claimed_are_active_and_only_the_first_claim_is_a_wait(
     tocsin_app, tocsin_clock, make_worker
 ):
     tocsin_app.queue("line", order="priority")
 
-    @tocsin_app.job(queue="line", name="job")
-    async def job():
-        pass
+    @tocsin_app.job(queue="line", name="job", retry=Retry(1, "1s"))
+    async def job(run):
+        if run.attempt == 1:
+            raise ValueError
 
     await tocsin_app.enqueue(job, id="j", priority="high")
     worker = await make_worker(queues=["line"])
-    lane = worker.lanes["line"]
     await worker.fetcher.step()
-    counts = QueueCounts(tocsin_app.store, [lane.queue])
+    counts = QueueCounts(tocsin_app.store, [worker.lanes["line"].queue])
     await counts.look()
     assert counts.by_queue() == {"line": Numbers(0, 1, 1, 1)}
     assert worker.tally.waits["line"][1].drain() == [0.0]
-    while worker.pool.busy or not worker.finisher.idle():
-        await worker.finisher.step()
+    await run_dry(worker)
+    tocsin_clock.advance("2s")
+    await run_dry(worker)
     await counts.look()
-    assert counts.by_queue() == {"line": Numbers(0, 0, 1, 1)}
+    assert counts.by_queue() == {"line": Numbers(0, 0, 1, 2)}
+    assert worker.tally.waits["line"][1].drain() == []
 
 
 async def test_of_many_partitions_each_is_asked_in_its_turn(tocsin_app, make_worker, monkeypatch):
