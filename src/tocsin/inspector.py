@@ -12,18 +12,26 @@ from tocsin.engine.heart import BEAT_S
 from tocsin.model.durations import Millis
 from tocsin.model.errors import ConflictingJobs, UnknownJob
 from tocsin.model.ids import check_job_id
-from tocsin.model.job import Job, Stage
+from tocsin.model.job import PRIORITIES, Job, Stage
+from tocsin.model.queue import SETTINGS
+from tocsin.store import ready
 from tocsin.store.fleet import About, Fleet
 from tocsin.store.jobs import Jobs, Outcome
-from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.outbox import Outbox, Upstream
+from tocsin.store.queues import shown
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.survey import Survey
+from tocsin.store.tenants import Tenants, read_tenants
 from tocsin.upkeep import hearts
+
+# So many tenants of a queue are shown.
+TENANTS = 20
 
 
 class QueueView(Struct, frozen=True):
-    """A queue and how many jobs stand where; `due` is how many of those waiting could run now."""
+    """A queue and how many jobs stand where; `due` is how many could run now, but for limits: those that are ready,
+    and those waiting whose time has come. `ready` is by priority, in queues that have an order other than due."""
 
     name: str
     order: str
@@ -31,8 +39,17 @@ class QueueView(Struct, frozen=True):
     paused: bool
     due: int
     stages: dict[str, int]
+    ready: dict[str, int]
     done: int
     counters: dict[str, int]
+    settings: dict[str, Any]
+
+
+class QueueDetail(Struct, frozen=True):
+    """A queue with what a list has no room for; tenants only of one of order fair."""
+
+    queue: QueueView
+    tenants: Tenants | None
 
 
 class WorkerView(Struct, frozen=True):
@@ -53,6 +70,8 @@ class JobView(Struct, frozen=True):
     outcome: Outcome | None
     # What a blocked one waits for.
     after: Sequence[Upstream] = ()
+    # Of one that is ready: how many stand before it in its band, in a fair queue only those of its tenant.
+    ahead: int | None = None
 
 
 class Inspector:
@@ -72,6 +91,12 @@ class Inspector:
         now = await self.now()
         found, _ = await self._survey.queues()
         return list(await asyncio.gather(*(self._view(queue, now) for queue in found)))
+
+    async def queue(self, name: str) -> QueueDetail:
+        """Raises InvalidArgument for a name that nobody registered."""
+        [found] = await self._survey.named(name)
+        tenants = await read_tenants(self._store, found, TENANTS) if found.queue.order == "fair" else None
+        return QueueDetail(await self._view(found, await self.now()), tenants)
 
     async def check_queue(self, name: str | None) -> None:
         """Raise InvalidArgument for a name that nobody registered."""
@@ -97,7 +122,7 @@ class Inspector:
         return hits[0]
 
     async def _view(self, queue: OpenQueue, now: Millis) -> QueueView:
-        sets = (*STAGE_KEYS, "done")
+        sets = (*STAGE_KEYS, "done", *BANDS)
 
         async def ask(client: Any) -> Any:
             async with client.pipeline(transaction=False) as pipe:
@@ -109,16 +134,19 @@ class Inspector:
                 return await pipe.execute()
 
         found, width = await self._store.read(ask), len(sets) + 2
-        counts = [sum(found[i::width]) for i in range(len(sets) + 1)]
+        counts = {name: sum(found[i::width]) for i, name in enumerate((*sets, "due"))}
+        metas, bands = found[width - 1 :: width], [counts[band] for band in BANDS]
         return QueueView(
             name=queue.name,
             order=queue.queue.order,
             partitions=queue.partitions,
-            paused=any(b"paused" in meta for meta in found[width - 1 :: width]),
-            due=counts[-1],
-            stages=dict(zip(STAGE_KEYS, counts, strict=False)),
-            done=counts[-2],
-            counters=_sum_counters(found[width - 1 :: width]),
+            paused=any(b"paused" in meta for meta in metas),
+            due=counts["due"] + sum(bands),
+            stages={stage: counts[stage] for stage in STAGE_KEYS} | {"ready": sum(bands)},
+            ready={} if queue.queue.order == "due" else dict(zip(PRIORITIES, bands, strict=True)),
+            done=counts["done"],
+            counters=_sum_counters(metas),
+            settings=_settings(metas[0]),
         )
 
     async def _job(self, queue: OpenQueue, job_id: str) -> JobView | None:
@@ -129,15 +157,23 @@ class Inspector:
         if job is not None and job.stage is Stage.WORKING:
             working = queue.keys[queue.partition_of(job_id)]["working"]
             deadline = await self._store.read(lambda c: c.zscore(working, job_id))
-        wait = None
+        wait = ahead = None
         if job is not None and job.stage is Stage.BLOCKED:
             wait = await Outbox(self._store).wait_of(queue, job_id)
+        if job is not None and job.stage is Stage.READY:
+            ahead = await ready.ahead(self._store, queue, job_id)
         after = [] if wait is None else wait.upstreams
-        return JobView(job_id, queue.name, job, None if deadline is None else int(deadline), outcome, after)
+        return JobView(job_id, queue.name, job, None if deadline is None else int(deadline), outcome, after, ahead)
 
 
 # The fields of `meta` that count something, as lua/*.lua names them.
 COUNTERS = ("put", "claimed", "succeeded", "failed", "skipped", "cancelled", "retried", "recovered", "buried")
+
+
+def _settings(meta: dict[bytes, bytes]) -> dict[str, Any]:
+    """Those that are set."""
+    found = {name: meta.get(name.encode()) for name in SETTINGS}
+    return shown({name: value.decode(errors="replace") for name, value in found.items() if value is not None})
 
 
 def _sum_counters(metas: list[dict[bytes, bytes]]) -> dict[str, int]:

@@ -186,3 +186,29 @@ async def test_the_runs_that_ended_lately_newest_first(tocsin_app, tocsin_clock,
     assert mine[0].id == f"j@{mine[0].due_ms}"
     bad = [(run.attempt, run.outcome) async for run in tocsin_app.runs("bad")]
     assert bad == [(2, "dead"), (1, "retried")]
+
+
+@pytest.mark.parametrize("order", ["priority", "fair"])
+async def test_ready_jobs_are_listed_band_by_band_over_all_partitions_and_pages(
+    tocsin_app, tocsin_clock, note, monkeypatch, order
+):
+    monkeypatch.setattr(lookup, "PAGE", 7)
+    tocsin_app.queue("line", order=order, partitions=3)
+    bands = ["critical", "normal", "background"]
+    for band in reversed(bands):
+        for tenant in ("b", "a"):
+            ids = [f"{band} {tenant} {n:02}" for n in range(20)]
+            tocsin_clock.advance("1ms")
+            await tocsin_app.enqueue_many(note, [() for _ in ids], ids=ids, queue="line", priority=band, tenant=tenant)
+    await tocsin_app.enqueue(note, id="later", queue="line", delay="1h")
+    found = [job async for job in tocsin_app.jobs(stage="ready")]
+    assert {job.stage for job in found} == {"ready"}
+    assert [job.priority for job in found] == [band for band in bands for _ in range(40)]
+    if order == "priority":
+        # Within a band by due time: the tenant b was first.
+        assert [job.tenant for job in found] == (["b"] * 20 + ["a"] * 20) * 3
+    assert len({job.id for job in found}) == 120
+    assert await listed(tocsin_app, stage="ready", tenant="a", due_before=tocsin_clock.now) == [
+        job.id for job in found if job.tenant == "a" and job.due < tocsin_clock.now
+    ]
+    assert len(await listed(tocsin_app, queue="line")) == 121

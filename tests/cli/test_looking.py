@@ -49,7 +49,9 @@ def test_queues_with_counts_per_stage(seen: Tool) -> None:
     queues = {queue["name"]: queue for queue in seen.json("queues", "list")}
     mail = queues["mail"]
     assert mail["partitions"] == 2
-    assert mail["stages"] == {"waiting": 3, "working": 0, "blocked": 0, "paused": 1, "parked": 0, "dead": 1}
+    assert mail["stages"] == {
+        "waiting": 3, "working": 0, "blocked": 0, "paused": 1, "parked": 0, "dead": 1, "ready": 0,
+    }  # fmt: skip
     assert (mail["due"], mail["done"], mail["counters"]["succeeded"]) == (0, 1, 1)
     assert queues["agents"]["stages"]["waiting"] == 1
 

@@ -183,5 +183,9 @@ def test_a_worker_shows_its_metrics_where_prometheus_looks(tocsin: Tool) -> None
 
     until(lambda: shown("tocsin_acquire_acquired_total")[0] > "0.0", "the run is counted")
     assert shown("tocsin_scheduler_degraded") == ["0.0"]
+    until(lambda: shown('queue_schedule_total{queue="mail"}') == ["1.0"], "the queue's own total is read")
+    assert shown('queue_enqueue_total{queue="mail"}') == ["1.0"]
+    assert shown('queue_depth{queue="mail"}') == shown('queue_active{queue="mail"}') == ["0.0"]
+    assert shown('queue_wait_time_count{priority="normal",queue="mail"}') == ["1.0"]
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0

@@ -137,6 +137,14 @@ async def _mend(line: Line) -> list[Any]:
     return [encode(["a"])]
 
 
+async def _mend_line(line: Line) -> list[Any]:
+    await line.put("a")
+    await line.store.client.hdel(line.keys["spots"], "a")
+    [place] = await line.store.client.zrange(line.keys["ready2"], 0, -1)
+    await line.store.client.zrem(line.keys["turns2"], "")
+    return [encode([2, place.decode()]), encode([""])]
+
+
 async def _mend_score(line: Line) -> list[Any]:
     await line.put("a", 1000)
     await line.store.client.zadd(line.keys["waiting"], {"a": -1})
@@ -184,6 +192,7 @@ CHANGES: dict[str, Prepare] = {
     "job_unpark": _unpark,
     "job_watch": _watch,
     "need_renew": _renew,
+    "line_mend": _mend_line,
     "queue_pause": _pause_queue,
     "queue_update": _update_queue,
     "run_bury": _bury,
@@ -218,6 +227,7 @@ IDLE: dict[str, list[Any]] = {
     "job_unpark": ["a"],
     "job_watch": [encode(["u", "line\0a\0life"])],
     "need_renew": [encode(["a"])],
+    "line_mend": [encode([2, "a"]), encode(["a"])],
     "queue_pause": [""],
     "queue_update": ["", encode([]), encode([])],
     "run_claim": ["w", 10**15, b"", 0, 1000, 10],

@@ -94,7 +94,8 @@ async def test_a_job_in_each_stage_is_in_order(bench: Bench) -> None:
     assert not report.wrong
     [size] = report.queues
     assert size.counts | {"claims": 0, "sessions": 0} == {
-        "waiting": 3, "working": 1, "blocked": 0, "paused": 1, "parked": 1, "dead": 1, "done": 1, "overdue": 0,
+        "ready": 0, "waiting": 3, "working": 1, "blocked": 0, "paused": 1, "parked": 1, "dead": 1, "done": 1,
+        "overdue": 0,
         "claims": 0, "sessions": 0,
     }  # fmt: skip
     assert size.bytes

@@ -20,8 +20,9 @@ from rich.text import Text
 
 from tocsin.cli import demo_jobs
 from tocsin.cli.demo_story import Story
-from tocsin.cli.look import queue_listing, worker_listing
+from tocsin.cli.look import worker_listing
 from tocsin.cli.options import Given, WrongUsage
+from tocsin.cli.queues import queue_listing
 from tocsin.cli.show import Listing, console, interruptible, local, print_json, wait
 from tocsin.cli.supervise import end, spawn
 from tocsin.inspector import Inspector

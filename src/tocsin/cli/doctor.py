@@ -61,9 +61,10 @@ def _print(report: Report, repair: bool) -> None:
 
 
 def _sizes(report: Report) -> Listing:
-    columns = ["queue", "#partitions", *(f"#{stage}" for stage in STAGE_KEYS), "#done", "#memory"]
+    counted = ("ready", *STAGE_KEYS, "done")
+    columns = ["queue", "#partitions", *(f"#{name}" for name in counted), "#memory"]
     rows = [
-        [queue.name, queue.partitions, *(queue.counts[name] for name in (*STAGE_KEYS, "done")), size(queue.bytes)]
+        [queue.name, queue.partitions, *(queue.counts[name] for name in counted), size(queue.bytes)]
         for queue in report.queues
     ]
     return Listing(columns, rows, empty="there are no queues")

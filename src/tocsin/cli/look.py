@@ -1,4 +1,4 @@
-"""`tocsin queues`, `tocsin jobs`, `tocsin workers`: looking, without changing anything."""
+"""`tocsin jobs`, `tocsin workers`: looking, without changing anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cyclopts.validators import Number
 
 from tocsin.cli.options import Given, Options, QueueName, Watch, WrongUsage, check_time, connected, parse_time
 from tocsin.cli.show import Listing, cell, distance, iso, local, plain, print_json, show, span
-from tocsin.inspector import Inspector, JobView, QueueView, WorkerView
+from tocsin.inspector import Inspector, JobView, WorkerView
 from tocsin.model.durations import Millis
 from tocsin.model.errors import nearest
 from tocsin.model.job import Job, Stage
@@ -20,39 +20,21 @@ from tocsin.model.trigger import Every, phrase
 from tocsin.store.events import Decision
 from tocsin.store.keys import STAGE_KEYS
 
-queues = App(name="queues", help="Look at queues.")
 jobs = App(name="jobs", help="Look at jobs.")
 
 # How many spans of ticks without runs `jobs show` tells of.
 MOST_PASSED = 3
 
+STAGES = ("ready", *STAGE_KEYS)
 Limit = Annotated[int, Parameter(validator=Number(gte=1), help="At most this many.")]
 Time = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
-
-
-@queues.command(name="list")
-async def list_queues(*, watch: Watch = False, options: Given) -> int:
-    """All queues, and how many jobs stand where."""
-    async with connected(options) as (_, inspector):
-        return await show(options, watch, inspector.queues, queue_listing, list)
-
-
-def queue_listing(views: list[QueueView]) -> Listing:
-    counted = ["due", *STAGE_KEYS, "done", "succeeded", "failed", "retried", "recovered"]
-    columns = ["queue", "state", "order", "#partitions", *(f"#{name}" for name in counted)]
-    rows = []
-    for view in views:
-        numbers = {"due": view.due, "done": view.done, **view.stages, **view.counters}
-        state = "paused" if view.paused else "open"
-        rows.append([view.name, state, view.order, view.partitions, *(numbers[name] for name in counted)])
-    return Listing(columns, rows, empty="there are no queues yet: start a worker, or enqueue a job")
 
 
 @jobs.command(name="list")
 async def list_jobs(
     *,
     queue: QueueName = None,
-    stage: Annotated[str | None, Parameter(help="waiting, working, blocked, paused, parked or dead.")] = None,
+    stage: Annotated[str | None, Parameter(help="ready, waiting, working, blocked, paused, parked or dead.")] = None,
     name: Annotated[str | None, Parameter(help="Only those of this handler.")] = None,
     tenant: Annotated[str | None, Parameter(help="Only those of this tenant.")] = None,
     due_before: Time = None,
@@ -73,8 +55,8 @@ async def list_jobs(
     for time in (due_before, due_after):
         if time is not None:
             check_time(time)
-    if stage is not None and stage not in STAGE_KEYS:
-        raise WrongUsage(f"there is no stage {stage!r}; {nearest(stage, STAGE_KEYS)}")
+    if stage is not None and stage not in STAGES:
+        raise WrongUsage(f"there is no stage {stage!r}; {nearest(stage, STAGES)}")
     async with connected(options) as (app, inspector):
         await inspector.check_queue(queue)
 
@@ -121,7 +103,7 @@ async def _first(found: Any, count: int) -> list[Job]:
 
 
 def job_listing(found: list[Job], now: Millis, empty: str, more: str) -> Listing:
-    columns = ["id", "queue", "stage", "due", "", "name", "#attempt", "tenant", "every", "worker", "error"]
+    columns = ["id", "queue", "stage", "due", "", "name", "#attempt", "tenant", "priority", "every", "worker", "error"]
     rows = [
         [
             job.id,
@@ -132,6 +114,7 @@ def job_listing(found: list[Job], now: Millis, empty: str, more: str) -> Listing
             job.name,
             job.attempt,
             job.tenant,
+            job.priority if job.stage is Stage.READY else None,
             every(job),
             job.owner,
             job.failure.error[:60] if job.failure else None,
@@ -168,6 +151,7 @@ def as_dict(job: Job) -> dict[str, Any]:
         "recoveries": job.recoveries,
         "worker": job.owner,
         "tenant": job.tenant,
+        "priority": job.priority,
         "recurring": job.recurring,
         "every": job.trigger.interval if isinstance(job.trigger, Every) else None,
         "trigger": phrase(job.trigger) or None,
@@ -218,6 +202,7 @@ def describe(view: JobView) -> dict[str, Any]:
         about |= as_dict(view.job)
         about["after"] = [{"queue": upstream.queue, "id": upstream.id} for upstream in view.after]
         about["deadline"] = iso(view.deadline_ms)
+        about["ahead"] = view.ahead
         about["failed_at"] = iso(failure.at) if failure and failure.at else None
         about["traceback"] = failure.traceback or None if failure else None
     elif outcome is not None:

@@ -303,9 +303,13 @@ class Fetcher:
     def _collect(self, lane: Lane, answer: Claimed, units: list[Unit], batches: dict[str, Unit]) -> None:
         """What was claimed is always run, released, parked or settled: nothing falls through."""
         taken, spare = self._clock.monotonic(), self._pool.free()
-        late = self._tally.lateness.add
+        late, waits = self._tally.lateness.add, self._tally.waits_of(lane.name)
         for claim in answer.claims:
-            late((answer.now - claim.due) / 1000)
+            waited = (answer.now - claim.due) / 1000
+            late(waited)
+            if claim.attempt == 1:
+                # The third byte of a record is its band.
+                waits[min(claim.record[2], 4)].add(waited)
             unit = self._unit(lane, claim, taken, answer.now)
             if unit is None:
                 continue

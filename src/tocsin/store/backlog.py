@@ -1,8 +1,11 @@
 """How much is ready, for how long, and how much waits in all: a look that costs the same at any size.
 
-Counting what is due is O(log n) for the server, so of a whole queue the number is exact. A worker that runs only some
-of the jobs needs their ids: those among the first thousand that are due, which is all of them unless more are due;
-then as many of its own ids are asked for, which is all of them unless it has more; then the number is an estimate.
+Counting what is due is O(log n) for the server, so of a whole queue the number is exact; what is said of ordered queues
+is in backlog_line.py. What a queue's own cap or rate holds is not ready: no worker could start it.
+
+A worker that runs only some of the jobs needs their ids: those among the first thousand that are due, which is all of
+them unless more are due; then as many of its own ids are asked for, which is all of them unless it has more; then the
+number is an estimate.
 
 A look asks the partitions in which something is due, as far as this process can know, and one of the others in turn:
 an idle worker sends two commands. Work that is put ahead of all that waits in a quiet partition is seen in its turn.
@@ -13,13 +16,15 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from tocsin.model.durations import Millis
+from tocsin.store.backlog_line import LIMITS, Limits, Line, look, read_limits
 from tocsin.store.connect import FAILURES, translate
+from tocsin.store.keys import BANDS
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
 # How many members one look reads of a partition, twice at most.
@@ -29,7 +34,7 @@ LONGEST_WALK = 100_000
 
 
 class Backlog(Struct, frozen=True):
-    """What a look saw. A paused queue has nothing ready."""
+    """What a look saw. A queue that is paused, or held by its own cap or rate, has nothing ready."""
 
     ready: int = 0
     ready_is_estimate: bool = False
@@ -42,11 +47,31 @@ class _Place:
 
     def __init__(self, queue: OpenQueue, partition: int) -> None:
         self.queue = queue
-        self.waiting = queue.keys[partition]["waiting"]
-        self.meta = queue.keys[partition]["meta"]
+        self.keys = queue.keys[partition]
+        self.waiting, self.meta = self.keys["waiting"], self.keys["meta"]
+        self.bands = () if queue.queue.order == "due" else BANDS
+        # How many are ready, by band.
+        self.ready: list[int] = []
         # When the first that waits is due. Not looked at yet: at once.
         self.head = -math.inf
         self.depth = 0
+        # How many had been claimed, if that was seen.
+        self.claimed: int | None = None
+
+    def ask(self, pipe: Any) -> None:
+        pipe.zrange(self.waiting, 0, 0, withscores=True)
+        pipe.zcard(self.waiting)
+        for band in self.bands:
+            pipe.zcard(self.keys[band])
+
+    def learn(self, answers: Iterator[Any]) -> None:
+        head, waiting = next(answers), next(answers)
+        self.ready = [next(answers) for _ in self.bands]
+        self.head = -math.inf if any(self.ready) else head[0][1] if head else math.inf
+        self.depth = waiting + sum(self.ready)
+
+    def line(self) -> Line:
+        return Line(self.keys, self.queue.queue.order == "fair", self.ready)
 
 
 class _Due(Struct):
@@ -96,13 +121,11 @@ class ReadyCount:
 
         def ask(pipe: Any) -> None:
             for place in asked:
-                pipe.zrange(place.waiting, 0, 0, withscores=True)
-                pipe.zcard(place.waiting)
+                place.ask(pipe)
 
-        answers = await self._ask(ask)
-        for place, head, depth in zip(asked, answers[::2], answers[1::2], strict=True):
-            place.head = head[0][1] if head else math.inf
-            place.depth = depth
+        answers = iter(await self._ask(ask))
+        for place in asked:
+            place.learn(answers)
         return [place for place in asked if place.head <= now]
 
     async def _count(self, due: list[_Place], now: Millis) -> list[_Due]:
@@ -110,25 +133,31 @@ class ReadyCount:
 
         def ask(pipe: Any) -> None:
             for place, own in zip(due, owned, strict=True):
-                pipe.hget(place.meta, "paused")
+                pipe.hmget(place.meta, LIMITS)
+                pipe.zcard(place.keys["working"])
                 pipe.zcount(place.waiting, "-inf", now)
                 most = 1 if own is None else MOST
                 pipe.zrange(place.waiting, "-inf", now, byscore=True, offset=0, num=most, withscores=True)
 
         answers = await self._ask(ask)
-        found, longer = [], []
-        for place, own, paused, count, first in zip(due, owned, *(answers[i::3] for i in range(3)), strict=True):
-            if paused:
+        found, longer, lines = [], [], []
+        for place, own, limits, count, first in zip(due, owned, *_limits(answers, now), strict=True):
+            held = limits.holds(place.claimed)
+            place.claimed = limits.claimed
+            if limits.paused:
                 continue
-            if own is None:
-                found.append(_Due(count, oldest=first[0][1] if first else math.inf))
-            else:
+            if own is not None:
                 found.append(_among(first, own))
                 if own and count > len(first):
                     longer.append((place, own, found[-1]))
+            elif not held:
+                found.append(_Due(count, oldest=first[0][1] if first else math.inf))
+                if any(place.ready):
+                    lines.append(place.line())
         if longer:
             await self._ask_for_own(longer, now)
-        return found
+        ready = await look(self._ask, lines) if lines else []
+        return [*found, *(_Due(each.count, each.is_estimate, each.oldest) for each in ready)]
 
     async def _ask_for_own(self, longer: list[tuple[_Place, Collection[str], _Due]], now: Millis) -> None:
         """More are due than were read: instead of who stands in line, ask where our own stand."""
@@ -154,6 +183,12 @@ class ReadyCount:
                 return list(await pipe.execute())
         except FAILURES as error:
             raise translate(error, self._store.address) from error
+
+
+def _limits(answers: list[Any], now: Millis) -> tuple[list[Limits], list[Any], list[Any]]:
+    """Of each partition its limits, how many are due, and the first of them."""
+    fields, working, counts, firsts = (answers[i::4] for i in range(4))
+    return [read_limits(*each, now) for each in zip(fields, working, strict=True)], counts, firsts
 
 
 def _among(line: Iterable[tuple[bytes, float]], own: Collection[str]) -> _Due:

@@ -55,6 +55,7 @@ PARTITION_KEYS = (
     "tenants", "spots", "resting", "weights",
 )  # fmt: skip
 BANDS = ("ready0", "ready1", "ready2", "ready3", "ready4")
+TURNS = ("turns0", "turns1", "turns2", "turns3", "turns4")
 FLEET_KEYS = ("queues", "workers", "beats", "buried", "zones")
 LEADER_KEY = "cleanup-leader"
 

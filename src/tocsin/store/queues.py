@@ -46,7 +46,13 @@ async def weights_of(store: Store, queue: OpenQueue) -> dict[str, float]:
 
 def shown(settings: Mapping[str, str]) -> dict[str, Any]:
     """Settings as a person reads them."""
-    return {name: int(value) if value.isdigit() else value for name, value in settings.items()}
+    return {name: _shown(name, value) for name, value in settings.items()}
+
+
+def _shown(name: str, value: str) -> Any:
+    if not value.isdigit():
+        return value
+    return f"{int(value) / 1000:g}s" if name == "aging" else int(value)
 
 
 def _fields(name: str, value: str) -> list[str]:

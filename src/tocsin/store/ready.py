@@ -71,6 +71,24 @@ async def position(store: Store, queue: OpenQueue, member: str) -> int | None:
     return None
 
 
+async def ahead(store: Store, queue: OpenQueue, member: str) -> int | None:
+    """How many stand before it in its band, in a fair queue of its tenant's; None if it is not ready."""
+    keys, name = queue.keys[queue.partition_of(member)], member.encode()
+    if queue.queue.order == "fair":
+        spot = await store.read(lambda c: c.hget(keys["spots"], name))
+        if spot is None:
+            return None
+        place, tenant = spot[1:] + b"\0" + name, spot[1:].partition(b"\0")[0]
+        band = keys[f"ready{spot[:1].decode()}"]
+        return int(await store.read(lambda c: c.zlexcount(band, b"[" + tenant + b"\0", b"(" + place)))
+    if queue.queue.order == "priority":
+        for base in BANDS:
+            rank = await store.read(lambda c, k=keys[base]: c.zrank(k, name))  # type: ignore[misc]
+            if rank is not None:
+                return int(rank)
+    return None
+
+
 async def pages(store: Store, queue: OpenQueue, partition: int, size: int) -> AsyncIterator[list[tuple[bytes, float]]]:
     """Ids with a number to sort them by: band by band; within one by due time, or in a fair queue by tenant."""
     if queue.queue.order == "due":

@@ -20,7 +20,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 _SECTION = re.compile(r"--\s(KEYS|ARGV|RETURN|USES)\s+(.*)")
 _FUNCTION = re.compile(r"^local function (\w+)\((?:[^\n]*\bend|.*?\nend)\n", re.MULTILINE | re.DOTALL)
-_KEY = re.compile(r"--\s(?:KEYS)?\s+([a-z]+)\s+(?:HASH|ZSET|LIST|STREAM|STRING)\b")
+_KEY = re.compile(r"--\s(?:KEYS)?\s+([a-z]+[0-4]?)\s+(?:HASH|ZSET|LIST|STREAM|STRING)\b")
 
 _READY = tuple(f"ready{band}" for band in range(5))
 _TURNS = tuple(f"turns{band}" for band in range(5))
@@ -34,7 +34,7 @@ _FORMS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     },
     "fair": {
         "line": (("ready", "line_fair"), ("jobs", "waiting", *_READY, *_TURNS, "tenants", "spots", "resting")),
-        "standing": (("standing_fair",), ("spots",)),
+        "standing": (("standing_fair",), ("spots", *_READY)),
         "pick": (("pick_fair",), ("weights",)),
     },
 }
@@ -93,6 +93,8 @@ def orders_of(name: str) -> tuple[str, ...]:
     """The orders of queues that a script is for."""
     if name == "run_claim_ordered":
         return ("priority", "fair")
+    if name in ("line_look", "line_mend"):
+        return ("fair",)
     return ("due",) if name in ("run_claim", "run_claim_ids") else ORDERS
 
 

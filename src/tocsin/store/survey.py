@@ -16,7 +16,7 @@ from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument, StoreError, nearest
 from tocsin.model.queue import Queue
-from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.outbox import Outbox
 from tocsin.store.scripts import script
 from tocsin.store.store import OpenQueue, Store
@@ -48,7 +48,8 @@ class Standing(IntFlag):
     RESULT = 2048
     READY = 4096
     BLOCKED = 8192
-    NEEDS = 16384
+    MISPLACED = 16384
+    NEEDS = 32768
 
     @property
     def stages(self) -> list[str]:
@@ -88,20 +89,20 @@ class Survey:
     """Looks at one namespace without opening its queues: opening would create what is missing."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self._fleet = store.keys.fleet()
         self.outbox = Outbox(store)
 
     async def now(self) -> Millis:
-        given = self._store.clock.override()
+        given = self.store.clock.override()
         if given is not None:
             return given
-        seconds, micros = await self._store.read(lambda c: c.time())
+        seconds, micros = await self.store.read(lambda c: c.time())
         return int(seconds) * 1000 + int(micros) // 1000
 
     async def queues(self) -> tuple[list[OpenQueue], list[str]]:
         """All that are registered, without epochs; and the names of those whose entry cannot be read."""
-        found = await self._store.read(lambda c: c.hgetall(self._fleet["queues"]))
+        found = await self.store.read(lambda c: c.hgetall(self._fleet["queues"]))
         readable, garbled = [], []
         for name, raw in sorted((name.decode(errors="replace"), raw) for name, raw in found.items()):
             try:
@@ -109,7 +110,7 @@ class Survey:
             except (msgspec.MsgspecError, TypeError, ValueError):
                 garbled.append(name)
             else:
-                readable.append(OpenQueue(queue, self._store.keys, []))
+                readable.append(OpenQueue(queue, self.store.keys, []))
         return readable, garbled
 
     async def named(self, name: str | None) -> list[OpenQueue]:
@@ -125,7 +126,7 @@ class Survey:
     async def settings(self, queue: OpenQueue, partition: int) -> Settings:
         names = ("epoch", "order", "partitions", "sealed", "widest")
         meta = queue.keys[partition]["meta"]
-        epoch, order, partitions, sealed, widest = await self._store.read(lambda c: c.hmget(meta, names))
+        epoch, order, partitions, sealed, widest = await self.store.read(lambda c: c.hmget(meta, names))
         return Settings(
             epoch=epoch,
             order=None if order is None else order.decode(errors="replace"),
@@ -146,9 +147,9 @@ class Survey:
     async def members(self, queue: OpenQueue, partition: int, base: str) -> AsyncIterator[list[bytes]]:
         """The ids in a sorted set, in no order; some may come twice."""
         key, cursor = queue.keys[partition][base], 0
-        left = _enough(await self._store.read(lambda c: c.zcard(key)))
+        left = _enough(await self.store.read(lambda c: c.zcard(key)))
         while left > 0:
-            cursor, page = await self._store.read(
+            cursor, page = await self.store.read(
                 lambda c, at=cursor: c.zscan(key, at, count=PAGE)  # type: ignore[misc]
             )
             yield [member for member, _ in page]
@@ -163,9 +164,9 @@ class Survey:
 
     async def _hash(self, key: str, widest: int) -> AsyncIterator[dict[bytes, bytes]]:
         count, cursor = max(10, min(PAGE, PAGE_BYTES // max(widest, 1))), 0
-        left = _enough(await self._store.read(lambda c: c.hlen(key)))
+        left = _enough(await self.store.read(lambda c: c.hlen(key)))
         while left > 0:
-            cursor, page = await self._store.read(
+            cursor, page = await self.store.read(
                 lambda c, at=cursor: c.hscan(key, at, count=count)  # type: ignore[misc]
             )
             yield page
@@ -178,7 +179,7 @@ class Survey:
         seen: list[Standing] = []
         for first in range(0, len(members), PAGE):
             items = _ids(members[first : first + PAGE])
-            seen += map(Standing, await self._store.read(lambda c, i=items: look(c, keys, [i])))  # type: ignore[misc]
+            seen += map(Standing, await self.store.read(lambda c, i=items: look(c, keys, [i])))  # type: ignore[misc]
         return seen
 
     # Sizes
@@ -189,16 +190,17 @@ class Survey:
         async def ask(client: Any) -> Any:
             async with client.pipeline(transaction=False) as pipe:
                 for keys in queue.keys:
-                    for stage in (*STAGE_KEYS, "done"):
+                    for stage in (*STAGE_KEYS, "done", *BANDS):
                         pipe.zcard(keys[stage])
                     for base in ("claims", "sessions"):
                         pipe.hlen(keys[base])
                     pipe.zcount(keys["working"], "-inf", overdue_before)
                 return await pipe.execute()
 
-        names = (*STAGE_KEYS, "done", "claims", "sessions", "overdue")
-        found = await self._store.read(ask)
-        return {name: sum(found[i :: len(names)]) for i, name in enumerate(names)}
+        names = (*STAGE_KEYS, "done", *BANDS, "claims", "sessions", "overdue")
+        found = await self.store.read(ask)
+        counts = {name: sum(found[i :: len(names)]) for i, name in enumerate(names)}
+        return {"ready": sum(counts.pop(band) for band in BANDS), **counts}
 
     async def memory(self, queue: OpenQueue) -> int | None:
         """Bytes, estimated by the server from samples; None where it does not let us ask."""
@@ -211,29 +213,29 @@ class Survey:
                 return await pipe.execute()
 
         try:
-            return sum(size or 0 for size in await self._store.read(ask))
+            return sum(size or 0 for size in await self.store.read(ask))
         except StoreError:
             return None
 
     async def bell(self, queue: OpenQueue) -> int:
-        key = self._store.keys.bell(queue.name)
-        return int(await self._store.read(lambda c: c.llen(key)))
+        key = self.store.keys.bell(queue.name)
+        return int(await self.store.read(lambda c: c.llen(key)))
 
     async def buried(self) -> list[tuple[str, Millis]]:
         """The first hundred workers whose claims are still to be brought back, and since when."""
-        found = await self._store.read(lambda c: c.zrange(self._fleet["buried"], 0, 99, withscores=True))
+        found = await self.store.read(lambda c: c.zrange(self._fleet["buried"], 0, 99, withscores=True))
         return [(name.decode(errors="replace"), int(since)) for name, since in found]
 
     async def nodes(self) -> list[Node]:
         async def ask(client: Any) -> Any:
             if not isinstance(client, RedisCluster):
-                return {self._store.address.shown: await client.info()}
+                return {self.store.address.shown: await client.info()}
             await client.initialize()
             return {
                 node.name: await client.execute_command("INFO", target_nodes=node) for node in client.get_primaries()
             }
 
-        return [_node(name, info) for name, info in (await self._store.read(ask)).items()]
+        return [_node(name, info) for name, info in (await self.store.read(ask)).items()]
 
     # Mending
 
@@ -241,7 +243,7 @@ class Survey:
         """Each is looked at again where it is changed."""
         mended: list[bool] = []
         for first in range(0, len(members), PAGE):
-            answer = await self._store.change("audit_mend", queue, partition, _ids(members[first : first + PAGE]))
+            answer = await self.store.change("audit_mend", queue, partition, _ids(members[first : first + PAGE]))
             mended += [code == ord("1") for code in answer[1]]
         return mended
 
@@ -250,7 +252,7 @@ class Survey:
         keys = queue.keys_of(forget, partition)
         for first in range(0, len(sessions), PAGE):
             items = _ids([part for s in sessions[first : first + PAGE] for part in (s.name.encode(), s.mark)])
-            dropped += int(await self._store.read(lambda c, i=items: forget(c, keys, [i])))  # type: ignore[misc]
+            dropped += int(await self.store.read(lambda c, i=items: forget(c, keys, [i])))  # type: ignore[misc]
         return dropped
 
 

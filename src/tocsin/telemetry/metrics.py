@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation, get_meter
 
+from tocsin.model.job import PRIORITIES
+
 BREAKERS = ("acquisition", "redis")
 SUCCESS = (True, False)
 # Where a compare-and-set may be refused: by token, by due time, by version or by counter.
@@ -134,14 +136,21 @@ class Sample:
 class Tally:
     """What happened since the last flush. Parts add to it, on the event loop: `tally.acquired += n`."""
 
-    __slots__ = (*(count.field for count in COUNTS), *(spread.field for spread in SPREADS), "_totals")
+    __slots__ = (*(count.field for count in COUNTS), *(spread.field for spread in SPREADS), "_totals", "waits")
 
     def __init__(self) -> None:
         self._totals: dict[str, tuple[int, int, int]] = {}
         # Drained, not replaced: the hot path keeps their `add`.
         self.lateness = Sample()
         self.duration = Sample()
+        # By queue, and within it by priority band: how long runs waited for their first claim.
+        self.waits: dict[str, list[Sample]] = {}
         self.clear()
+
+    def waits_of(self, queue: str) -> list[Sample]:
+        if queue not in self.waits:
+            self.waits[queue] = [Sample() for _ in PRIORITIES]
+        return self.waits[queue]
 
     def clear(self) -> None:
         self.acquired = 0

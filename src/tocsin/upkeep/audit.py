@@ -1,4 +1,4 @@
-"""The audit: checks invariants 1 and 2, drift and sizes on a live server, page by page.
+"""The audit: checks invariants 1, 2 and 4, drift and sizes on a live server, page by page.
 
 A page of ids comes from a cursor, so it may be old when it arrives. Whether something is wrong with one of them is
 decided from one look at all of its keys at one instant: transitions are scripts, so between two of them every job
@@ -19,10 +19,12 @@ from tocsin.model.errors import RecordUnreadable
 from tocsin.model.ids import partition_of
 from tocsin.store.fleet import Fleet
 from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.lines import Lines
 from tocsin.store.outbox import read_wait
 from tocsin.store.store import OpenQueue
 from tocsin.store.survey import LARGEST_ERROR, LARGEST_RESULT, LARGEST_WAIT, Node, Session, Settings, Survey
 from tocsin.upkeep import hearts
+from tocsin.upkeep.audit_line import LineAudit
 from tocsin.upkeep.findings import Finding, Findings, diagnose
 
 # A worker beats every 2 s; one that is silent for this long has missed two.
@@ -78,6 +80,8 @@ class Audit:
         self._patience_s = patience_s
         self._findings = Findings()
         self._queues: dict[str, OpenQueue] = {}
+        self._lines = Lines(survey)
+        self._line_audit = LineAudit(self._lines, fleet, self._findings, repair=repair)
 
     async def run(self) -> Report:
         # Hearts take their time: they are listened to meanwhile.
@@ -112,10 +116,13 @@ class Audit:
         # An epoch that nobody has lets no script change anything.
         queue.epochs.append(settings.epoch or b"")
         met = False
-        seen: set[bytes] = set()
+        # What was found among the places is told once.
+        seen = await self._line_audit.places(queue, partition)
         async for page in self._ids(queue, partition, settings):
             met = met or bool(page)
             await self._check(queue, partition, page, seen)
+        await self._line_audit.tenants(queue, partition)
+        await self._line_audit.cap(queue, partition)
         if settings.epoch is None:
             # It may have been opened while we looked.
             settings = await self._survey.settings(queue, partition)
@@ -137,6 +144,8 @@ class Audit:
         for base in (*STAGE_KEYS, "done"):
             async for members in self._survey.members(queue, partition, base):
                 yield members
+        async for members in self._lines.ids(queue, partition):
+            yield members
 
     def _check_records(self, queue: OpenQueue, partition: int, records: dict[bytes, bytes]) -> None:
         for member, record in records.items():

@@ -26,7 +26,28 @@ KINDS: dict[str, Kind] = {
     "two-stages": Kind(
         "wrong",
         "jobs are in two stages at once",
-        f"{_REPAIR} settles those that a worker holds; take the others out of the stage that is wrong (ZREM)",
+        f"{_REPAIR} settles those that a worker holds, and takes out of `ready` what stands elsewhere as well; "
+        "take the others out of the stage that is wrong (ZREM)",
+    ),
+    "misplaced": Kind(
+        "wrong", "jobs are ready, but not where the line has them", f"{_REPAIR} gives them their places again"
+    ),
+    "stray-place": Kind(
+        "wrong",
+        "places in line belong to no job, or to one that stands elsewhere",
+        f"{_REPAIR} takes them out; a job that stands nowhere else keeps its place",
+    ),
+    "passed-over": Kind("wrong", "tenants have work that is ready, but no turn", f"{_REPAIR} gives them their turns"),
+    "miscounted-tenant": Kind(
+        "wrong", "tenants' counts of runs are not what their claims say", f"{_REPAIR} counts them anew"
+    ),
+    "rests-in-vain": Kind(
+        "wrong", "tenants rest until one of their runs ends, although they are below their cap", f"{_REPAIR} wakes them"
+    ),
+    "over-cap": Kind(
+        "wrong",
+        "more runs are worked on than the queue's max_active",
+        "nothing more is claimed until they have ended; if it comes back, report it",
     ),
     "held-not-working": Kind("wrong", "claims are held although their job is not working", f"{_REPAIR} lets them go"),
     "working-unclaimed": Kind(
@@ -108,6 +129,11 @@ KINDS: dict[str, Kind] = {
         "sessions are left of workers or programs that are gone",
         f"nothing: workers drop them after a day; {_REPAIR} does it now",
     ),
+    "cap-lowered": Kind(
+        "note",
+        "more runs are worked on than the max_active that was set meanwhile",
+        "nothing: nothing more is claimed until they have ended",
+    ),
     "dead": Kind("note", "jobs are dead", "`tocsin dead list` shows them; retry or drop them"),
 }
 
@@ -178,6 +204,8 @@ def diagnose(standing: Standing) -> str | None:
         return "done-and-alive"
     elif len(stages) != 1:
         return "two-stages" if stages else "no-stage"
+    elif Standing.MISPLACED in standing:
+        return "misplaced"
     elif (Standing.WORKING in standing) != (Standing.HELD in standing):
         return "working-unclaimed" if Standing.WORKING in standing else "held-not-working"
     if Standing.RECORD in standing and (Standing.BLOCKED in standing) != (Standing.NEEDS in standing):

@@ -9,9 +9,12 @@ from tocsin.engine.loop import Part
 from tocsin.model.clock import wall_ms
 from tocsin.resilience.breaker import State
 from tocsin.store.backlog import Backlog, ReadyCount
+from tocsin.store.counting import QueueCounts
 from tocsin.store.store import OpenQueue
 from tocsin.telemetry.metrics import Levels, Tally, Teller, shared
+from tocsin.telemetry.queues import shared as queue_metrics
 from tocsin.upkeep.health import HealthCheck, Snapshot
+from tocsin.worker.gauges import QueueGauges
 
 if TYPE_CHECKING:
     from tocsin.worker.parts import Parts
@@ -31,6 +34,8 @@ class Vitals:
         store = worker.store
         self._scripts = (store.script_errors, store.scripts_reloaded, store.script_fallbacks)
         self.check = HealthCheck(self._read, worker.clock, settings.poll_s, settings.summary_s)
+        counts = QueueCounts(worker.store, worker.queues)
+        self.gauges = QueueGauges(counts, queue_metrics(), worker.clock, settings.poll_s)
         self._forget: Callable[[], None] | None = None
         self._teller: Teller | None = None
 
@@ -38,11 +43,13 @@ class Vitals:
         """Begin to tell. OpenTelemetry sees the worker only from now on."""
         self._forget = shared().watch(self._levels)
         self._teller = Teller(shared(), self._tally, self._gather, self._worker.settings.poll_s)
-        return [self.check, self._teller]
+        self.gauges.begin()
+        return [self.check, self._teller, self.gauges]
 
     def end(self) -> None:
         if self._teller is not None:
             self._teller.flush()
+        self.gauges.end()
         if self._forget is not None:
             self._forget()
         self._teller = self._forget = None
@@ -63,6 +70,7 @@ class Vitals:
         tally.script_errors += errors
         tally.script_reloads += reloads
         tally.eval_fallbacks += fallbacks
+        queue_metrics().flush(tally.waits)
 
     def _levels(self) -> Levels:
         worker, backlog = self._worker, self._backlog

@@ -14,7 +14,7 @@
 -- ARGV   items: msgpack [id] * n, at most 1000
 -- RETURN a number per id, the sum of: 1 has a record, 2 waiting, 4 working, 8 paused, 16 parked, 32 dead, 64 done,
 --        128 has a claim, 256 the claim is held, 512 the claim is unreadable, 1024 has an error, 2048 has a result,
---        4096 ready, 8192 blocked, 16384 something is known of what it waits for
+--        4096 ready, 8192 blocked, 16384 ready but not as it should be, 32768 something is known of what it waits for
 -- USES   claims, standing
 local ids = cmsgpack.unpack(items)
 local seen = {}
@@ -42,11 +42,12 @@ local function mark(hash, number)
 end
 for i, id in ipairs(ids) do
   if is_ready(id) then seen[i] = seen[i] + 4096 end
+  if is_misplaced(id) then seen[i] = seen[i] + 16384 end
 end
 mark(jobs, 1)
 mark(errors, 1024)
 mark(results, 2048)
-mark(needs, 16384)
+mark(needs, 32768)
 
 if redis.call('HLEN', claims) > 0 then
   for i, id in ipairs(ids) do

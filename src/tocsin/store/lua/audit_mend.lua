@@ -19,7 +19,7 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, items: msgpack [id] * n
 -- RETURN {1, codes}: a digit per id: 0 left alone, 1 mended
--- USES   call, records, claims, moves, line, endings, settle, mends
+-- USES   call, records, claims, moves, line, standing, endings, settle, mends
 if answered then return answered end
 local STAGES = {waiting, working, paused, parked, dead, blocked}
 -- Stands for the place of those that are ready, in queues that have such.
@@ -35,7 +35,7 @@ local function claim_of(id)
 end
 
 local function leave_stage(stage, id)
-  if stage == IN_READY then leave_line(id, ready_spot(id)) else leave(stage, id) end
+  if stage == IN_READY then leave_ready(id) else leave(stage, id) end
 end
 
 local function depart(stage, id)
@@ -104,14 +104,31 @@ local function ask_a_person(id)
   return true
 end
 
-local function set_right(id)
+-- In line, with a spot that is not its place, or in two bands: the place that its spot, or the better band, says.
+local function place_again(id, claim)
+  local spot = ready_spot(id)
+  leave_ready(id)
+  enter_line(id, spot.due, claim or fresh_claim(spot.due, spot.place))
+  return true
+end
+
+-- One that stands aside or waits as well is not to be started: it leaves `ready` and stays where else it is.
+local function places_of(id)
   local places = {}
   for _, stage in ipairs(STAGES) do
     if redis.call('ZSCORE', stage, id) then places[#places + 1] = stage end
   end
-  if ready_spot(id) then places[#places + 1] = IN_READY end
+  local ready = is_ready(id)
+  local doubled = ready and #places > 0
+  if doubled then leave_ready(id) elseif ready then places[1] = IN_READY end
+  return places, doubled
+end
+
+local function set_right(id)
+  local places, doubled = places_of(id)
   local remembered = redis.call('ZSCORE', done, id)
   local claim, spoilt = claim_of(id)
+  spoilt = spoilt or doubled
   local held = claim and claim.token > 0
   if not remembered and redis.call('HEXISTS', results, id) == 1 then
     drop(results, id)
@@ -133,6 +150,7 @@ local function set_right(id)
   end
   if #places == 1 and places[1] == blocked and not waits and not held then return ask_a_person(id) end
   if #places == 1 and places[1] ~= working and held then return release(id, places[1], claim) end
+  if places[1] == IN_READY and is_misplaced(id) then return place_again(id, claim) end
   if #places > 1 and held and redis.call('ZSCORE', working, id) then
     for _, stage in ipairs(places) do
       if stage ~= working then depart(stage, id) end

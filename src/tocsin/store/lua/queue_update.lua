@@ -20,8 +20,16 @@ local function put_field(hash, field, value)
   changed = true
 end
 
+-- A cap below what runs is no breach of it as long as nothing was claimed since.
+local function put_cap(value)
+  if (redis.call('HGET', meta, 'max_active') or '') ~= value then
+    set(meta, 'claimed_before_cap', redis.call('HGET', meta, 'claimed') or '0')
+  end
+end
+
 for at = 1, #flat, 3 do
   local field, setting, value = flat[at], flat[at + 1], flat[at + 2]
+  if field == 'max_active' and (operator ~= '' or not is_operators(setting)) then put_cap(value) end
   if operator ~= '' then
     put_field(meta, field, value)
     put_field(meta, 'set:' .. setting, '1')

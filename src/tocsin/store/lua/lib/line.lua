@@ -8,6 +8,7 @@ local function spot_of(id)
 end
 
 local function ready_spot(id) end
+local function leave_ready(id) end
 
 local function leave_line(id) leave(waiting, id) end
 

@@ -69,9 +69,11 @@ end
 
 local function ready_spot(id)
   local at = redis.call('HGET', spots, id)
-  local tenant, due, place = string.match(at or '', '^[0-4](.*)%z(%d+)%z(%d+)$')
-  if tenant then
-    return {band = tonumber(string.sub(at, 1, 1)), due = tonumber(due), score = string.format('%.0f', tonumber(due)),
+  if at then
+    local band, tenant, due, place = string.match(at, '^([0-4])(.*)%z(%d+)%z(%d+)$')
+    -- What nobody of ours wrote is a spot as well, of nothing.
+    if not band then band, tenant, due, place = 2, '', now, 0 end
+    return {band = tonumber(band), due = tonumber(due), score = string.format('%.0f', tonumber(due)),
       place = tonumber(place), member = string.sub(at, 2) .. '\0' .. id, tenant = tenant}
   end
 end
@@ -89,6 +91,8 @@ local function leave_line(id, spot)
   leave(READY[spot.band], spot.member)
   drop(spots, id)
 end
+
+local function leave_ready(id) leave_line(id, ready_spot(id)) end
 
 -- Tenants with new work, by band: to be given a turn if they have none.
 local joining = {[0] = {}, {}, {}, {}, {}}

@@ -21,6 +21,11 @@ end
 
 local function leave_line(id, spot) leave(spot.band and READY[spot.band] or waiting, id) end
 
+-- Wherever it stands there, also if it should not.
+local function leave_ready(id)
+  for band = 0, 4 do leave(READY[band], id) end
+end
+
 local function enter_ready(id, due, place, record)
   local band = lane_of(id, record)
   enter(READY[band], score_of(due, place or next_place()), id)

@@ -1,0 +1,183 @@
+"""`tocsin queues`: how full they are, what may run of them, and changing that."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from tocsin.cli.options import Given, Options, Watch, WrongUsage, connected
+from tocsin.cli.show import Listing, cell, distance, iso, print_json, print_listing, show
+from tocsin.inspector import Inspector, QueueDetail, QueueView
+from tocsin.model.durations import Millis
+from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.queue import SETTINGS
+from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.tenants import Tenants
+
+queues = App(name="queues", help="Look at queues, and change how much of them may run.")
+
+Name = Annotated[str, Parameter(help="The queue's name.")]
+
+
+@queues.command(name="list")
+async def list_queues(*, watch: Watch = False, options: Given) -> int:
+    """All queues, how many jobs stand where, and how much may run."""
+    async with connected(options) as (_, inspector):
+        return await show(options, watch, inspector.queues, queue_listing, list)
+
+
+def queue_listing(views: list[QueueView]) -> Listing:
+    counted = ["due", "ready", *STAGE_KEYS, "done", "succeeded", "failed", "retried", "recovered"]
+    columns = ["queue", "state", "order", "#partitions", *(f"#{name}" for name in counted), "bands", "settings"]
+    rows = [_row(view, counted) for view in views]
+    return Listing(columns, rows, empty="there are no queues yet: start a worker, or enqueue a job")
+
+
+def _row(view: QueueView, counted: list[str]) -> list[object]:
+    numbers = {"due": view.due, "done": view.done, **view.stages, **view.counters}
+    state = "paused" if view.paused else "open"
+    bands = ", ".join(f"{name} {count}" for name, count in view.ready.items() if count)
+    settings = " ".join(f"{name}={value}" for name, value in view.settings.items())
+    return [view.name, state, view.order, view.partitions, *(numbers[name] for name in counted), bands, settings]
+
+
+@queues.command(name="show")
+async def show_queue(name: Name, /, *, options: Given) -> int:
+    """One queue with its settings and, of a fair one, its tenants: those whose turn is next first."""
+    async with connected(options) as (_, inspector):
+        await _print(inspector, name, options)
+    return 0
+
+
+@queues.command(name="set")
+async def set_queue(
+    name: Name,
+    /,
+    *settings: Annotated[str, Parameter(help="Like max_active=50, rate=100/s, aging=30s; none takes a limit away.")],
+    weight: Annotated[list[str] | None, Parameter(negative="", help="TENANT=N, as often as wanted.")] = None,
+    options: Given,
+) -> int:
+    """Change limits, and weights of tenants, at once and for all workers; then show the queue."""
+    wanted = dict(_pair(text, "max_active=50") for text in settings)
+    weights = {tenant: _weight(text) for tenant, text in (_pair(text, "--weight acme=10") for text in weight or ())}
+    for setting in wanted:
+        if setting not in SETTINGS:
+            raise WrongUsage(f"a queue has no setting {setting!r}; {nearest(setting, (*SETTINGS, '--weight'))}")
+    if not wanted and not weights:
+        raise WrongUsage("say what to set, like max_active=50 or --weight acme=10")
+    async with connected(options) as (app, inspector):
+        await inspector.check_queue(name)
+        try:
+            values = {setting: _value(text) for setting, text in wanted.items()}
+            await app.queue_update(name, weights=weights or None, **values)
+        except InvalidArgument as error:
+            raise WrongUsage(str(error)) from None
+        await _print(inspector, name, options)
+    return 0
+
+
+@queues.command
+async def pause(name: Name, /, *, options: Given) -> int:
+    """Let nobody claim from a queue. What runs goes on."""
+    return await _pause(name, True, options)
+
+
+@queues.command
+async def resume(name: Name, /, *, options: Given) -> int:
+    """Let workers claim from a paused queue again."""
+    return await _pause(name, False, options)
+
+
+async def _pause(name: str, paused: bool, options: Options) -> int:
+    async with connected(options) as (app, inspector):
+        await inspector.check_queue(name)
+        changed = await (app.pause_queue(name) if paused else app.resume_queue(name))
+    if options.json:
+        print_json({"queue": name, "paused": paused, "changed": changed})
+    else:
+        state = "paused" if paused else "open"
+        print(f"queue {cell(name)} is {state}" if changed else f"queue {cell(name)} was {state} already")
+    return 0
+
+
+def _pair(text: str, example: str) -> tuple[str, str]:
+    """A tenant may have an equals sign in its name, a value not."""
+    name, equals, value = text.rpartition("=")
+    if not equals or not name or not value:
+        raise WrongUsage(f"{text!r} says nothing to set: write it like {example}")
+    return name, value
+
+
+def _value(text: str) -> Any:
+    if text.lower() == "none":
+        return None
+    return int(text) if text.isdecimal() else text
+
+
+def _weight(text: str) -> float | None:
+    if text.lower() == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise WrongUsage(f"a weight is a number, or none to take it back, not {text!r}") from None
+
+
+async def _print(inspector: Inspector, name: str, options: Options) -> None:
+    found, now = await inspector.queue(name), await inspector.now()
+    if options.json:
+        print_json(as_dict(found))
+        return
+    for line in _lines(found.queue):
+        print(line)
+    if found.tenants is not None:
+        print_listing(_tenant_listing(found.tenants, now))
+
+
+def as_dict(found: QueueDetail) -> dict[str, Any]:
+    about: dict[str, Any] = msgspec.to_builtins(found.queue)
+    if found.tenants is not None:
+        shown = [msgspec.to_builtins(tenant) for tenant in found.tenants.shown]
+        for tenant in shown:
+            tenant["rested"] = iso(tenant.pop("rested_ms"))
+        about |= {"tenants": shown, "other_tenants": found.tenants.others}
+    return about
+
+
+def _lines(view: QueueView) -> list[str]:
+    facts: dict[str, object] = {
+        "queue": view.name,
+        "state": "paused" if view.paused else "open",
+        "order": view.order,
+        "partitions": view.partitions,
+        **view.settings,
+        "due": view.due,
+        **view.stages,
+        **{f"ready {name}": count for name, count in view.ready.items() if count},
+        "done": view.done,
+    }
+    return [f"{name + ':':<19}{cell(value)}" for name, value in facts.items()]
+
+
+def _tenant_listing(tenants: Tenants, now: Millis) -> Listing:
+    rows = [
+        [
+            tenant.name or "(none)",
+            f"{tenant.weight:g}",
+            tenant.active,
+            tenant.ready,
+            _rest(tenant.resting, tenant.rested_ms, now),
+        ]
+        for tenant in tenants.shown
+    ]
+    least = "at least " if tenants.others_at_least else ""
+    more = f"and {least}{tenants.others} other tenants" if tenants.others else ""
+    return Listing(["tenant", "#weight", "#active", "#ready", "rests"], rows, empty="no tenant has work", more=more)
+
+
+def _rest(resting: bool, until: Millis | None, now: Millis) -> str:
+    if not resting:
+        return ""
+    return "at its cap" if until is None else f"ahead of its rate, until {distance(until, now)}"

@@ -1,0 +1,98 @@
+"""Tenants of a fair queue, as an operator sees them: weight, runs, what is ready, and whether they rest. Reads only."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from msgspec import Struct
+
+from tocsin.model.durations import Millis
+from tocsin.store.keys import BANDS, TURNS
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+
+_RUNS = struct.Struct(">I")
+
+
+class Tenant(Struct, frozen=True):
+    name: str
+    weight: float
+    # Runs; counted only where tenants have a cap.
+    active: int
+    ready: int
+    resting: bool
+    # When it has rested, if it is ahead of its rate; None at its cap.
+    rested_ms: Millis | None
+
+
+class Tenants(Struct, frozen=True):
+    """The first of them: those whose turn is next, then those that rest, then others."""
+
+    shown: list[Tenant]
+    others: int
+    # Beyond a thousand in one set nobody counts.
+    others_at_least: bool
+
+
+async def read_tenants(store: Store, queue: OpenQueue, most: int) -> Tenants:
+    names, is_cut = await _names(store, queue)
+    shown = await _details(store, queue, names[:most])
+    return Tenants(shown, len(names) - len(shown), is_cut)
+
+
+async def _names(store: Store, queue: OpenQueue) -> tuple[list[bytes], bool]:
+    ordered, hashed = (*TURNS, "resting"), ("tenants", "weights")
+
+    async def ask(client: Any) -> Any:
+        async with client.pipeline(transaction=False) as pipe:
+            for base in ordered:
+                for keys in queue.keys:
+                    pipe.zrange(keys[base], 0, LARGEST_BATCH)
+            for base in hashed:
+                for keys in queue.keys:
+                    pipe.hscan(keys[base], 0, count=LARGEST_BATCH)
+            return await pipe.execute()
+
+    found = await store.read(ask)
+    scans = found[len(ordered) * queue.partitions :]
+    sets = [*found[: -len(scans)], *(list(page) for _, page in scans)]
+    is_cut = any(cursor for cursor, _ in scans) or any(len(names) > LARGEST_BATCH for names in sets)
+    return list(dict.fromkeys(name for names in sets for name in names)), is_cut
+
+
+async def _details(store: Store, queue: OpenQueue, names: list[bytes]) -> list[Tenant]:
+    if not names:
+        return []
+
+    async def ask(client: Any) -> Any:
+        async with client.pipeline(transaction=False) as pipe:
+            # Weights are the same in all partitions.
+            pipe.hmget(queue.keys[0]["weights"], names)
+            for keys in queue.keys:
+                pipe.hmget(keys["tenants"], names)
+                pipe.zmscore(keys["resting"], names)
+                for name in names:
+                    for band in BANDS:
+                        pipe.zlexcount(keys[band], b"[" + name + b"\0", b"(" + name + b"\1")
+            return await pipe.execute()
+
+    weights, *found = await store.read(ask)
+    width = 2 + len(names) * len(BANDS)
+    partitions = [found[first : first + width] for first in range(0, len(found), width)]
+    return [_tenant(i, name, weights[i], partitions) for i, name in enumerate(names)]
+
+
+def _tenant(i: int, name: bytes, weight: bytes | None, partitions: list[list[Any]]) -> Tenant:
+    """From what each partition says: the states of all, their rests, and what is ready of each by band."""
+    states = [states[i] for states, *_ in partitions if states[i]]
+    rests = [rests[i] for _, rests, *_ in partitions if rests[i] is not None]
+    ready = [counts[i * len(BANDS) : (i + 1) * len(BANDS)] for _, _, *counts in partitions]
+    return Tenant(
+        name=name.decode(errors="replace"),
+        weight=float(weight or 1),
+        active=sum(_RUNS.unpack_from(state)[0] for state in states),
+        ready=sum(map(sum, ready)),
+        resting=bool(rests),
+        rested_ms=None if not rests or math.isinf(min(rests)) else int(min(rests)),
+    )
