@@ -71,7 +71,7 @@ class Finisher:
         runs: Callable[[], Runs],
         clock: Clock,
         on_lost: Callable[[str], None],
-        on_due: Callable[[], None],
+        on_due: Callable[[Lane, int], None],
         classifier: Classifier | None = None,
         backoff: BackoffSettings = decide.NO_BACKOFF,
         breaker: Breaker | None = None,
@@ -239,7 +239,7 @@ class Finisher:
         self._tries.pop(key, None)
         if lane.timetable is not None:
             lane.timetable.answered(key[2])
-            self._on_due()
+            self._on_due(lane, key[1])
 
     def _answered(self, key: tuple[str, int, str], lane: Lane, answer: list[Any]) -> None:
         if key in self._tries:
@@ -251,7 +251,7 @@ class Finisher:
             self._tally.contention[key[2]] += 1
             self._on_lost(member.decode(errors="replace"))
         if answer[2] >= 0 and lane.timetable is None and lane.expect(key[1], answer[2]):
-            self._on_due()
+            self._on_due(lane, key[1])
 
     def _prepare(self) -> None:
         """Turn what is unsent into calls where none is unanswered."""

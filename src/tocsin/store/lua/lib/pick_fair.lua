@@ -132,10 +132,8 @@ local function weight_of(state, tenant)
   return state.weight
 end
 
--- Up to when a tenant has used its rate. If that is more than it can have been: see limits.lua.
-local function rated_of(state)
-  return state.rated > now + tenant_burst + tenant_every and now or math.max(state.rated, now)
-end
+-- Up to when a tenant has used its rate.
+local function rated_of(state) return spent_by(tenant_every, tenant_burst, state.rated) end
 
 local function accept(tenant, id, due, place, record, raw)
   local claim
