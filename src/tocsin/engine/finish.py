@@ -82,7 +82,7 @@ class Finisher:
         runs: Callable[[], Runs],
         clock: Clock,
         on_lost: Callable[[str], None],
-        on_due: Callable[[], None],
+        on_due: Callable[[Lane, int], None],
         classifier: Classifier | None = None,
         backoff: BackoffSettings = decide.NO_BACKOFF,
         breaker: Breaker | None = None,
@@ -267,7 +267,7 @@ class Finisher:
         self._tries.pop(key, None)
         if lane.timetable is not None:
             lane.timetable.answered(key[2])
-            self._on_due()
+            self._on_due(lane, key[1])
 
     def _answered(self, key: tuple[str, int, str], lane: Lane, answer: list[Any]) -> None:
         if key in self._tries:
@@ -283,7 +283,7 @@ class Finisher:
         if answer[3]:
             self._on_carry(lane.queue, key[1])
         if answer[2] >= 0 and lane.timetable is None and lane.expect(key[1], answer[2]):
-            self._on_due()
+            self._on_due(lane, key[1])
 
     def _prepare(self) -> None:
         """Turn what is unsent into calls where none is unanswered."""

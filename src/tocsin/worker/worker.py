@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 
 import structlog
 
@@ -91,6 +92,8 @@ class Worker(Parts):
         if fetching:
             # A claim in flight is awaited: what it brings is ours to hand back.
             await asyncio.wait(fetching, timeout=5)
+        for lane in self.lanes.values():
+            lane.next_due = [math.inf] * lane.queue.partitions
         for unit in self.pool.withdraw(float("inf")):
             self.finisher.release(unit)
         # Bells are for those who claim: one that we heard would wake nobody. Mail may still ask to cancel a run.

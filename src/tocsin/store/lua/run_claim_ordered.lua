@@ -43,7 +43,8 @@ local function enter_due(ids, scores)
   for i, id in ipairs(ids) do
     local claim = not all_fresh and claim_of(id)
     leave(waiting, id)
-    enter_ready(id, claim and claim.due or math.max(tonumber(scores[i]), 0), claim and claim.place or nil)
+    -- Those that fall due together have no first: they stand by id, as they did, whichever page they come with.
+    enter_ready(id, claim and claim.due or math.max(tonumber(scores[i]), 0), claim and claim.place or 0)
   end
 end
 

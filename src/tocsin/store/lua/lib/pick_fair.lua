@@ -41,11 +41,11 @@ do
     local size = heap.read == 0 and most or 50
     local found, names = redis.call('ZRANGE', TURNS[band], heap.read, heap.read + size - 1, 'WITHSCORES'), {}
     for at = 1, #found, 2 do
-      heap.last = {band = band, tenant = found[at], tag = tonumber(found[at + 1]), held = 0}
+      heap[#heap + 1] = {band = band, tenant = found[at], tag = tonumber(found[at + 1]), held = 0}
       names[#names + 1] = found[at]
-      heap[#heap + 1] = heap.last
       sift_up(heap)
     end
+    if #found > 0 then heap.last = {tenant = found[#found - 1], tag = tonumber(found[#found])} end
     -- Without caps and rates they are asked for only when somebody leaves the turns.
     if is_limited then load_states(names) end
     heap.read, heap.all = heap.read + size, #found < size * 2
@@ -59,7 +59,7 @@ do
       heap = {read = 0}
       turns[band] = heap
     end
-    while not heap.all and not (heap[1] and (heap[1] == heap.last or goes_before(heap[1], heap.last))) do
+    while not heap.all and not (heap[1] and not goes_before(heap.last, heap[1])) do
       read_turns(heap, band, most)
     end
     return heap
@@ -152,10 +152,8 @@ do
     return turn.weight
   end
 
-  -- Up to when a tenant has used its rate. If that is more than it can have been: see limits.lua.
-  local function rated_of(state)
-    return state.rated > now + tenant_burst + tenant_every and now or math.max(state.rated, now)
-  end
+  -- Up to when a tenant has used its rate.
+  local function rated_of(state) return spent_by(tenant_every, tenant_burst, state.rated) end
 
   local function accept(tenant, id, due, place, record, raw)
     local claim
