@@ -29,9 +29,9 @@ class Proxy:
     def url(self) -> str:
         return f"unix://{self._folder / 'p'}"
 
-    def cut(self, when: str, name: str) -> None:
+    def cut(self, when: str, name: str, order: str = "due") -> None:
         """`before` it reaches the server, or `after` the server ran it and before its reply is heard."""
-        self._when, self._sha = when, script(name).sha.encode()
+        self._when, self._sha = when, script(name, order).sha.encode()
 
     async def __aenter__(self) -> Self:
         self._listener = await asyncio.start_unix_server(self._serve, str(self._folder / "p"))
