@@ -21,7 +21,8 @@ from tocsin.upkeep import hearts
 
 
 class QueueView(Struct, frozen=True):
-    """A queue and how many jobs stand where; `due` is how many of those waiting could run now."""
+    """A queue and how many jobs stand where; `due` is how many of those waiting could run now. `moving_to` is how many
+    partitions it is being given, and until then it stands still; None if nobody changes them."""
 
     name: str
     order: str
@@ -31,6 +32,7 @@ class QueueView(Struct, frozen=True):
     stages: dict[str, int]
     done: int
     counters: dict[str, int]
+    moving_to: int | None = None
 
 
 class WorkerView(Struct, frozen=True):
@@ -124,6 +126,7 @@ class Inspector:
             stages=dict(zip(STAGE_KEYS, counts, strict=False)),
             done=counts[-2],
             counters=_sum_counters(found[width - 1 :: width]),
+            moving_to=None if queue.moving is None else queue.moving.to,
         )
 
     async def _job(self, queue: OpenQueue, job_id: str) -> JobView | None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable
 from typing import Any
 
+from tocsin.model.ids import partition_of
 from tocsin.store.jobs import Jobs, Put
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
 
@@ -23,6 +24,8 @@ class Bulk:
         self.new = 0
         self._jobs = jobs
         self._queue = queue
+        # As it is now: should it be repartitioned meanwhile, `Jobs` finds out.
+        self._partitions = queue.partitions
         self._ring = ring
         self._puts: list[list[Put]] = [[] for _ in range(queue.partitions)]
         self._members: list[set[str]] = [set() for _ in range(queue.partitions)]
@@ -47,7 +50,7 @@ class Bulk:
             await asyncio.gather(*self._sending, return_exceptions=True)
 
     async def _add(self, put: Put) -> None:
-        partition = self._queue.partition_of(put.member)
+        partition = partition_of(put.member, self._partitions)
         if put.member in self._members[partition]:
             # The same id twice: the second must find the first there.
             await self._send(partition)
@@ -75,8 +78,11 @@ class Bulk:
     async def _put(self, partition: int, puts: list[Put]) -> None:
         codes, head = await self._jobs.put_many(self._queue, partition, puts)
         self.new += codes.count(b"1")
-        if head >= 0:
+        if head >= 0 and self._queue.partitions == self._partitions:
             self._ring(self._queue, partition)
+        elif head >= 0:
+            for each in {self._queue.partition_of(put.member) for put in puts}:
+                self._ring(self._queue, each)
 
     async def _wait_for(self, most: int) -> None:
         while len(self._sending) > most:

@@ -39,6 +39,8 @@ def queue_listing(views: list[QueueView]) -> Listing:
     for view in views:
         numbers = {"due": view.due, "done": view.done, **view.stages, **view.counters}
         state = "paused" if view.paused else "open"
+        if view.moving_to is not None:
+            state = f"being repartitioned to {view.moving_to}: if nobody does, run the command again"
         rows.append([view.name, state, view.order, view.partitions, *(numbers[name] for name in counted)])
     return Listing(columns, rows, empty="there are no queues yet: start a worker, or enqueue a job")
 

@@ -16,8 +16,9 @@ from tocsin.cli.config import config as config_commands
 from tocsin.cli.dead import dead
 from tocsin.cli.demo import demo
 from tocsin.cli.doctor import doctor
-from tocsin.cli.look import jobs, list_workers, queues
+from tocsin.cli.look import jobs, list_workers
 from tocsin.cli.options import Options, WrongUsage
+from tocsin.cli.repartition import queues
 from tocsin.cli.show import say, silence_stdout
 from tocsin.cli.work import worker
 from tocsin.model.errors import InvalidArgument, TocsinError

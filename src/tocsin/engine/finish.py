@@ -20,7 +20,7 @@ from tocsin.engine.unit import Lane, Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
-from tocsin.model.errors import StoreChanged, StoreError, StoreUnavailable
+from tocsin.model.errors import QueueMoving, StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.job import Failure, Spec
 from tocsin.model.run import Claim
 from tocsin.resilience.backoff import BackoffSettings, Streaks
@@ -40,6 +40,8 @@ PACE_S = 0.006
 PASSES = 2
 # How often a call is tried that the server refuses; one that could not be sent is kept until it is answered.
 MOST_TRIES = 3
+# While a queue is being repartitioned: how often it is asked whether that is over.
+STILL_S = 0.25
 LONGEST_ERROR = 1000
 LONGEST_TRACEBACK = 4000
 LARGEST_RESULT = 64 * 1024
@@ -58,6 +60,12 @@ class Ended(Struct, gc=False):
     error: bytes = b""
     decision: decide.Decision | None = None
     kind: FailureClass = FailureClass.UNKNOWN
+
+
+class Sent(Struct, frozen=True):
+    lane: Lane
+    call: Call
+    items: list[Item]
 
 
 class Finisher:
@@ -98,7 +106,7 @@ class Finisher:
         # Something is due sooner than the fetcher knows.
         self._on_due = on_due
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
-        self._unanswered: dict[tuple[str, int, str], tuple[Lane, Call]] = {}
+        self._unanswered: dict[tuple[str, int, str], Sent] = {}
         # How often the server refused each of them.
         self._tries: dict[tuple[str, int, str], int] = {}
         # Those of them that another pass is waiting for.
@@ -193,7 +201,7 @@ class Finisher:
         self._sent = len(self.waiting)
         self._decide_all()
         self._prepare()
-        sent = [(key, call) for key, call in self._unanswered.items() if key not in self._in_flight]
+        sent = [(key, each) for key, each in self._unanswered.items() if key not in self._in_flight]
         if not sent:
             return 60.0
         permit = self.breaker.allow()
@@ -201,17 +209,19 @@ class Finisher:
             return max(self.breaker.status().probe_in, PACE_S)
         self._in_flight.update(key for key, _ in sent)
         try:
-            answers = await self._store.call_all([call for _, (_, call) in sent])
+            answers = await self._store.call_all([each.call for _, each in sent])
         finally:
             self._in_flight.difference_update(key for key, _ in sent)
         self.away = self.breaker.answered(permit, answers)
         trouble: StoreError | None = None
-        for (key, (lane, _)), answer in zip(sent, answers, strict=True):
+        rest = 0.0
+        for (key, each), answer in zip(sent, answers, strict=True):
+            lane = each.lane
             if isinstance(answer, StoreUnavailable):
                 trouble = answer
             elif isinstance(answer, StoreChanged):
-                # The claims are gone with the store they were made in: the token check will say so.
-                await self._store.reopen(lane.queue)
+                # If the claims are gone with the store they were made in, the token check will say so.
+                rest = max(rest, await self._follow(key, each))
             elif isinstance(answer, StoreError):
                 trouble = trouble or answer
                 self._refused(key, lane, answer)
@@ -220,7 +230,28 @@ class Finisher:
         if trouble is not None:
             await self._store.revive_server()
             raise trouble
-        return 60.0 if self.idle() else 0.0
+        return 60.0 if self.idle() else rest
+
+    async def _follow(self, key: tuple[str, int, str], sent: Sent) -> float:
+        """Open the queue again; where it was repartitioned, the jobs of the call are elsewhere. Seconds to rest."""
+        lane = sent.lane
+        try:
+            await self._store.reopen(lane.queue)
+        except QueueMoving:
+            return STILL_S
+        if sent.call.layout == lane.queue.layout:
+            return 0.0
+        answer = await self._store.answer_of(sent.call)
+        if self._unanswered.get(key) is not sent:
+            pass  # A new incarnation has forgotten it meanwhile.
+        elif answer is not None:
+            self._answered(key, lane, answer)
+        else:
+            self._forget_call(key, lane)
+            lane.follow()
+            lane.send_again(key[2], sent.items)
+            self._unsent.add(lane)
+        return 0.0
 
     def _refused(self, key: tuple[str, int, str], lane: Lane, error: StoreError) -> None:
         """The server is there and fails this call: another try in each of the next passes, then the claims are given
@@ -256,6 +287,7 @@ class Finisher:
     def _prepare(self) -> None:
         """Turn what is unsent into calls where none is unanswered."""
         for lane in list(self._unsent):
+            lane.follow()
             left = False
             for verb, partitions in lane.unsent.items():
                 for partition, items in enumerate(partitions):
@@ -267,7 +299,8 @@ class Finisher:
     def _send(self, key: tuple[str, int, str], lane: Lane, items: list[Item]) -> bool:
         """Whether some are left for a later call."""
         if key not in self._unanswered:
-            self._unanswered[key] = (lane, self._runs().settle(key[2], lane.queue, key[1], items[: self._batch]))
+            batch = items[: self._batch]
+            self._unanswered[key] = Sent(lane, self._runs().settle(key[2], lane.queue, key[1], batch), batch)
             del items[: self._batch]
             if lane.timetable is not None:
                 lane.timetable.sent(key[2], self._batch)
@@ -280,7 +313,8 @@ class Finisher:
             ended = waiting.popleft()
             verb, item, due = self._settled(ended, now)
             lane = ended.lane
-            lane.unsent[verb][ended.claim.partition].append(item)
+            lane.follow()
+            lane.unsent[verb][lane.partition_of(ended.claim)].append(item)
             if lane.timetable is not None:
                 lane.timetable.plan(verb, ended.claim.member, due)
             unsent.add(lane)

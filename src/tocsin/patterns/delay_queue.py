@@ -16,7 +16,7 @@ from msgspec import Struct
 from tocsin.app import Tocsin
 from tocsin.model import codec
 from tocsin.model.durations import Duration, epoch_ms, moment
-from tocsin.model.errors import ClaimLost, InvalidArgument, StoreError
+from tocsin.model.errors import ClaimLost, InvalidArgument, InvalidConfig, StoreError
 from tocsin.model.ids import LONGEST_ID, check_job_id
 from tocsin.model.job import Failure, Header, Spec, check_timeout
 from tocsin.model.queue import Queue
@@ -100,7 +100,13 @@ class DelayQueue:
         await self._app.store.repeat(call)
 
     async def _open(self) -> tuple[OpenQueue, Jobs]:
-        return await self._app.store.open_queue(self._queue), Jobs(self._app.store)
+        queue = await self._app.store.open_queue(self._queue)
+        if queue.partitions != 1:
+            raise InvalidConfig(
+                f"queue {queue.name!r} has {queue.partitions} partitions, and a DelayQueue needs one: "
+                f"run `tocsin queues repartition {queue.name} 1`"
+            )
+        return queue, Jobs(self._app.store)
 
     def _claims(self) -> Runs:
         if self._runs is None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tocsin.model import codec
-from tocsin.model.queue import SETTINGS, Queue, parse_rate
+from tocsin.model.errors import QueueMoved
+from tocsin.model.queue import SETTINGS, Queue, parse_rate, refuse_spread
 from tocsin.store.store import OpenQueue, Store
 
 
@@ -25,11 +26,17 @@ async def update(
     """Change what differs, in all partitions. What an operator has set, code leaves alone."""
     items = codec.encode([part for name, value in settings.items() for part in _fields(name, value)])
     shares = codec.encode([part for pair in weights.items() for part in pair])
-    for partition in range(queue.partitions):
-        args = ["1" if operator else "", items, shares]
-        # Tenants who rest are asked to stand up, a thousand at a time: their new limits may let them.
-        while (await store.change("queue_update", queue, partition, *args))[1]:
-            args = ["1" if operator else "", codec.encode([]), codec.encode([])]
+    while True:
+        refuse_spread(queue.queue, [name for name, value in settings.items() if value])
+        try:
+            for partition in range(queue.partitions):
+                args = ["1" if operator else "", items, shares]
+                # Tenants who rest are asked to stand up, a thousand at a time: their new limits may let them.
+                while (await store.change("queue_update", queue, partition, *args))[1]:
+                    args = ["1" if operator else "", codec.encode([]), codec.encode([])]
+            return
+        except QueueMoved:
+            continue
 
 
 async def settings_of(store: Store, queue: OpenQueue) -> dict[str, str]:

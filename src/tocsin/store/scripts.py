@@ -29,11 +29,13 @@ _FORMS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         "line": (("ready", "line_priority"), ("jobs", *_READY)),
         "standing": (("standing_priority",), _READY),
         "pick": (("pick_priority",), ()),
+        "places": (("places_priority",), _READY),
     },
     "fair": {
         "line": (("ready", "line_fair"), ("jobs", *_READY, *_TURNS, "tenants", "spots", "resting")),
         "standing": (("standing_fair",), ("spots",)),
         "pick": (("pick_fair",), ("weights",)),
+        "places": (("places_fair",), (*_READY, *_TURNS, "tenants", "spots", "resting")),
     },
 }
 ORDERS = tuple(_FORMS)

@@ -97,6 +97,11 @@ class Audit:
         alive = {worker.id for worker in await self._fleet.workers()}
         total, done = sum(queue.partitions for queue in queues), 0
         for queue in queues:
+            if queue.moving is not None:
+                # A job may be in two partitions now, the old one and the new.
+                self._findings.add("moving", queue.name, f"to {queue.moving.to} partitions")
+                done += queue.partitions
+                continue
             for partition in range(queue.partitions):
                 self._progress(done, total)
                 await self.step(queue, partition, alive)
