@@ -275,7 +275,9 @@ class Fetcher:
             if isinstance(answer, StoreUnavailable):
                 away = answer
             elif isinstance(answer, StoreChanged):
-                changed[lane] = answer
+                # Unless it was opened again meanwhile, by another pass or another part.
+                if wish.layout == lane.queue.layout:
+                    changed[lane] = answer
             elif isinstance(answer, StoreError):
                 raise answer
             elif answer.lease_over:
@@ -295,17 +297,17 @@ class Fetcher:
         return rest
 
     async def _open_again(self, lane: Lane, error: StoreChanged) -> None:
+        before = lane.queue.layout
         try:
             await self._store.reopen(lane.queue)
         except QueueMoving as moving:
             if lane.stand_still(self._clock.server_ms() + STILL_MS):
                 log.info("waiting for a queue that is being repartitioned", queue=lane.name, to=moving.partitions)
             return
-        if lane.layout == lane.queue.layout and not lane.still:
+        if lane.queue.layout == before:
             log.warning("queue changed under us, opening it again", queue=lane.name, error=str(error))
-        else:
+        elif lane.layout == before:
             log.info("queue has other partitions", queue=lane.name, partitions=lane.queue.partitions)
-        lane.still = False
         lane.follow()
         self._runs().forget_doubts(lane.queue)
         self._on_change(lane)

@@ -32,8 +32,6 @@ class Lane:
         # What ran here in this and the last interval; the slowest decides how much is fetched ahead.
         self.handlers: set[Handler] = set()
         self._before: set[Handler] = set()
-        # The queue is being repartitioned, and this worker waits for the end of it.
-        self.still = False
         self._begin()
 
     def _begin(self) -> None:
@@ -41,6 +39,8 @@ class Lane:
         queue = self.queue
         # Which of the queue's layouts all this is about.
         self.layout = queue.layout
+        # The queue is being repartitioned, and this worker waits for the end of it.
+        self.still = False
         # 0: ask now. Infinity: nothing known, a bell or the fallback poll will tell.
         self.next_due: list[float] = [0.0] * queue.partitions
         # How many more were due when each partition was asked last.
@@ -107,6 +107,7 @@ class Lane:
 
     def learn(self, partition: int, next_due: float, now: float, came: int) -> None:
         """An answer, with as many runs as `came`."""
+        self.still = False
         if not came:
             self._unsure.discard(partition)
         # The server may have answered this before it did what we heard of since we asked.
