@@ -70,9 +70,7 @@ async def test_it_goes_on_in_the_new_partitions(tocsin_app, other_app, ran, gate
     assert await counted(tocsin_app, "succeeded") == 4 * MANY
 
 
-async def test_runs_that_were_going_on_are_finished_where_their_jobs_are(
-    tocsin_app, other_app, ran, gate, make_worker
-):
+async def test_runs_that_were_going_on_are_finished_where_their_jobs_are(tocsin_app, other_app, ran, gate, make_worker):
     worker = await make_worker(queues=["wide"], concurrency=100)
     await put(tocsin_app, range(MANY))
     await worker.fetcher.step()
@@ -131,9 +129,7 @@ async def test_outcomes_that_were_written_unheard_are_not_written_again(
     assert await counted(tocsin_app, "succeeded") == MANY
 
 
-async def test_it_waits_patiently_while_the_queue_is_moving(
-    tocsin_app, other_app, ran, gate, make_worker, monkeypatch
-):
+async def test_it_waits_patiently_while_the_queue_is_moving(tocsin_app, other_app, ran, gate, make_worker, monkeypatch):
     worker = await make_worker(queues=["wide"], concurrency=100)
     await put(tocsin_app, range(MANY))
     await worker.fetcher.step()

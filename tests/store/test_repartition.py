@@ -207,7 +207,7 @@ async def test_a_move_that_comes_back_late_changes_nothing(store, clock, monkeyp
     await line.claim()
     content, metas = await line.content(), await line.metas()
     mortal.dies_at = -1
-    for move, args in list(late):
+    for move, args in tuple(late):
         await remembering(move, *args)
     assert await line.content() == content
     assert await line.metas() == metas
@@ -402,8 +402,8 @@ class TestWhoHasItOpen:
             await other.open_queue(Queue("wide", partitions=8))
         await repartition.repartition(store, "wide", 7)
         assert (await other.open_queue(Queue("wide", partitions=8))).partitions == 7
+        other._queues.clear()
         with pytest.raises(InvalidConfig, match="order"):
-            other._queues.clear()
             await other.open_queue(Queue("wide", "fair", partitions=7))
 
     async def test_a_wiped_server_gets_the_queue_back_as_it_was(self, store, other, clock):
