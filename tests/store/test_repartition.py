@@ -246,6 +246,11 @@ async def test_a_limit_keeps_a_queue_in_one_partition(store, clock):
     await repartition.repartition(store, "wide", 3)
     with pytest.raises(InvalidArgument, match=r"max_active needs a queue of one partition, 'wide' has 3"):
         await queues.update(store, line.queue, {"max_active": "5"}, {}, operator=True)
+    with pytest.raises(InvalidArgument, match=r"rate needs a queue of one partition, 'wide' has 3"):
+        await queues.update(store, line.queue, {"rate": "5/s"}, {}, operator=False)
+    # What code declares is no limit where an operator has taken it off, so it is no reason to refuse the program.
+    await queues.update(store, line.queue, {"max_active": "5"}, {}, operator=False)
+    assert "max_active" not in await queues.settings_of(store, line.queue)
 
 
 async def test_a_limit_that_is_set_at_the_last_moment_ends_the_move(store, clock, monkeypatch):

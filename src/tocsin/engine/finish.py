@@ -16,7 +16,7 @@ import structlog
 from msgspec import Struct
 
 from tocsin.engine import decide
-from tocsin.engine.unit import Lane, Unit
+from tocsin.engine.unit import Lane, Sent, Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
@@ -28,7 +28,7 @@ from tocsin.resilience.breaker import Breaker, BreakerSettings
 from tocsin.resilience.classify import Classifier
 from tocsin.resilience.failure import FailureClass
 from tocsin.store.runs import FAILED, SUCCEEDED, Item, Runs, failed_item, finish_item, release_item, retry_item
-from tocsin.store.store import LARGEST_BATCH, Call, Store
+from tocsin.store.store import LARGEST_BATCH, Store
 from tocsin.telemetry.metrics import Tally
 
 log = structlog.get_logger("tocsin.finish")
@@ -60,12 +60,6 @@ class Ended(Struct, gc=False):
     error: bytes = b""
     decision: decide.Decision | None = None
     kind: FailureClass = FailureClass.UNKNOWN
-
-
-class Sent(Struct, frozen=True):
-    lane: Lane
-    call: Call
-    items: list[Item]
 
 
 class Finisher:
@@ -313,8 +307,10 @@ class Finisher:
             ended = waiting.popleft()
             verb, item, due = self._settled(ended, now)
             lane = ended.lane
-            lane.follow()
-            lane.unsent[verb][lane.partition_of(ended.claim)].append(item)
+            if lane.layout != lane.queue.layout:
+                lane.follow()
+            partition = lane.partition_of(ended.claim) if lane.layout else ended.claim.partition
+            lane.unsent[verb][partition].append(item)
             if lane.timetable is not None:
                 lane.timetable.plan(verb, ended.claim.member, due)
             unsent.add(lane)

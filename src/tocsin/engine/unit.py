@@ -9,7 +9,7 @@ from tocsin.engine.timetable import Timetable
 from tocsin.model.job import Spec
 from tocsin.model.run import Claim, Run
 from tocsin.store.runs import VERBS, Item, key_of
-from tocsin.store.store import OpenQueue
+from tocsin.store.store import Call, OpenQueue
 
 # A partition that gave this many runs at once and has no more due is asked again after this long, not run by run.
 BUSY = 8
@@ -68,8 +68,8 @@ class Lane:
             self.unsent[verb][self.queue.partition_of_key(key_of(item))].append(item)
 
     def partition_of(self, claim: Claim) -> int:
-        """Where its job is by now."""
-        return claim.partition if not self.layout else self.queue.partition_of_key(claim.key)
+        """Where its job is by now, if the queue was ever repartitioned; otherwise the claim knows."""
+        return self.queue.partition_of_key(claim.key)
 
     def stand_still(self, until: float) -> bool:
         """Ask nothing before then. Whether that is new."""
@@ -162,3 +162,11 @@ class Unit(Struct, eq=False, weakref=False, gc=False):
             self.run.cancelled = True
         for run in self.runs or ():
             run.cancelled = True
+
+
+class Sent(Struct, frozen=True):
+    """A call that settles claims and is not answered yet, with what it is about."""
+
+    lane: Lane
+    call: Call
+    items: list[Item]

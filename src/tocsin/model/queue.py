@@ -28,8 +28,8 @@ SETTINGS = ("max_active", "rate", "tenant_max_active", "tenant_rate", "aging")
 
 
 class Queue(Struct, frozen=True):
-    """A lane. Order and number of partitions live in Redis and code must agree; of the settings, None for no limit,
-    code only declares what holds until an operator changes it."""
+    """A lane. Order and number of partitions live in Redis and code must agree, until an operator changes the
+    partitions; of the settings, None for no limit, code only declares what holds until an operator changes it."""
 
     name: str
     order: Literal["due", "priority", "fair"] = "due"

@@ -37,7 +37,7 @@ from tocsin.store.store import LARGEST_BATCH, Store
 
 PAGE = LARGEST_BATCH
 # Sessions' answers are large: so many of them at a time.
-SESSIONS = 100
+SESSIONS = 50
 COUNTERS = ("put", "claimed", "succeeded", "failed", "skipped", "cancelled", "retried", "recovered", "buried")
 # What a partition says of itself alone; all else in its meta are settings of the queue.
 _OWN = {"epoch", "sealed", "partitions", "seq", "fence", "widest", "placed", "spent", "capped", *COUNTERS}
