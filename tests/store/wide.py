@@ -19,7 +19,7 @@ from tocsin.testing import ManualClock
 from tocsin.upkeep.audit import Audit
 
 # Of each kind so many, so that every partition has some.
-EACH = 6
+EACH = 5
 HASHES = ("jobs", "claims", "errors", "results", "spots")
 ZSETS = ("waiting", "working", "paused", "parked", "dead", "done", *BANDS)
 
@@ -100,21 +100,27 @@ class Wide:
 
     async def content(self) -> dict[str, dict[str, Any]]:
         """By job, all that any partition has of it; a test that finds one in two partitions has found a bug."""
-        client, found, where = self.store.client, {}, {}  # type: ignore[var-annotated]
-        for partition in range(16):
-            keys = self.store.keys.partition(self.queue.name, partition)
-            for base in (*HASHES, *ZSETS):
-                if base in HASHES:
-                    entries = list((await client.hgetall(keys[base])).items())
-                else:
-                    entries = await client.zrange(keys[base], 0, -1, withscores=True)
-                for key, value in entries:
-                    fair = base in BANDS and self.queue.queue.order == "fair"
-                    member = (key.split(b"\0", 3)[-1] if fair else key).decode()
-                    found.setdefault(member, {})[base] = (key, value) if fair else value
-                    assert where.setdefault(member, partition) == partition, f"{member} is in two partitions"
-                    assert self.queue.partition_of(member) == partition, f"{member} is in the wrong partition"
+        found: dict[str, dict[str, Any]] = {}
+        where: dict[str, int] = {}
+        for (partition, base), entries in (await self._dump()).items():
+            for key, value in entries.items() if base in HASHES else entries:
+                fair = base in BANDS and self.queue.queue.order == "fair"
+                member = (key.split(b"\0", 3)[-1] if fair else key).decode()
+                found.setdefault(member, {})[base] = (key, value) if fair else value
+                assert where.setdefault(member, partition) == partition, f"{member} is in two partitions"
+                assert self.queue.partition_of(member) == partition, f"{member} is in the wrong partition"
         return found
+
+    async def _dump(self) -> dict[tuple[int, str], Any]:
+        bases = [(partition, base) for partition in range(16) for base in (*HASHES, *ZSETS)]
+        async with self.store.client.pipeline(transaction=False) as pipe:
+            for partition, base in bases:
+                key = self.store.keys.partition(self.queue.name, partition)[base]
+                if base in HASHES:
+                    pipe.hgetall(key)
+                else:
+                    pipe.zrange(key, 0, -1, withscores=True)
+            return dict(zip(bases, await pipe.execute(), strict=True))
 
     async def metas(self) -> list[dict[str, Any]]:
         found = [await self.store.client.hgetall(keys["meta"]) for keys in self.queue.keys[: self.queue.partitions]]
@@ -132,5 +138,8 @@ class Wide:
     async def left_behind(self) -> set[str]:
         """Keys of partitions that the queue does not have."""
         beyond = range(self.queue.partitions, 20)
-        names = {name: p for p in beyond for name in self.store.keys.partition(self.queue.name, p).values()}
-        return {name for name in names if await self.store.client.exists(name)}
+        names = [name for p in beyond for name in self.store.keys.partition(self.queue.name, p).values()]
+        async with self.store.client.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.exists(name)
+            return {name for name, there in zip(names, await pipe.execute(), strict=True) if there}
