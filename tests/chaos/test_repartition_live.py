@@ -17,7 +17,7 @@ from tocsin.store.fleet import Fleet as Roll
 from tocsin.store.survey import Survey
 from tocsin.upkeep.audit import Audit
 
-LATER = 3000
+LATER = 2000
 
 
 async def ran(*words: str) -> int:

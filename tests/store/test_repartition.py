@@ -9,7 +9,7 @@ import pytest
 from line import packed, record
 from wide import EACH, Wide
 
-from servers import Server
+from servers import Server, cluster
 from tocsin.model import codec
 from tocsin.model.errors import InvalidArgument, InvalidConfig, QueueMoved, QueueMoving, StoreChanged, StoreUnavailable
 from tocsin.model.ids import partition_of
@@ -96,6 +96,24 @@ async def test_claims_hold_through_it_and_end_as_people_wished(store, clock, ord
     assert later.keys() == set(line.named("retrying"))
     assert {claim.attempt for claim in later.values()} == {2}
     assert await line.troubles() == []
+
+
+async def test_on_a_cluster_jobs_go_from_node_to_node(clock):
+    with cluster() as nodes:
+        store = Store(nodes.url, prefix="t:", hash_tag="t", clock=clock)
+        await store.open()
+        try:
+            line = await wide(store, clock, "fair", 3)
+            held = await line.fill()
+            content = await line.content()
+            await repartition.repartition(store, "wide", 8)
+            await store.reopen(line.queue)
+            assert await line.content() == content
+            for claim in held.values():
+                assert await line.settle("finish", claim, finish_item(claim, 0, SUCCEEDED)) == []
+            assert await line.troubles() == []
+        finally:
+            await store.close()
 
 
 async def test_tokens_and_versions_grow_on(store, clock):

@@ -295,7 +295,7 @@ class Store:
 
     def _arguments(self, call: Call) -> list[Any]:
         if call.layout != call.queue.layout:
-            raise QueueMoved(f"queue {call.queue.name!r} was repartitioned, it has {call.queue.partitions} partitions")
+            raise QueueMoved(f"queue {call.queue.name!r} was repartitioned: nothing was done, try again")
         now = self.clock.override()
         return [
             call.queue.epochs[call.partition],
