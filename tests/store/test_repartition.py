@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from typing import Any
 
 import pytest
@@ -144,24 +145,23 @@ async def test_a_retry_is_not_sooner_than_its_backoff(store, clock):
 
 
 async def test_the_order_of_a_line_is_kept(store, clock):
+    """Of one old partition; places of different ones could not be compared before."""
     line = await wide(store, clock, "priority", 3)
-    members = [f"n{n}" for n in range(40)]
+    members = [f"n{n}" for n in range(60)]
     for member in members:
         await line.put(member)
-    order = []
-    for _ in range(2):
-        await repartition.repartition(store, "wide", 5)
-        await repartition.repartition(store, "wide", 1)
+    for partitions in (5, 1):
+        await repartition.repartition(store, "wide", partitions)
     await store.reopen(line.queue)
+    order = []
     for _ in members:
         [answer] = await line.runs.claim([Wish(line.queue, 0, 1)], 1e15)
         order += [claim.member for claim in answer.claims]
-    scores = {member: n for n, member in enumerate(members)}
-    # Those of one old partition stand as they stood; places of different ones could not be compared.
-    old = {member: partition_of(member, 3) for member in members}
+    bands = {member: zlib.crc32(member.encode()) % 5 for member in members}
+    assert [bands[member] for member in order] == sorted(bands.values())
     for partition in range(3):
-        mine = [member for member in order if old[member] == partition]
-        assert mine == sorted(mine, key=scores.__getitem__)
+        mine = [member for member in order if partition_of(member, 3) == partition]
+        assert mine == sorted(mine, key=lambda member: (bands[member], members.index(member)))
 
 
 async def test_tenants_have_their_turns_and_their_counts(store, clock):
@@ -172,8 +172,7 @@ async def test_tenants_have_their_turns_and_their_counts(store, clock):
     await store.reopen(line.queue)
     assert await queues.weights_of(store, line.queue) == {"acme": 2.0}
     working = await store.client.zcard(line.queue.keys[0]["working"])
-    tenants = await store.client.hgetall(line.queue.keys[0]["tenants"])
-    assert sum(int.from_bytes(raw[:4], "big") for raw in tenants.values()) == working == 5 * EACH
+    assert await line.working_by_tenants() == working == 5 * EACH
     assert len(await line.claim()) == 3 * EACH
 
 
@@ -229,6 +228,24 @@ async def test_a_move_that_comes_back_late_changes_nothing(store, clock, monkeyp
         await remembering(move, *args)
     assert await line.content() == content
     assert await line.metas() == metas
+
+
+@pytest.mark.parametrize("order", ["due", "fair"])
+async def test_two_who_do_the_same_move_at_once_do_no_harm(store, clock, order):
+    line = await wide(store, clock, order)
+    await line.fill()
+    content = await line.content()
+    working = await line.working_by_tenants() if order == "fair" else None
+    moves = [repartition.repartition(store, "wide", 6) for _ in range(3)]
+    answers = await asyncio.gather(*moves, return_exceptions=True)
+    # Whoever comes late to a step is told so; the command may always be run again.
+    assert all(isinstance(answer, (Moved, StoreChanged)) for answer in answers)
+    await repartition.repartition(store, "wide", 6)
+    await store.reopen(line.queue)
+    assert await line.content() == content
+    assert await line.left_behind() == set()
+    assert await line.troubles() == []
+    assert working is None or await line.working_by_tenants() == working
 
 
 async def test_a_sealed_partition_takes_nothing_from_another_move(store, clock):

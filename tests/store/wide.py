@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 from line import FOR_EVER, HANDLER, STRANGE, record
+from msgspec.structs import replace
 
 from tocsin.model import codec
 from tocsin.model.errors import StoreError
 from tocsin.model.run import Claim
 from tocsin.store.fleet import Fleet
-from tocsin.store.jobs import EDIT, Jobs, Put
+from tocsin.store.jobs import EDIT, Jobs, Put, record_of
 from tocsin.store.keys import BANDS
 from tocsin.store.runs import SUCCEEDED, Item, Runs, Wish, failed_item, finish_item, retry_item
 from tocsin.store.store import OpenQueue, Store
@@ -34,7 +36,14 @@ class Wide:
         return [f"{kind}-{n}" for n in range(EACH)]
 
     async def put(self, member: str, due: int = 0, **about: Any) -> None:
-        await self.jobs.put(self.queue, Put(member, record(**about), due, relative=True))
+        await self.jobs.put(self.queue, Put(member, self.record(member, **about), due, relative=True))
+
+    def record(self, member: str, **about: Any) -> bytes:
+        """With a priority and a tenant of its own, where the order of the queue knows them."""
+        plain, order, number = record(**about), self.queue.queue.order, zlib.crc32(member.encode())
+        band = 2 if order == "due" else number % 5
+        tenant = ("acme", "b", "")[number % 3] if order == "fair" else ""
+        return record_of(replace(codec.decode_header(plain), band=band, tenant=tenant), codec.decode_spec(plain))
 
     async def claim(self, runs: Runs | None = None) -> dict[str, Claim]:
         """All that is due."""
@@ -94,7 +103,7 @@ class Wide:
         for member in self.named("to-cancel"):
             await self.jobs.cancel(self.queue, member)
         for member in self.named("to-edit"):
-            await self.jobs.put(self.queue, Put(member, record(args=("new",)), 0, mode=EDIT))
+            await self.jobs.put(self.queue, Put(member, self.record(member, args=("new",)), 0, mode=EDIT))
 
     # What Redis holds
 
@@ -128,6 +137,11 @@ class Wide:
 
     async def total(self, counter: str) -> int:
         return sum(int(meta.get(counter, 0)) for meta in await self.metas())
+
+    async def working_by_tenants(self) -> int:
+        """How many runs the tenants of a fair queue have together, as they are counted for their caps."""
+        found = [await self.store.client.hgetall(keys["tenants"]) for keys in self.queue.keys]
+        return sum(int.from_bytes(raw[:4], "big") for tenants in found for raw in tenants.values())
 
     async def troubles(self) -> list[str]:
         """What `tocsin doctor` finds, that is of jobs and queues."""
