@@ -208,26 +208,30 @@ class Finisher:
             self._in_flight.difference_update(key for key, _ in sent)
         self.away = self.breaker.answered(permit, answers)
         trouble: StoreError | None = None
-        rest = 0.0
+        changed: list[tuple[tuple[str, int, str], Sent]] = []
         for (key, each), answer in zip(sent, answers, strict=True):
             lane = each.lane
+            if self._unanswered.get(key, each) is not each:
+                continue  # The other pass was told first, and the key is that of a later call.
             if isinstance(answer, StoreUnavailable):
                 trouble = answer
             elif isinstance(answer, StoreChanged):
-                # If the claims are gone with the store they were made in, the token check will say so.
-                rest = max(rest, await self._follow(key, each))
+                changed.append((key, each))
             elif isinstance(answer, StoreError):
                 trouble = trouble or answer
                 self._refused(key, lane, answer)
             else:
                 self._answered(key, lane, answer)
+        # Last, because it waits, and the other pass goes on meanwhile.
+        rest = max([await self._follow(key, each) for key, each in changed], default=0.0)
         if trouble is not None:
             await self._store.revive_server()
             raise trouble
         return 60.0 if self.idle() else rest
 
     async def _follow(self, key: tuple[str, int, str], sent: Sent) -> float:
-        """Open the queue again; where it was repartitioned, the jobs of the call are elsewhere. Seconds to rest."""
+        """Open the queue again; where it was repartitioned, the jobs of the call are elsewhere. Seconds to rest.
+        If the claims are gone with the store they were made in, the token check will say so."""
         lane = sent.lane
         try:
             await self._store.reopen(lane.queue)
@@ -237,7 +241,7 @@ class Finisher:
             return 0.0
         answer = await self._store.answer_of(sent.call)
         if self._unanswered.get(key) is not sent:
-            pass  # A new incarnation has forgotten it meanwhile.
+            pass  # The other pass was told first, or a new incarnation has forgotten it.
         elif answer is not None:
             self._answered(key, lane, answer)
         else:
