@@ -17,7 +17,7 @@ from tocsin.model.errors import StoreUnavailable
 from tocsin.model.queue import Queue
 from tocsin.store.jobs import Put
 from tocsin.store.runs import SUCCEEDED, Claimed, Runs, Wish, finish_item
-from tocsin.store.store import Call, Store
+from tocsin.store.store import Store
 from tocsin.testing import ManualClock
 
 WORKERS_OWN = [name for name in CHANGES if name.startswith("run_") and name != "run_extend"]
@@ -76,7 +76,7 @@ async def _claim(line: Line, runs: Runs, members: tuple[str, ...] = ()) -> Claim
 async def _worker_call(line: Line, name: str, args: list[Any]) -> Any:
     if name.startswith("run_claim"):
         return await _claim(line, line.runs, ("a",) if name == "run_claim_ids" else ())
-    call = Call(line.queue.script(name), line.queue, 0, f"{line.runs.owner}:x", 99, args)
+    call = line.queue.call(name, 0, f"{line.runs.owner}:x", 99, args)
     return await until_answered(lambda: line.store.call(call))
 
 

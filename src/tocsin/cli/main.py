@@ -19,7 +19,7 @@ from tocsin.cli.doctor import doctor
 from tocsin.cli.look import jobs, list_workers
 from tocsin.cli.next import next_ticks
 from tocsin.cli.options import Options, WrongUsage
-from tocsin.cli.queues import queues
+from tocsin.cli.repartition import queues
 from tocsin.cli.show import say, silence_stdout
 from tocsin.cli.why import why
 from tocsin.cli.work import worker

@@ -17,11 +17,11 @@ import structlog
 from msgspec import Struct
 
 from tocsin.engine import decide
-from tocsin.engine.unit import Lane, Unit
+from tocsin.engine.unit import Lane, Sent, Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
-from tocsin.model.errors import StoreChanged, StoreError, StoreUnavailable
+from tocsin.model.errors import QueueMoving, StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.job import Failure, Spec
 from tocsin.model.run import Claim
 from tocsin.resilience.backoff import BackoffSettings, Streaks
@@ -39,7 +39,7 @@ from tocsin.store.runs import (
     release_item,
     retry_item,
 )
-from tocsin.store.store import LARGEST_BATCH, Call, OpenQueue, Store
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.telemetry.metrics import Tally
 
 log = structlog.get_logger("tocsin.finish")
@@ -51,6 +51,8 @@ PACE_S = 0.006
 PASSES = 2
 # How often a call is tried that the server refuses; one that could not be sent is kept until it is answered.
 MOST_TRIES = 3
+# While a queue is being repartitioned: how often it is asked whether that is over.
+STILL_S = 0.25
 LONGEST_ERROR = 1000
 LONGEST_TRACEBACK = 4000
 LARGEST_RESULT = 64 * 1024
@@ -113,7 +115,7 @@ class Finisher:
         # Others wait for what ended there.
         self._on_carry = on_carry
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
-        self._unanswered: dict[tuple[str, int, str], tuple[Lane, Call]] = {}
+        self._unanswered: dict[tuple[str, int, str], Sent] = {}
         # How often the server refused each of them.
         self._tries: dict[tuple[str, int, str], int] = {}
         # Those of them that another pass is waiting for.
@@ -211,7 +213,7 @@ class Finisher:
         self._sent = len(self.waiting)
         self._decide_all()
         self._prepare()
-        sent = [(key, call) for key, call in self._unanswered.items() if key not in self._in_flight]
+        sent = [(key, each) for key, each in self._unanswered.items() if key not in self._in_flight]
         if not sent:
             return 60.0
         permit = self.breaker.allow()
@@ -219,27 +221,54 @@ class Finisher:
             return max(self.breaker.status().probe_in, PACE_S)
         self._in_flight.update(key for key, _ in sent)
         try:
-            answers = await self._store.call_all([call for _, (_, call) in sent])
+            answers = await self._store.call_all([each.call for _, each in sent])
         finally:
             self._in_flight.difference_update(key for key, _ in sent)
         self.away = self.breaker.answered(permit, answers)
         trouble: StoreError | None = None
-        for (key, (lane, _)), answer in zip(sent, answers, strict=True):
+        changed: list[tuple[tuple[str, int, str], Sent]] = []
+        for (key, each), answer in zip(sent, answers, strict=True):
+            lane = each.lane
+            if self._unanswered.get(key, each) is not each:
+                continue  # The other pass was told first, and the key is that of a later call.
             if isinstance(answer, StoreUnavailable):
                 trouble = answer
             elif isinstance(answer, StoreChanged):
-                # The claims are gone with the store they were made in: the token check will say so.
-                await self._store.reopen(lane.queue)
+                changed.append((key, each))
             elif isinstance(answer, StoreError):
                 trouble = trouble or answer
                 self._refused(key, lane, answer)
             else:
                 self._answered(key, lane, answer)
+        # Last, because it waits, and the other pass goes on meanwhile.
         await self._post()
+        rest = max([await self._follow(key, each) for key, each in changed], default=0.0)
         if trouble is not None:
             await self._store.revive_server()
             raise trouble
-        return 60.0 if self.idle() else 0.0
+        return 60.0 if self.idle() else rest
+
+    async def _follow(self, key: tuple[str, int, str], sent: Sent) -> float:
+        """Open the queue again; where it was repartitioned, the jobs of the call are elsewhere. Seconds to rest.
+        If the claims are gone with the store they were made in, the token check will say so."""
+        lane = sent.lane
+        try:
+            await self._store.reopen(lane.queue)
+        except QueueMoving:
+            return STILL_S
+        if sent.call.layout == lane.queue.layout:
+            return 0.0
+        answer = await self._store.answer_of(sent.call)
+        if self._unanswered.get(key) is not sent:
+            pass  # The other pass was told first, or a new incarnation has forgotten it.
+        elif answer is not None:
+            self._answered(key, lane, answer)
+        else:
+            self._forget_call(key, lane)
+            lane.follow()
+            lane.send_again(key[2], sent.items)
+            self._unsent.add(lane)
+        return 0.0
 
     async def _post(self) -> None:
         """Ask workers to stop runs that others replace. One that does not hear of it ends by itself, later."""
@@ -288,6 +317,7 @@ class Finisher:
     def _prepare(self) -> None:
         """Turn what is unsent into calls where none is unanswered."""
         for lane in list(self._unsent):
+            lane.follow()
             left = False
             for verb, partitions in lane.unsent.items():
                 for partition, items in enumerate(partitions):
@@ -299,7 +329,8 @@ class Finisher:
     def _send(self, key: tuple[str, int, str], lane: Lane, items: list[Item]) -> bool:
         """Whether some are left for a later call."""
         if key not in self._unanswered:
-            self._unanswered[key] = (lane, self._runs().settle(key[2], lane.queue, key[1], items[: self._batch]))
+            batch = items[: self._batch]
+            self._unanswered[key] = Sent(lane, self._runs().settle(key[2], lane.queue, key[1], batch), batch)
             del items[: self._batch]
             if lane.timetable is not None:
                 lane.timetable.sent(key[2], self._batch)
@@ -312,7 +343,10 @@ class Finisher:
             ended = waiting.popleft()
             verb, item, due = self._settled(ended, now)
             lane = ended.lane
-            lane.unsent[verb][ended.claim.partition].append(item)
+            if lane.layout != lane.queue.layout:
+                lane.follow()
+            partition = lane.partition_of(ended.claim) if lane.layout else ended.claim.partition
+            lane.unsent[verb][partition].append(item)
             if lane.timetable is not None:
                 lane.timetable.plan(verb, ended.claim.member, due)
             unsent.add(lane)

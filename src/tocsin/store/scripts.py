@@ -31,11 +31,13 @@ _FORMS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         "line": (("pace", "ready", "line_priority"), ("jobs", "waiting", *_READY)),
         "standing": (("standing_priority",), _READY),
         "pick": (("pick_priority",), ()),
+        "places": (("places_priority",), _READY),
     },
     "fair": {
         "line": (("pace", "ready", "line_fair"), ("jobs", "waiting", *_READY, *_TURNS, "tenants", "spots", "resting")),
         "standing": (("standing_fair",), ("spots", *_READY)),
         "pick": (("pick_fair",), ("weights",)),
+        "places": (("places_fair",), (*_READY, *_TURNS, "tenants", "spots", "resting")),
     },
 }
 ORDERS = tuple(_FORMS)
