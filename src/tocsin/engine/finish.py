@@ -16,6 +16,7 @@ import structlog
 from msgspec import Struct
 
 from tocsin.engine import decide
+from tocsin.engine.told import describe, stored_result
 from tocsin.engine.unit import Lane, Sent, Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
