@@ -27,6 +27,7 @@ from tocsin.model.errors import (
     StoreError,
     StoreFull,
     StoreRefused,
+    StoreTimeout,
     StoreUnavailable,
     nearest,
 )
@@ -281,7 +282,8 @@ def _refusal(cause: BaseException, where: str, said: str) -> StoreRefused | None
 def _other(cause: BaseException, code: str | None, where: str, said: str) -> StoreError:
     passing = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ClusterError, OSError)
     if code or isinstance(cause, passing) or "not covered" in said:
-        return StoreUnavailable(f"{where} is not available: {_limit(said)}")
+        kind = StoreTimeout if isinstance(cause, exceptions.TimeoutError) else StoreUnavailable
+        return kind(f"{where} is not available: {_limit(said)}")
     return StoreError(f"{where} answered: {said}")
 
 
