@@ -18,9 +18,9 @@ log = structlog.get_logger("tocsin.shift")
 
 # Beyond its timeout a stop takes so long at most: for runs to react to their cancellation and be handed over, and for
 # a shift that does not even end then, because the server is away, to be left to itself.
-CANCEL_S = 0.3
-HAND_OVER_S = 0.5
-ABANDON_S = 0.1
+CANCEL_S = 0.25
+HAND_OVER_S = 0.4
+ABANDON_S = 0.05
 
 
 class Shift:

@@ -58,10 +58,17 @@ class TaskScheduler:
     """
 
     def __init__(
-        self, queue: TaskQueue, scheduler_id: str, check_interval: Duration = 60, lock_timeout: Duration = 300
+        self,
+        queue: TaskQueue,
+        scheduler_id: str,
+        check_interval: Duration = 60,
+        lock_timeout: Duration = 300,
+        *,
+        settings: Settings | None = None,
     ) -> None:
         """`check_interval`: the longest sleep between two passes; a schedule that is known wakes it when it is due.
         `lock_timeout`: how long the push of one occurrence may take before it is stopped and tried again.
+        Without settings its workers are as the app's configuration says.
 
         Raises InvalidArgument, or StoreError if the server of the queue does not answer.
         """
@@ -73,6 +80,7 @@ class TaskScheduler:
             raise InvalidArgument(f"check_interval must be at least 1 ms, not {check_interval!r}")
         self._lock_timeout = check_timeout(lock_timeout)
         self.queue = queue
+        self._settings = settings
         self._app = queue.app
         self._place = Queue(queue.schedules, partitions=1)
         self._handler = self._handler_for(self._app)
@@ -261,18 +269,16 @@ class TaskScheduler:
     # What runs in it
 
     async def _workers(self, app: Tocsin) -> list[Worker]:
-        settings = replace(settings_of(app.config), name=self.scheduler_id)
-        return [await self.worker(app), await app.worker(queues=[self.queue.name], settings=settings)]
+        return [await self.worker(app), await app.worker(queues=[self.queue.name], settings=self._settings_for(app))]
 
-    async def worker(self, app: Tocsin, settings: Settings | None = None) -> Worker:
+    def _settings_for(self, app: Tocsin) -> Settings:
+        return replace(self._settings or settings_of(app.config), name=self.scheduler_id)
+
+    async def worker(self, app: Tocsin) -> Worker:
         """The worker that pushes what is due, not started yet, for those who run its passes themselves."""
-        settings = replace(
-            settings or settings_of(app.config),
-            name=self.scheduler_id,
-            poll_s=self.check_interval,
-            # A push is tried again as its schedule says, whatever kind of failure it was.
-            backoff=BackoffSettings(enabled=False),
-        )
+        # A push is tried again as its schedule says, whatever kind of failure it was.
+        off = BackoffSettings(enabled=False)
+        settings = replace(self._settings_for(app), poll_s=self.check_interval, backoff=off)
         catalog = Catalog()
         catalog.add(self._handler_for(app))
         worker = Worker(app.store, [await self._opened(app)], catalog, settings)
