@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from engine.waiting import run_dry
 from tocsin import Tocsin
 from tocsin.patterns import Task, TaskQueue, TaskScheduler
 from tocsin.testing import ManualClock, run_until_idle
 from tocsin.worker import Worker
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+SCHEDULES = "tasks.schedules"
+
+
+def at(text: str) -> datetime:
+    """On the first day."""
+    return datetime.fromisoformat(f"2030-01-01T{text}+00:00")
+
+
+def dues(tasks: list[Task]) -> list[datetime]:
+    """When each was due, by the occurrence that its id names."""
+    return [datetime.fromtimestamp(int(task.task_id.split("@")[1]) / 1000, UTC) for task in tasks]
 
 
 class Desk:

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
+from patterns.tasking import SCHEDULES, START, at, dues
 from tocsin import InvalidArgument, InvalidTrigger, StoreUnavailable, Tocsin
 from tocsin.patterns import Schedule, TaskQueue, TaskScheduler
-
-START = datetime(2030, 1, 1, tzinfo=UTC)
-SCHEDULES = "tasks.schedules"
-
-
-def at(text: str) -> datetime:
-    return datetime.fromisoformat(f"2030-01-01T{text}+00:00")
-
-
-def dues(tasks):
-    """When each was due, by the occurrence that its id names."""
-    return [datetime.fromtimestamp(int(task.task_id.split("@")[1]) / 1000, UTC) for task in tasks]
-
 
 # Pushing what is due
 

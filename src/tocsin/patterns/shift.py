@@ -48,10 +48,13 @@ class Shift:
         self._thread.start()
         self._began.result()
 
-    def end(self, timeout: float) -> bool:
-        """Let runs end within the timeout, hand over what is left; whether nothing had to be cut off."""
+    def refuse_own_thread(self) -> None:
+        """It would wait for itself."""
         if threading.current_thread() is self._thread:
             raise TocsinError("a handler cannot stop the scheduler that runs it: stop it from another thread")
+
+    def end(self, timeout: float) -> bool:
+        """Let runs end within the timeout, hand over what is left; whether nothing had to be cut off."""
         deadline = monotonic() + timeout + CANCEL_S + HAND_OVER_S
         self._grace = timeout
         self._tell(self._over.set)

@@ -236,8 +236,9 @@ class TaskScheduler:
                 log.info("scheduler already stopped", scheduler=self.scheduler_id)
                 return ALREADY_STOPPED
             self._refuse_unless(State.RUNNING, "stop")
+            assert self._shift is not None
+            self._shift.refuse_own_thread()
             self._state = State.STOPPING
-        assert self._shift is not None
         log.info("scheduler stopping", scheduler=self.scheduler_id, timeout=wait)
         try:
             how = GRACEFUL if self._shift.end(wait) else FORCED

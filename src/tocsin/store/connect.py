@@ -269,6 +269,9 @@ def _refusal(cause: BaseException, where: str, said: str) -> StoreRefused | None
         return StoreRefused(f"{where} does not accept the login in the address ({said})")
     if isinstance(cause, _NO_MASTER) and "AuthenticationError" in said:
         return StoreRefused(f"the sentinels of {where} want another sentinel_password= ({said})")
+    if "unauthenticated" in said:
+        # What it says to calls that are longer than those it would answer with NOAUTH.
+        return StoreRefused(f"{where} {_REFUSALS['NOAUTH']} ({said})")
     if "DB index is out of range" in said:
         return StoreRefused(f"{where} has no such database ({said})")
     if "Cluster mode is not enabled" in said:
