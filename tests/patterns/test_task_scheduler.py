@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from engine.waiting import run_dry
 from patterns.tasking import SCHEDULES, START, at, dues
 from tocsin import InvalidArgument, InvalidTrigger, StoreUnavailable, Tocsin
 from tocsin.patterns import Schedule, TaskQueue, TaskScheduler
@@ -110,6 +111,17 @@ async def test_the_scheduler_is_the_owner_of_what_it_claims(desk, tocsin_clock):
     assert (job.stage, job.timeout) == ("working", 40.0)
 
 
+async def test_check_interval_is_the_longest_that_a_schedule_nobody_told_of_waits(desk, tocsin_clock):
+    scheduler, worker = await desk.scheduler(check_interval="10s")
+    await desk.push()
+    # The bell that is rung for it is not heard here.
+    scheduler.add_schedule("* * * * * *", "ada")
+    for after, pushed in (("9s", 0), ("1s", 10)):
+        tocsin_clock.advance(after)
+        await run_dry(worker)
+        assert len(await desk.handle()) == pushed
+
+
 # Editing
 
 
@@ -180,6 +192,15 @@ async def claimed(desk, worker, clock):
     await asyncio.to_thread(worker.heart.beat)
     await worker.fetcher.step()
     assert worker.pool.busy == 1
+
+
+async def test_a_schedule_is_shown_while_it_is_being_pushed(desk, tocsin_clock):
+    scheduler, worker = await desk.scheduler()
+    made = scheduler.add_schedule("* * * * *", "ada")
+    await claimed(desk, worker, tocsin_clock)
+    [shown] = scheduler.list_schedules(user_id="ada", is_active=True)
+    assert shown == scheduler.get_schedule(made)
+    assert shown.next_run == at("00:01:00")
 
 
 async def test_an_edit_that_is_made_during_a_pass_is_not_undone_by_it(desk, tocsin_clock):

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from servers import Server, until
 from tocsin import StoreRefused, StoreUnavailable, Tocsin, TocsinError
 from tocsin.patterns import State, Task, TaskQueue, TaskScheduler
+from tocsin.worker import Settings
 
 EACH_SECOND = "* * * * * *"
 
@@ -229,3 +230,27 @@ def test_a_handler_cannot_stop_the_scheduler_that_runs_it(app):
     queue.push(Task("ada"))
     until(lambda: told, "the handler ran")
     assert "another thread" in told[0]
+
+
+def test_what_a_scheduler_does_is_in_the_log(scheduler):
+    with capture_logs() as logs:
+        made = scheduler.add_schedule("0 0 * * *", "ada")
+        scheduler.remove_schedule(made)
+        scheduler.start()
+        scheduler.stop(5)
+        scheduler.stop(5)
+    told = [(entry["event"], entry.get("how")) for entry in logs]
+    for event in ("schedule added", "schedule removed", "scheduler started", "scheduler stopping"):
+        assert (event, None) in told
+    assert told[-2:] == [("scheduler stopped", "graceful"), ("scheduler already stopped", None)]
+
+
+def test_tasks_that_take_all_permits_do_not_hold_up_the_pushes(queue, handler):
+    scheduler = TaskScheduler(queue, "s1", settings=Settings(concurrency=1))
+    handler.door.clear()
+    scheduler.start()
+    scheduler.add_schedule(EACH_SECOND, "ada")
+    until(lambda: scheduler.statistics().pushed >= 2, "it pushes on")
+    assert len(handler.tasks) == 1
+    handler.door.set()
+    assert scheduler.stop(10) == "graceful"

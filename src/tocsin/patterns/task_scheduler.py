@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -67,7 +68,8 @@ class TaskScheduler:
         settings: Settings | None = None,
     ) -> None:
         """`check_interval`: the longest sleep between two passes; a schedule that is known wakes it when it is due.
-        `lock_timeout`: how long the push of one occurrence may take before it is stopped and tried again.
+        `lock_timeout`: how long the push of one occurrence may take before it is stopped and tried again; that of the
+        scheduler which adds a schedule holds for it.
         Without settings its workers are as the app's configuration says.
 
         Raises InvalidArgument, or StoreError if the server of the queue does not answer.
@@ -180,18 +182,23 @@ class TaskScheduler:
 
     def list_schedules(self, user_id: str | None = None, is_active: bool | None = None) -> list[Schedule]:
         """Those of a user, and those that are or are not active; all where nothing is said. The next due first."""
-
-        async def walk(app: Tocsin) -> list[Schedule]:
-            where = await self._opened(app)
-            jobs = [job async for job in app.jobs(queue=where.name) if EXTRA not in job.id]
-            return [await _shown(app, where, job) for job in jobs]
-
-        found: list[Schedule] = self._app.sync.run(walk)
-        return [
+        found: dict[str, Schedule] = self._app.sync.run(self._all)
+        fitting = (
             schedule
-            for schedule in found
+            for schedule in found.values()
             if user_id in (None, schedule.user_id) and is_active in (None, schedule.is_active)
-        ]
+        )
+        return sorted(fitting, key=lambda each: (each.next_run or datetime.max.replace(tzinfo=UTC), each.schedule_id))
+
+    async def _all(self, app: Tocsin) -> dict[str, Schedule]:
+        """By their records: one that goes from stage to stage meanwhile is not missed."""
+        where, jobs = await self._opened(app), Jobs(app.store)
+        found: dict[str, Schedule] = {}
+        async for page in jobs.walk(where, 0):
+            for job in await jobs.get_all(where, 0, page):
+                if EXTRA not in job.id:
+                    found[job.id] = await _shown(app, where, job)
+        return found
 
     def _put(self, schedule_id: str, cron: Cron, user_id: str, plan: Plan, now: int, mode: int) -> Put:
         return task_schedules.put_of(
