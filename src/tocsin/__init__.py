@@ -13,6 +13,7 @@ from tocsin.model.errors import (
     StoreChanged,
     StoreFull,
     StoreRefused,
+    StoreTimeout,
     StoreUnavailable,
     TocsinError,
     UnknownJob,
@@ -50,6 +51,7 @@ __all__ = [
     "ResultTimeout",
     "StoreUnavailable",
     "StoreFull",
+    "StoreTimeout",
     "StoreRefused",
     "StoreChanged",
 ]

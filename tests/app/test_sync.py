@@ -243,3 +243,10 @@ def test_calling_it_from_its_own_loop_is_an_error_and_no_deadlock(app):
     app.sync.enqueue(inner)
     app.sync.work(until="idle")
     assert "use the async call there" in told[0]
+
+
+def test_what_takes_several_calls_can_be_done_in_one(app, job):
+    async def put_two(inside):
+        return [(await inside.enqueue(job, id=name, delay="1h")).new for name in ("a", "a")]
+
+    assert app.sync.run(put_two) == [True, False]

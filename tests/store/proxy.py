@@ -23,6 +23,8 @@ class Proxy:
         self._server = server
         self._folder = Path(tempfile.mkdtemp(prefix="tocsin-", dir="/tmp"))
         self._when, self._sha = "", b""
+        self._off = False
+        self._callers: set[asyncio.StreamWriter] = set()
         self._busy: set[asyncio.Task[None]] = set()
 
     @property
@@ -32,6 +34,15 @@ class Proxy:
     def cut(self, when: str, name: str, order: str = "due") -> None:
         """`before` it reaches the server, or `after` the server ran it and before its reply is heard."""
         self._when, self._sha = when, script(name, order).sha.encode()
+
+    def cut_off(self) -> None:
+        """Everything, and let nobody in until it is mended."""
+        self._off = True
+        for writer in self._callers:
+            writer.transport.abort()
+
+    def mend(self) -> None:
+        self._off = False
 
     async def __aenter__(self) -> Self:
         self._listener = await asyncio.start_unix_server(self._serve, str(self._folder / "p"))
@@ -47,7 +58,11 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._off:
+            writer.close()
+            return
         self._busy.add(task)
+        self._callers.add(writer)
         answers, calls = await asyncio.open_unix_connection(str(self._server.socket))
         deaf = asyncio.Event()
         back = asyncio.create_task(self._answer(answers, writer, deaf))
@@ -67,6 +82,7 @@ class Proxy:
             back.cancel()
             calls.close()
             writer.close()
+            self._callers.discard(writer)
             self._busy.discard(task)
 
     async def _answer(self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter, deaf: asyncio.Event) -> None:

@@ -56,6 +56,11 @@ def told() -> Told:
         ("tocsin.scripts.evalFallbacks", "eval_fallbacks"),
         ("tocsin.schedule.retryExhausted", "retry_exhausted"),
         ("tocsin.claims.lost", "claims_lost"),
+        ("tocsin.taskScheduler.redis_error_count", "redis_error_count"),
+        ("tocsin.taskScheduler.lock_timeout_count", "lock_timeout_count"),
+        ("tocsin.taskScheduler.deserialization_error_count", "deserialization_error_count"),
+        ("tocsin.taskScheduler.push_error_count", "push_error_count"),
+        ("tocsin.taskScheduler.cron_error_count", "cron_error_count"),
     ],
 )
 def test_what_parts_add_is_told_once(told: Told, name: str, field: str):
@@ -191,7 +196,7 @@ def test_of_the_totals_of_a_breaker_what_is_new_is_added(told: Told, caplog: pyt
 
 def test_each_name_is_declared_once_and_without_a_unit(told: Told):
     names = [metric.name for metric in (*COUNTS, *LEVELS, *SPREADS)]
-    assert len(set(names)) == len(names) == 20
+    assert len(set(names)) == len(names) == 25
     told.metrics.watch(Levels)
     told.tally.lateness.add(1.0)
     told.tally.duration.add(1.0)

@@ -9,7 +9,7 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tocsin.app.handle import Handle
@@ -34,6 +34,10 @@ class Sync:
         if name.startswith("_"):
             raise AttributeError(name)
         return self._blocking(getattr(self._opened(), name))
+
+    def run(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        """`await work(app)` on that thread, for what takes several calls to do."""
+        return self._plain(work(self._opened()))
 
     def close(self) -> None:
         """End the thread and the connections. The next call opens them again."""

@@ -47,6 +47,9 @@ SHORTEST_REST_S = 0.05
 STILL_MS = 250.0
 
 
+OnAnswers = Callable[[list[tuple[Lane, Wish]], list[Claimed | StoreError], float], None]
+
+
 class Batching(Struct, frozen=True):
     """How many runs one claim asks for at most, and how much further than one page to look for what may be ours."""
 
@@ -94,6 +97,8 @@ class Fetcher:
         self.breaker = breaker
         # The server did not answer when we asked last.
         self.away = False
+        # Told of each claim: what was asked for, what came, and the seconds that it took. None: nobody listens.
+        self.on_answers: OnAnswers | None = None
         self._batching = batching
         self._tally = tally
         self._next_poll = 0.0
@@ -128,11 +133,14 @@ class Fetcher:
         for lane, wish in wishes:
             self._asked[lane.name, wish.partition] = wish.limit
             lane.ask(wish.partition)
+        asked_at = self._clock.monotonic()
         try:
             answers = await self._runs().claim([wish for _, wish in wishes], self._lease())
         finally:
             for lane, wish in wishes:
                 del self._asked[lane.name, wish.partition]
+        if self.on_answers is not None:
+            self.on_answers(wishes, answers, self._clock.monotonic() - asked_at)
         self.away = self.breaker.answered(permit, answers)
         if not self.away:
             # The other pass may ask the server for more while this one hands out what came.

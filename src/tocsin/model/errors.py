@@ -12,7 +12,8 @@ TocsinError
 ├── ResultTimeout            no result within the given time (also a TimeoutError)
 └── StoreError
     ├── StoreUnavailable     the server cannot be reached, or refuses to serve for now; try again
-    │   └── StoreFull        the server is out of memory; nothing was written
+    │   ├── StoreFull        the server is out of memory; nothing was written
+    │   └── StoreTimeout     the server did not answer in time; it may have done what was asked
     ├── StoreRefused         the server will never do: version, password, replica, eviction policy
     ├── StoreChanged         the epoch is not the one this process opened: wiped, restored or another server
     │   ├── QueueMoving      the queue is being repartitioned; try again
@@ -83,6 +84,10 @@ class StoreUnavailable(StoreError):
 
 class StoreFull(StoreUnavailable):
     """The server is at its maxmemory; what was asked for was not written."""
+
+
+class StoreTimeout(StoreUnavailable):
+    """The server did not answer in time; it may have done what was asked."""
 
 
 class StoreRefused(StoreError):

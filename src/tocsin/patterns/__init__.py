@@ -3,5 +3,23 @@
 from tocsin.patterns.agent_scheduler import Agent, AgentScheduler, AgentStats, Instrumentation
 from tocsin.patterns.delay_queue import DelayQueue, Item
 from tocsin.patterns.execution_queue import ExecutionQueue
+from tocsin.patterns.task_queue import Task, TaskQueue
+from tocsin.patterns.task_scheduler import State, TaskScheduler
+from tocsin.patterns.task_schedules import Schedule
+from tocsin.patterns.task_statistics import Statistics
 
-__all__ = ["Agent", "AgentScheduler", "AgentStats", "DelayQueue", "ExecutionQueue", "Instrumentation", "Item"]
+__all__ = [
+    "Agent",
+    "AgentScheduler",
+    "AgentStats",
+    "DelayQueue",
+    "ExecutionQueue",
+    "Instrumentation",
+    "Item",
+    "Schedule",
+    "State",
+    "Statistics",
+    "Task",
+    "TaskQueue",
+    "TaskScheduler",
+]

@@ -27,6 +27,7 @@ from tocsin.model.errors import (
     StoreError,
     StoreFull,
     StoreRefused,
+    StoreTimeout,
     StoreUnavailable,
     nearest,
 )
@@ -268,6 +269,9 @@ def _refusal(cause: BaseException, where: str, said: str) -> StoreRefused | None
         return StoreRefused(f"{where} does not accept the login in the address ({said})")
     if isinstance(cause, _NO_MASTER) and "AuthenticationError" in said:
         return StoreRefused(f"the sentinels of {where} want another sentinel_password= ({said})")
+    if "unauthenticated" in said:
+        # What it says to calls that are longer than those it would answer with NOAUTH.
+        return StoreRefused(f"{where} {_REFUSALS['NOAUTH']} ({said})")
     if "DB index is out of range" in said:
         return StoreRefused(f"{where} has no such database ({said})")
     if "Cluster mode is not enabled" in said:
@@ -281,7 +285,8 @@ def _refusal(cause: BaseException, where: str, said: str) -> StoreRefused | None
 def _other(cause: BaseException, code: str | None, where: str, said: str) -> StoreError:
     passing = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ClusterError, OSError)
     if code or isinstance(cause, passing) or "not covered" in said:
-        return StoreUnavailable(f"{where} is not available: {_limit(said)}")
+        kind = StoreTimeout if isinstance(cause, exceptions.TimeoutError) else StoreUnavailable
+        return kind(f"{where} is not available: {_limit(said)}")
     return StoreError(f"{where} answered: {said}")
 
 

@@ -75,6 +75,13 @@ COUNTS = (
     Count("tocsin.schedule.recovery", "recovery", "Tries to write such an outcome later", "success", SUCCESS),
     Count("tocsin.cas.contention", "contention", "Compare-and-sets that were refused", "location", LOCATIONS),
     Count("tocsin.claims.lost", "claims_lost", "Claims that another worker took over"),
+    Count("tocsin.taskScheduler.redis_error_count", "redis_error_count", "Calls that the server did not serve"),
+    Count("tocsin.taskScheduler.lock_timeout_count", "lock_timeout_count", "Claims not answered or not ended in time"),
+    Count(
+        "tocsin.taskScheduler.deserialization_error_count", "deserialization_error_count", "Schedules nobody can read"
+    ),
+    Count("tocsin.taskScheduler.push_error_count", "push_error_count", "Tasks that could not be pushed"),
+    Count("tocsin.taskScheduler.cron_error_count", "cron_error_count", "Schedules whose cron expression is wrong"),
 )
 LEVELS = (
     Level("tocsin.scheduler.oldestOverdueSeconds", "oldest_overdue_s", "How long the oldest ready job waits", max),
@@ -160,6 +167,11 @@ class Tally:
         self.eval_fallbacks = 0
         self.retry_exhausted = 0
         self.claims_lost = 0
+        self.redis_error_count = 0
+        self.lock_timeout_count = 0
+        self.deserialization_error_count = 0
+        self.push_error_count = 0
+        self.cron_error_count = 0
         # By breaker.
         self.trips: Counter[str] = Counter()
         self.blocked: Counter[str] = Counter()

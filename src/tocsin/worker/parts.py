@@ -200,7 +200,8 @@ class Parts(ABC):
     def _new_incarnation(self) -> None:
         """A name under which nothing was ever claimed: after a burial the old one's runs belong to others."""
         self._incarnation += 1
-        self.name = f"{self._host}:{os.getpid()}:{os.urandom(3).hex()}.{self._incarnation}"
+        given = f"{self.settings.name}:" if self.settings.name else ""
+        self.name = f"{given}{self._host}:{os.getpid()}:{os.urandom(3).hex()}.{self._incarnation}"
         self.runs = Runs(self.store, self.name, self.catalog.digests())
         pulse = Pulse(self.store, self.name)
         self.heart = Heart(pulse, self.about, self._beat_seen, self.clock, self.settings.beat_s, self.settings.ttl_s)

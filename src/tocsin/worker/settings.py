@@ -44,6 +44,8 @@ class Settings(Struct, frozen=True):
     """What a worker can be told."""
 
     concurrency: int = 100
+    # What its name begins with, before the host; claims show it as part of their owner.
+    name: str = ""
     # A worker that is not enabled lives and shows itself, and claims nothing.
     enabled: bool = True
     poll_s: float = 1.0

@@ -99,15 +99,15 @@ class Worker(Parts):
         # Bells are for those who claim: one that we heard would wake nobody. Mail may still ask to cancel a run.
         await self._change_ear([])
 
-    async def stop(self, grace: float = GRACE_S, hurry: asyncio.Event | None = None) -> None:
-        """Let runs end within the grace period, then cancel and hand over what is left at its due time."""
+    async def stop(self, grace: float = GRACE_S, hurry: asyncio.Event | None = None, cancel_s: float = CANCEL_S) -> int:
+        """Let runs end within the grace period, then cancel and hand over what is left at its due time. How many."""
         await self.quiet()
         await self._until_ended(grace, hurry)
         self.finisher.spread_releases(self.settings.shutdown_jitter_s)
         left = list(self.pool.running())
         for runner, _ in left:
             runner.stop("handover")
-        await self._until_ended(CANCEL_S, None)
+        await self._until_ended(cancel_s, None)
         for runner, unit in list(self.pool.running()):
             # It ignores its cancellation, or is a thread: its claim goes to another worker all the same.
             log.warning("handing over a run that does not end", run=unit.claim.run_id, handler=unit.handler.name)
@@ -115,6 +115,7 @@ class Worker(Parts):
             self.finisher.release(unit)
         await self._flush()
         await self._leave(handed_over=len(left))
+        return len(left)
 
     async def kill(self) -> None:
         """End at once, as a crash would, but without leaving anything in this process."""

@@ -1,0 +1,49 @@
+"""A process with a task scheduler: `python -m chaos.clerk ORDER`, where ORDER is JSON.
+
+Its handler writes each task into the diary. SIGTERM stops the scheduler, and the diary says how that went.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+from chaos.chores import note
+from tocsin import Tocsin
+from tocsin.patterns import Task, TaskQueue, TaskScheduler
+from tocsin.worker import Settings
+
+QUEUE = "tasks"
+# What a fleet is told to start processes of this program.
+CLERK: dict[str, Any] = {"program": "chaos.clerk", "queues": [QUEUE]}
+
+
+def handle(task: Task) -> None:
+    note("start", SimpleNamespace(id=task.task_id, attempt=1, recoveries=0, token=0))  # type: ignore[arg-type]
+
+
+def work(order: dict[str, Any]) -> None:
+    stop = signal.sigwait
+    # Before any thread is there, so that all of them inherit it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    app = Tocsin(order["url"], prefix=order["prefix"])
+    settings = Settings(concurrency=order["concurrency"], **order["settings"])
+    scheduler = TaskScheduler(TaskQueue(app, QUEUE, handle), f"clerk-{os.getpid()}", settings=settings)
+    scheduler.start()
+    note("ready", worker=scheduler.scheduler_id)
+    stop([signal.SIGTERM])
+    note("stopped", worker=scheduler.stop(order["grace"]))
+
+
+if __name__ == "__main__":
+    if sys.platform == "linux":
+        # PR_SET_PDEATHSIG: not to outlive a test run that was killed.
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    given = json.loads(sys.argv[1])
+    if os.getppid() == given["parent"]:
+        work(given)

@@ -1,0 +1,18 @@
+"""What the tests of task queues and schedulers share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from patterns.tasking import Desk
+from tocsin import Tocsin
+from tocsin.testing import ManualClock
+
+
+@pytest.fixture
+async def desk(tocsin_app: Tocsin, tocsin_clock: ManualClock) -> AsyncIterator[Desk]:
+    made = Desk(tocsin_app, tocsin_clock)
+    yield made
+    await made.close()
