@@ -24,7 +24,7 @@ demo: setup
 	@$(BIN)/tocsin demo
 
 test: setup
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: lint types layers
 
@@ -38,8 +38,9 @@ types: setup
 layers: setup
 	$(BIN)/lint-imports
 
-# TOCSIN_SOAK_S=600 makes the trouble longer, and the time after which a test is taken for hung.
+# Also the store's tests on every server that is installed. TOCSIN_SOAK_S=600 makes the trouble longer, and the time after which a test is taken for hung.
 soak: setup
+	@TOCSIN_SERVERS=all $(BIN)/python -m pytest -n 2 tests/store
 	@$(BIN)/python -m pytest -m soak -o faulthandler_timeout=$$(($${TOCSIN_SOAK_S:-60} + 120))
 
 bench: setup

@@ -80,6 +80,14 @@ def available() -> list[str]:
     return [flavour for flavour in ("valkey", "redis62", "redis7") if _binary(flavour)]
 
 
+def flavours() -> list[str]:
+    """The oldest and the newest; with TOCSIN_SERVERS=all, as `make soak` has it, all that are installed."""
+    found = available()
+    if os.environ.get("TOCSIN_SERVERS") == "all" or "redis62" not in found:
+        return found
+    return [name for name in found if name != "redis7"]
+
+
 def ask(client: Any, *command: str | bytes | float) -> Any:
     """Any command, for those that redis-py has no method for."""
     return client.execute_command(*command)

@@ -9,7 +9,7 @@ import pytest
 from changes import CHANGES, IDLE, in_each_order
 from line import Line
 
-from servers import Server, available
+from servers import Server, flavours
 from tocsin.model.errors import StoreFull
 from tocsin.model.queue import Queue
 from tocsin.store.jobs import EDIT, Put
@@ -18,7 +18,7 @@ from tocsin.store.store import Store
 ADDING = ("job_put", "job_fire", "job_block")
 
 
-@pytest.fixture(scope="module", params=available())
+@pytest.fixture(scope="module", params=flavours())
 def small_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with getattr(Server, request.param)() as server:
         yield server
