@@ -31,7 +31,8 @@ TENANTS = 20
 
 class QueueView(Struct, frozen=True):
     """A queue and how many jobs stand where; `due` is how many could run now, but for limits: those that are ready,
-    and those waiting whose time has come. `ready` is by priority, in queues that have an order other than due."""
+    and those waiting whose time has come. `ready` is by priority, in queues that have an order other than due.
+    `moving_to` is how many partitions it is being given, and until then it stands still; None if nobody does that."""
 
     name: str
     order: str
@@ -43,6 +44,7 @@ class QueueView(Struct, frozen=True):
     done: int
     counters: dict[str, int]
     settings: dict[str, Any]
+    moving_to: int | None = None
 
 
 class QueueDetail(Struct, frozen=True):
@@ -147,6 +149,7 @@ class Inspector:
             done=counts["done"],
             counters=_sum_counters(metas),
             settings=_settings(metas[0]),
+            moving_to=None if queue.moving is None else queue.moving.to,
         )
 
     async def _job(self, queue: OpenQueue, job_id: str) -> JobView | None:

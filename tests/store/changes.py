@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -20,6 +20,11 @@ encode = msgspec.msgpack.encode
 def changing_scripts() -> list[str]:
     """Those that belong to a session, so that they can be repeated."""
     return [name for name in script_names() if script(name, orders_of(name)[0]).args[:4] == CALL]
+
+
+def in_each_order(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Each script with each order of a queue that it is for."""
+    return [(name, order) for name in names for order in orders_of(name)]
 
 
 async def _put(line: Line) -> list[Any]:
@@ -209,9 +214,6 @@ CHANGES: dict[str, Prepare] = {
     "score_mend": _mend_score,
     "watch_end": _end_watch,
 }
-
-# Those that a queue of order `due` knows.
-OF_DUE = [name for name in CHANGES if "due" in orders_of(name)]
 
 # Calls that find nothing to do, in an empty queue.
 IDLE: dict[str, list[Any]] = {

@@ -96,6 +96,7 @@ class OrderedModel(Model):
 
     def pick(self, handlers: set[str], limit: int, suspects: int) -> Picked:
         for member in self.due_now(self.now):
+            self.jobs[member].place = self.jobs[member].place or 0
             self._stand(member)
         for member in self.parked_for(self.now, handlers):
             self._stand(member)

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from changes import CHANGES, IDLE, OF_DUE
+from changes import CHANGES, IDLE, in_each_order
 from line import Line
 
 from servers import Server, available
@@ -25,11 +25,12 @@ def small_server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture
-async def full(small_server: Server, clock) -> AsyncIterator[Line]:
-    """A line whose server is full after `fill`."""
+async def full(request: pytest.FixtureRequest, small_server: Server, clock) -> AsyncIterator[Line]:
+    """A line of order `due`, or as the test is parametrized, whose server is full after `fill`."""
     store = Store(small_server.url, prefix=f"t{secrets.token_hex(4)}:", clock=clock)
     await store.open()
-    yield Line(store, await store.open_queue(Queue("line", partitions=1)), clock)
+    order = getattr(request, "param", "due")
+    yield Line(store, await store.open_queue(Queue("line", order, partitions=1)), clock)
     await store.client.config_set("maxmemory", 0)
     await store.close()
 
@@ -38,7 +39,7 @@ async def fill(line: Line) -> None:
     await line.store.client.config_set("maxmemory", 1)
 
 
-@pytest.mark.parametrize("name", ADDING)
+@pytest.mark.parametrize(("name", "full"), in_each_order(ADDING), indirect=["full"])
 async def test_what_adds_work_is_refused_and_changes_nothing(full: Line, name: str):
     args = await CHANGES[name](full)
     await fill(full)
@@ -84,7 +85,9 @@ async def test_a_working_job_can_be_paused_resumed_cancelled_and_removed(full: L
     assert await full.stage("a") is None
 
 
-@pytest.mark.parametrize("name", [name for name in OF_DUE if name not in ADDING])
+@pytest.mark.parametrize(
+    ("name", "full"), in_each_order(name for name in CHANGES if name not in ADDING), indirect=["full"]
+)
 async def test_all_else_passes(full: Line, name: str):
     args = await CHANGES[name](full)
     await fill(full)
@@ -95,7 +98,7 @@ async def test_all_else_passes(full: Line, name: str):
     assert await full.raw(name, args, seq=1) == first
 
 
-@pytest.mark.parametrize("name", [name for name in IDLE if name in OF_DUE])
+@pytest.mark.parametrize(("name", "full"), in_each_order(IDLE), indirect=["full"])
 async def test_what_changes_nothing_is_answered(full: Line, name: str):
     await fill(full)
     assert (await full.raw(name, IDLE[name]))[0] == 1

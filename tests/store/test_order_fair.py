@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 
 import pytest
-from line import STRANGE, Line, record
+from line import Line
+from tenants import active, put_each, put_many, tenants_of
 
 from tocsin.model.run import Claim
-from tocsin.store.jobs import EDIT, Put
-from tocsin.store.runs import SUCCEEDED, Wish, finish_item
+from tocsin.store.jobs import EDIT
+from tocsin.store.runs import SUCCEEDED, finish_item
 
 pytestmark = pytest.mark.parametrize("queue", ["fair"], indirect=True)
-
-
-async def put_many(line: Line, tenant: str, count: int, **about) -> None:
-    for first in range(0, count, 1000):
-        await line.put_all([f"{tenant}{n}" for n in range(first, min(first + 1000, count))], tenant=tenant, **about)
-
-
-async def put_each(line: Line, tenants: list[str], mark: str = "") -> None:
-    """A job of each of them, in one call."""
-    puts = [Put(tenant + mark, record(tenant=tenant), 0, True) for tenant in tenants]
-    await line.jobs.put_many(line.queue, 0, puts)
-
-
-def tenants_of(names: list[str]) -> str:
-    return "".join(name[0] for name in names)
-
-
-async def active(line: Line) -> dict[str, int]:
-    """How many runs each tenant is counted for."""
-    states = await line.store.client.hgetall(line.keys["tenants"])
-    counted = {tenant.decode(): struct.unpack_from(">I", raw)[0] for tenant, raw in states.items()}
-    return {tenant: n for tenant, n in counted.items() if n}
 
 
 class TestTurns:
@@ -179,6 +157,7 @@ class TestActsFromTheNextTurn:
     @pytest.mark.parametrize("stage", ["ready", "waiting", "working", "paused"])
     async def test_another_tenant(self, line: Line, stage):
         """What it runs now is counted for the one that it was claimed for."""
+        await line.set(tenant_max_active=9)
         await line.put("job", 1000 if stage == "waiting" else 0, tenant="a")
         claim = await line.take("job") if stage == "working" else None
         if stage == "paused":
@@ -361,104 +340,3 @@ class TestMemory:
             served.update(claim.member[0] for claim in claims)
             await line.finish_all(claims)
         assert abs(served["a"] - served["b"]) <= 100
-
-
-class TestGarbage:
-    async def test_a_name_in_ready_without_a_record(self, line: Line):
-        await line.put("a", tenant="t")
-        await line.store.client.hdel(line.keys["jobs"], "a")
-        await line.put("b", tenant="t")
-        answer = await line.ask()
-        assert ([claim.member for claim in answer.claims], answer.parked) == (["b"], 1)
-        again = await line.ask()
-        assert (again.claims, again.parked, again.next_due) == ([], 0, -1)
-
-    @pytest.mark.parametrize("member", [b"t\0", b"t\0garbage", b"t\0" + b"9" * 13, b"t\0001\0002\0x", b"\xff\xfe"])
-    async def test_a_name_in_ready_that_is_none(self, line: Line, member):
-        await line.put("a", tenant="t")
-        await line.store.client.zadd(line.keys["ready2"], {member: 0})
-        await line.store.client.zadd(line.keys["turns2"], {b"\xff\xfe": 0})
-        assert await line.names() == ["a"]
-        assert (await line.ask()).next_due == -1
-
-    @pytest.mark.parametrize(
-        "raw",
-        [b"", b"x", b"\xff" * 52, struct.pack(">I6d", 0, *[float("nan")] * 6), struct.pack(">I6d", 0, *[1e308] * 6)],
-    )
-    async def test_a_state_of_a_tenant_that_is_none(self, line: Line, raw):
-        await line.store.client.hset(line.keys["tenants"], "t", raw)
-        await put_many(line, "t", 2)
-        [claim] = await line.claim(limit=1)
-        await line.finish(claim)
-        assert await line.names() == ["t1"]
-
-    @pytest.mark.parametrize("spot", [b"", b"x", b"9t\0001\0002", b"2t", b"2t\0x\0y"])
-    async def test_a_spot_that_is_none(self, line: Line, spot):
-        await line.put("a", tenant="t")
-        await line.store.client.hset(line.keys["spots"], "a", spot)
-        assert await line.pause("a") in (1, 3)
-        await line.put("a", mode=EDIT, tenant="t")
-        await line.cancel("a")
-        await line.delete("a")
-        await line.put("b", tenant="t")
-        assert "b" in await line.names()
-
-    async def test_tenants_of_any_name(self, line: Line):
-        names = ["", "\n", "{}", "ü", "\x01", "t\x01", "%", "a" * 255]
-        for n, tenant in enumerate(names):
-            await line.put(f"{n}", tenant=tenant)
-            await line.put(f"{n}'", tenant=tenant)
-        await line.set(tenant_max_active=1)
-        claims = await line.claim()
-        assert len(claims) == len(names)
-        assert await active(line) == dict.fromkeys(names, 1)
-        await line.finish_all(claims)
-        assert len(await line.names()) == len(names)
-
-
-class TestHeldBack:
-    async def suspects(self, line: Line, tenant: str, count: int) -> None:
-        await put_many(line, tenant, count)
-        for _ in range(2):
-            await line.claim()
-            await line.recover()
-
-    async def ask(self, line: Line, suspects: int, limit: int) -> tuple[list[str], int]:
-        [answer] = await line.runs.claim([Wish(line.queue, 0, limit, suspects=suspects)], 1e15)
-        return [claim.member for claim in answer.claims], answer.next_due
-
-    async def test_suspects_come_one_at_a_time_and_none_is_lost(self, line: Line):
-        await self.suspects(line, "a", 3)
-        assert await self.ask(line, 0, 10) == ([], line.now + 100)
-        for n in range(3):
-            assert (await self.ask(line, 1, 10))[0] == [f"a{n}"]
-        assert await self.ask(line, 1, 10) == ([], -1)
-
-    async def test_they_do_not_stop_their_own_tenant_nor_others(self, line: Line):
-        await self.suspects(line, "a", 200)
-        await line.put("b", tenant="b")
-        line.clock.advance("1s")
-        await line.put("a-good", tenant="c")
-        names, _ = await self.ask(line, 0, 2)
-        assert sorted(names) == ["a-good", "b"]
-
-
-class TestParked:
-    async def test_unknown_handlers_are_not_charged_and_come_back(self, line: Line):
-        await put_many(line, "a", 3, handler=STRANGE)
-        await line.put("a-known", tenant="a")
-        await line.put("b", tenant="b")
-        assert await line.names() == ["a-known", "b"]
-        assert await active(line) == {"a": 1, "b": 1}
-        versed = line.worker("worker-3.1", STRANGE)
-        assert await line.names(versed) == ["a0", "a1", "a2"]
-
-    async def test_a_call_whose_reply_was_lost_charges_once(self, line: Line):
-        for tenant in "ab":
-            await put_many(line, tenant, 3)
-        args = [line.runs.owner, line.now, b"", 0, 1000, 2]
-        first = await line.raw("run_claim_ordered", args, seq=5)
-        before = await line.dump()
-        assert await line.raw("run_claim_ordered", args, seq=5) == first
-        assert await line.dump() == before
-        assert await active(line) == {"a": 1, "b": 1}

@@ -84,6 +84,18 @@ class TestFirstComeFirstServed:
         await line.put("d")
         assert await line.names() == ["b", "a", "c", "d"]
 
+    async def test_what_falls_due_together_stands_by_id(self, line: Line):
+        """Also when it comes a page at a time, and more comes while some of the last page are left."""
+        members = [f"{n:04}" for n in range(2500)]
+        for first in range(0, 2500, 500):
+            puts = [Put(member, record(), line.now + 1000) for member in members[first : first + 500]]
+            await line.jobs.put_many(line.queue, 0, puts)
+        names = []
+        for _ in range(10):
+            line.clock.advance("1s")
+            names += await line.names(limit=250)
+        assert names == members
+
     async def test_more_falls_due_than_fits_one_page(self, line: Line):
         for page in range(3):
             puts = [Put(f"{page}-{n:03}", record(), 100 + page * 1000 + n, True) for n in range(1000)]

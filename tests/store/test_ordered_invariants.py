@@ -162,8 +162,11 @@ class FairCalls(OrderedCalls):
 
     @invariant()
     def who_is_counted_is_working(self) -> None:
+        self.model.end_call()
         claims, working = self.client.hgetall(self.keys["claims"]), self.client.zrange(self.keys["working"], 0, -1)
-        shares = [tenant for key in working if (tenant := tenant_of(claims[key])) is not None]
+        held = {key.decode(): tenant for key in working if (tenant := tenant_of(claims[key])) is not None}
+        assert held == self.model.shares
+        shares = list(held.values())
         states = self.client.hgetall(self.keys["tenants"])
         counted = {tenant.decode(): struct.unpack_from(">I", raw)[0] for tenant, raw in states.items()}
         assert {tenant: n for tenant, n in counted.items() if n} == {name: shares.count(name) for name in set(shares)}

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from changes import CHANGES, OF_DUE
+from changes import CHANGES, in_each_order
 from line import FOR_EVER, Line, record
 from proxy import CUTS, Proxy, comparable
 
@@ -17,20 +17,19 @@ from tocsin.model.errors import StoreUnavailable
 from tocsin.model.queue import Queue
 from tocsin.store.jobs import Put
 from tocsin.store.runs import SUCCEEDED, Claimed, Runs, Wish, finish_item
-from tocsin.store.scripts import script
-from tocsin.store.store import Call, Store
+from tocsin.store.store import Store
 from tocsin.testing import ManualClock
 
-WORKERS_OWN = [name for name in OF_DUE if name.startswith("run_") and name != "run_extend"]
+WORKERS_OWN = [name for name in CHANGES if name.startswith("run_") and name != "run_extend"]
 
 
 @contextlib.asynccontextmanager
-async def line_at(url: str) -> AsyncIterator[Line]:
+async def line_at(url: str, order: Any = "due") -> AsyncIterator[Line]:
     clock = ManualClock()
     store = Store(url, prefix=f"t{secrets.token_hex(4)}:", clock=clock)
     await store.open()
     try:
-        yield Line(store, await store.open_queue(Queue("line", partitions=1)), clock)
+        yield Line(store, await store.open_queue(Queue("line", order, partitions=1)), clock)
     finally:
         await store.close()
 
@@ -46,15 +45,15 @@ async def until_answered(attempt: Callable[[], Awaitable[Any]]) -> Any:
 
 
 @pytest.mark.parametrize("when", CUTS)
-@pytest.mark.parametrize("name", OF_DUE)
-async def test_a_programs_call_is_made_once(valkey: Server, proxy: Proxy, name: str, when: str):
-    async with line_at(valkey.url) as line:
+@pytest.mark.parametrize(("name", "order"), in_each_order(CHANGES))
+async def test_a_programs_call_is_made_once(valkey: Server, proxy: Proxy, name: str, order: str, when: str):
+    async with line_at(valkey.url, order) as line:
         args = await CHANGES[name](line)
         expected = await line.store.change(name, line.queue, 0, *args)
         state = comparable(await line.dump())
-    async with line_at(proxy.url) as line:
+    async with line_at(proxy.url, order) as line:
         args = await CHANGES[name](line)
-        proxy.cut(when, name)
+        proxy.cut(when, name, order)
         assert await line.store.change(name, line.queue, 0, *args) == expected
         assert proxy.cuts == 1
         assert comparable(await line.dump()) == state
@@ -75,21 +74,23 @@ async def _claim(line: Line, runs: Runs, members: tuple[str, ...] = ()) -> Claim
 
 
 async def _worker_call(line: Line, name: str, args: list[Any]) -> Any:
-    if name in ("run_claim", "run_claim_ids"):
+    if name.startswith("run_claim"):
         return await _claim(line, line.runs, ("a",) if name == "run_claim_ids" else ())
-    call = Call(script(name), line.queue, 0, f"{line.runs.owner}:x", 99, args)
+    call = line.queue.call(name, 0, f"{line.runs.owner}:x", 99, args)
     return await until_answered(lambda: line.store.call(call))
 
 
 @pytest.mark.parametrize("when", CUTS)
-@pytest.mark.parametrize("name", WORKERS_OWN)
-async def test_a_workers_call_that_is_repeated_is_made_once(valkey: Server, proxy: Proxy, name: str, when: str):
-    async with line_at(valkey.url) as line:
+@pytest.mark.parametrize(("name", "order"), in_each_order(WORKERS_OWN))
+async def test_a_workers_call_that_is_repeated_is_made_once(
+    valkey: Server, proxy: Proxy, name: str, order: str, when: str
+):
+    async with line_at(valkey.url, order) as line:
         expected = await _worker_call(line, name, await CHANGES[name](line))
         state = comparable(await line.dump())
-    async with line_at(proxy.url) as line:
+    async with line_at(proxy.url, order) as line:
         args = await CHANGES[name](line)
-        proxy.cut(when, name)
+        proxy.cut(when, name, order)
         assert await _worker_call(line, name, args) == expected
         assert proxy.cuts == 1
         assert comparable(await line.dump()) == state

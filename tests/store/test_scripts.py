@@ -7,7 +7,7 @@ import re
 from importlib.resources import files
 
 import pytest
-from changes import CHANGES, IDLE, changing_scripts
+from changes import CHANGES, IDLE, changing_scripts, in_each_order
 from line import FOR_EVER, Line, record
 
 from tocsin.model.errors import StoreChanged
@@ -15,7 +15,7 @@ from tocsin.model.queue import Queue
 from tocsin.store.jobs import NEW, UNCHANGED, Put
 from tocsin.store.keys import FLEET_KEYS, PARTITION_KEYS
 from tocsin.store.runs import Wish
-from tocsin.store.scripts import Script, orders_of, script, script_names
+from tocsin.store.scripts import Script, script, script_names
 
 KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bell", "leader"}
 
@@ -32,7 +32,7 @@ def header_of(name: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("--")]
 
 
-FORMS = [(name, order) for name in script_names() for order in orders_of(name)]
+FORMS = in_each_order(script_names())
 
 
 @pytest.mark.parametrize(("name", "order"), FORMS)
@@ -62,10 +62,6 @@ def test_a_file_without_its_name_in_the_header_is_refused():
 
 def test_each_changing_script_is_tested_here():
     assert sorted(CHANGES) == changing_scripts()
-
-
-def in_each_order(names):
-    return [(name, order) for name in names for order in orders_of(name)]
 
 
 @pytest.mark.parametrize(("name", "queue"), in_each_order(CHANGES), indirect=["queue"])

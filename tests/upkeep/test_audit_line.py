@@ -84,7 +84,8 @@ def bench(store: Store, queue: OpenQueue, jobs: Jobs, runs: Runs) -> Bench:
 
 
 async def fill(bench: Bench) -> None:
-    """Some of two tenants in three bands, one that waits, one that is worked on."""
+    """Some of two tenants in three bands, one that waits, one that is worked on and counts for its tenant's cap."""
+    await bench.redis.hset(bench.keys["meta"], "tenant_max_active", 100)
     await bench.put("first", "acme", 0)
     await bench.claim(1)
     for n in range(3):

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any
 
 from tocsin.model.durations import Millis
+from tocsin.model.ids import partition_of
 from tocsin.store.jobs import Jobs, Put
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
 
@@ -34,6 +35,8 @@ class Bulk:
         self._put_many = put_many or functools.partial(jobs.put_many, queue)
         self._batch = batch
         self._queue = queue
+        # As it is now: should it be repartitioned meanwhile, `Jobs` finds out.
+        self._partitions = queue.partitions
         self._ring = ring
         self._puts: list[list[Put]] = [[] for _ in range(queue.partitions)]
         self._members: list[set[str]] = [set() for _ in range(queue.partitions)]
@@ -58,7 +61,7 @@ class Bulk:
             await asyncio.gather(*self._sending, return_exceptions=True)
 
     async def _add(self, put: Put) -> None:
-        partition = self._queue.partition_of(put.member)
+        partition = partition_of(put.member, self._partitions)
         if put.member in self._members[partition]:
             # The same id twice: the second must find the first there.
             await self._send(partition)
@@ -87,8 +90,11 @@ class Bulk:
     async def _put(self, partition: int, puts: list[Put]) -> None:
         codes, head = await self._put_many(partition, puts)
         self.new += codes.count(b"1")
-        if head >= 0:
+        if head >= 0 and self._queue.partitions == self._partitions:
             self._ring(self._queue, partition)
+        elif head >= 0:
+            for each in {self._queue.partition_of(put.member) for put in puts}:
+                self._ring(self._queue, each)
 
     async def _wait_for(self, most: int) -> None:
         while len(self._sending) > most:

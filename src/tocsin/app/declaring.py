@@ -33,8 +33,8 @@ class Declaring:
         tenant_rate: str | None = None,
         aging: Duration | None = None,
     ) -> Queue:
-        """Declare a queue. Its order and partitions live in Redis and must be declared the same everywhere; its limits
-        hold until an operator changes them. None: no limit, and strict priorities."""
+        """Declare a queue. Its order and partitions live in Redis and must be declared the same everywhere; partitions
+        and limits hold until an operator changes them. None: no limit, and strict priorities."""
         settings = {
             "max_active": max_active, "rate": rate, "tenant_max_active": tenant_max_active,
             "tenant_rate": tenant_rate, "aging": aging,

@@ -9,6 +9,7 @@ from tocsin.app.opening import Opening
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.queue import check_weights, checked
 from tocsin.store.queues import update
+from tocsin.store.repartition import Moved, Progress, repartition
 from tocsin.store.store import OpenQueue
 
 
@@ -36,6 +37,17 @@ class QueueCalls(Opening):
 
     async def resume_queue(self, name: str) -> bool:
         return await self._pause_queue(name, False)
+
+    async def repartition_queue(
+        self, name: str, partitions: int, progress: Progress = lambda done, total: None
+    ) -> Moved:
+        """Give a live queue another number of partitions. Should it be stopped half-way, call it again."""
+        done = await repartition(self.store, name, partitions, progress)
+        where = await self.store.find_queue(name)
+        if where is not None:
+            await self.store.catch_up(where)
+            self._ring_all(where)
+        return done
 
     async def _pause_queue(self, name: str, pause: bool) -> bool:
         where = await self.store.find_queue(name)

@@ -13,6 +13,7 @@ from rich.table import Table
 from tocsin.app import Tocsin
 from tocsin.cli.measures import Bench, Measure
 from tocsin.cli.measures_agents import AgentBench
+from tocsin.cli.measures_lines import LineBench
 from tocsin.cli.measures_schedules import ScheduleBench
 from tocsin.cli.options import Given, WrongUsage
 from tocsin.cli.show import print_json, say
@@ -32,7 +33,7 @@ async def bench(
     measures: list[Measure] = []
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as folder:
         async with Tocsin(data=folder, config=Config()) as app:
-            for group in (Bench(app, scale), AgentBench(app, scale), ScheduleBench(app, scale)):
+            for group in (Bench(app, scale), AgentBench(app, scale), ScheduleBench(app, scale), LineBench(app, scale)):
                 async for measure in group.all():
                     measures.append(measure)
                     say(f"  {measure.what}: {shown(measure.value)} {measure.unit}")

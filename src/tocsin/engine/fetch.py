@@ -21,13 +21,13 @@ from tocsin.engine.timetable import Timetable
 from tocsin.engine.unit import Lane, Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
-from tocsin.model.errors import RecordUnreadable, StoreChanged, StoreError, StoreUnavailable
+from tocsin.model.errors import QueueMoving, RecordUnreadable, StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.ids import EXTRA
 from tocsin.model.job import Failure
 from tocsin.model.run import Claim
 from tocsin.resilience.breaker import Breaker
 from tocsin.store.runs import Claimed, Runs, Wish
-from tocsin.store.store import LARGEST_BATCH, Store
+from tocsin.store.store import LARGEST_BATCH, Call, Store
 from tocsin.telemetry.metrics import Tally
 
 log = structlog.get_logger("tocsin.fetch")
@@ -43,6 +43,8 @@ PASSES = 3
 MOST_PER_PASS = 1000
 # While the breaker is open.
 SHORTEST_REST_S = 0.05
+# While a queue is being repartitioned: how often it is asked whether that is over.
+STILL_MS = 250.0
 
 
 OnAnswers = Callable[[list[tuple[Lane, Wish]], list[Claimed | StoreError], float], None]
@@ -106,6 +108,10 @@ class Fetcher:
         self._allowed = 0
 
     async def step(self) -> float:
+        for lane in self.lanes:
+            lane.follow()
+            for call in self._runs().in_doubt(lane.queue):
+                await self._hand_back_unseen(lane, call)
         self._poll_one_each()
         now = self._clock.server_ms()
         for lane in self.lanes:
@@ -154,7 +160,7 @@ class Fetcher:
 
     def _due(self, lane: Lane, now: float) -> list[int]:
         """The partitions to ask, beginning where the last pass ended; not those that another pass is asking."""
-        count = lane.queue.partitions
+        count = len(lane.next_due)
         turns = ((lane.start + i) % count for i in range(count))
         return [p for p in turns if lane.next_due[p] <= now and (lane.name, p) not in self._asked]
 
@@ -166,8 +172,9 @@ class Fetcher:
         self._next_poll = at + self._poll_s
         for lane in self.lanes:
             lane.age()
-            lane.turn = (lane.turn + 1) % lane.queue.partitions
-            lane.look(lane.turn)
+            lane.turn = (lane.turn + 1) % len(lane.next_due)
+            if not lane.still:
+                lane.look(lane.turn)
 
     def _rest(self, now: float) -> float:
         """Seconds until something is due or a poll is."""
@@ -219,7 +226,7 @@ class Fetcher:
             limit = min(room, max(lane.left[partition], equal), LARGEST_BATCH)
             if limit < 1:
                 break
-            wishes.append((lane, Wish(lane.queue, partition, limit, suspects=0)))
+            wishes.append((lane, Wish(lane.queue, partition, limit, suspects=0, layout=lane.layout)))
             lane.start = partition + 1
             room -= limit
         return wishes
@@ -269,15 +276,16 @@ class Fetcher:
         batches: dict[str, Unit] = {}
         away: StoreUnavailable | None = None
         rest = 0.0
+        changed: dict[Lane, StoreChanged] = {}
         for (lane, wish), answer in zip(wishes, answers, strict=True):
             if isinstance(answer, StoreError) or answer.lease_over:
                 self._put_back([(lane, wish)])
             if isinstance(answer, StoreUnavailable):
                 away = answer
             elif isinstance(answer, StoreChanged):
-                log.warning("queue changed under us, opening it again", queue=lane.name, error=str(answer))
-                await self._store.reopen(lane.queue)
-                self._on_change(lane)
+                # Unless it was opened again meanwhile, by another pass or another part.
+                if wish.layout == lane.queue.layout:
+                    changed[lane] = answer
             elif isinstance(answer, StoreError):
                 raise answer
             elif answer.lease_over:
@@ -289,12 +297,38 @@ class Fetcher:
             self.claimed += len(units)
             self._tally.acquired += len(units)
             self._pool.submit(units)
+        for lane, error in changed.items():
+            await self._open_again(lane, error)
         if away is not None:
             await self._store.revive_server()
             raise away
         return rest
 
+    async def _open_again(self, lane: Lane, error: StoreChanged) -> None:
+        before = lane.queue.layout
+        try:
+            await self._store.reopen(lane.queue)
+        except QueueMoving as moving:
+            if lane.stand_still(self._clock.server_ms() + STILL_MS):
+                log.info("waiting for a queue that is being repartitioned", queue=lane.name, to=moving.partitions)
+            return
+        if lane.queue.layout == before:
+            log.warning("queue changed under us, opening it again", queue=lane.name, error=str(error))
+        elif lane.layout == before:
+            log.info("queue has other partitions", queue=lane.name, partitions=lane.queue.partitions)
+        lane.follow()
+        self._runs().forget_doubts(lane.queue)
+        self._on_change(lane)
+
+    async def _hand_back_unseen(self, lane: Lane, call: Call) -> None:
+        """A claim of which we did not hear, in a partition that has changed since: nobody runs what it gave us."""
+        for key, token in await self._runs().claimed_unseen(call):
+            claim = Claim(lane.name, 0, key, token, 0, 1, 0, False, 0, bytes(2))
+            self._finisher.add(Ended(lane, claim, None, "released"))
+
     def _learn(self, lane: Lane, wish: Wish, answer: Claimed) -> None:
+        if wish.layout != lane.layout:
+            return
         partition = wish.partition
         next_due = answer.next_due if answer.next_due >= 0 else math.inf
         if lane.timetable is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,11 +16,12 @@ import structlog
 from msgspec import Struct
 
 from tocsin.engine import decide
-from tocsin.engine.unit import Lane, Unit
+from tocsin.engine.told import describe, stored_result
+from tocsin.engine.unit import Lane, Sent, Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
-from tocsin.model.errors import StoreChanged, StoreError, StoreUnavailable
+from tocsin.model.errors import QueueMoving, StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.job import Failure, Spec
 from tocsin.model.run import Claim
 from tocsin.resilience.backoff import BackoffSettings, Streaks
@@ -39,7 +39,7 @@ from tocsin.store.runs import (
     release_item,
     retry_item,
 )
-from tocsin.store.store import LARGEST_BATCH, Call, OpenQueue, Store
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.telemetry.metrics import Tally
 
 log = structlog.get_logger("tocsin.finish")
@@ -51,9 +51,8 @@ PACE_S = 0.006
 PASSES = 2
 # How often a call is tried that the server refuses; one that could not be sent is kept until it is answered.
 MOST_TRIES = 3
-LONGEST_ERROR = 1000
-LONGEST_TRACEBACK = 4000
-LARGEST_RESULT = 64 * 1024
+# While a queue is being repartitioned: how often it is asked whether that is over.
+STILL_S = 0.25
 _NOT_KEPT = bytes(4)
 
 
@@ -82,7 +81,7 @@ class Finisher:
         runs: Callable[[], Runs],
         clock: Clock,
         on_lost: Callable[[str], None],
-        on_due: Callable[[], None],
+        on_due: Callable[[Lane, int], None],
         classifier: Classifier | None = None,
         backoff: BackoffSettings = decide.NO_BACKOFF,
         breaker: Breaker | None = None,
@@ -113,7 +112,7 @@ class Finisher:
         # Others wait for what ended there.
         self._on_carry = on_carry
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
-        self._unanswered: dict[tuple[str, int, str], tuple[Lane, Call]] = {}
+        self._unanswered: dict[tuple[str, int, str], Sent] = {}
         # How often the server refused each of them.
         self._tries: dict[tuple[str, int, str], int] = {}
         # Those of them that another pass is waiting for.
@@ -211,7 +210,7 @@ class Finisher:
         self._sent = len(self.waiting)
         self._decide_all()
         self._prepare()
-        sent = [(key, call) for key, call in self._unanswered.items() if key not in self._in_flight]
+        sent = [(key, each) for key, each in self._unanswered.items() if key not in self._in_flight]
         if not sent:
             return 60.0
         permit = self.breaker.allow()
@@ -219,27 +218,54 @@ class Finisher:
             return max(self.breaker.status().probe_in, PACE_S)
         self._in_flight.update(key for key, _ in sent)
         try:
-            answers = await self._store.call_all([call for _, (_, call) in sent])
+            answers = await self._store.call_all([each.call for _, each in sent])
         finally:
             self._in_flight.difference_update(key for key, _ in sent)
         self.away = self.breaker.answered(permit, answers)
         trouble: StoreError | None = None
-        for (key, (lane, _)), answer in zip(sent, answers, strict=True):
+        changed: list[tuple[tuple[str, int, str], Sent]] = []
+        for (key, each), answer in zip(sent, answers, strict=True):
+            lane = each.lane
+            if self._unanswered.get(key, each) is not each:
+                continue  # The other pass was told first, and the key is that of a later call.
             if isinstance(answer, StoreUnavailable):
                 trouble = answer
             elif isinstance(answer, StoreChanged):
-                # The claims are gone with the store they were made in: the token check will say so.
-                await self._store.reopen(lane.queue)
+                changed.append((key, each))
             elif isinstance(answer, StoreError):
                 trouble = trouble or answer
                 self._refused(key, lane, answer)
             else:
                 self._answered(key, lane, answer)
+        # Last, because it waits, and the other pass goes on meanwhile.
         await self._post()
+        rest = max([await self._follow(key, each) for key, each in changed], default=0.0)
         if trouble is not None:
             await self._store.revive_server()
             raise trouble
-        return 60.0 if self.idle() else 0.0
+        return 60.0 if self.idle() else rest
+
+    async def _follow(self, key: tuple[str, int, str], sent: Sent) -> float:
+        """Open the queue again; where it was repartitioned, the jobs of the call are elsewhere. Seconds to rest.
+        If the claims are gone with the store they were made in, the token check will say so."""
+        lane = sent.lane
+        try:
+            await self._store.reopen(lane.queue)
+        except QueueMoving:
+            return STILL_S
+        if sent.call.layout == lane.queue.layout:
+            return 0.0
+        answer = await self._store.answer_of(sent.call)
+        if self._unanswered.get(key) is not sent:
+            pass  # The other pass was told first, or a new incarnation has forgotten it.
+        elif answer is not None:
+            self._answered(key, lane, answer)
+        else:
+            self._forget_call(key, lane)
+            lane.follow()
+            lane.send_again(key[2], sent.items)
+            self._unsent.add(lane)
+        return 0.0
 
     async def _post(self) -> None:
         """Ask workers to stop runs that others replace. One that does not hear of it ends by itself, later."""
@@ -267,7 +293,7 @@ class Finisher:
         self._tries.pop(key, None)
         if lane.timetable is not None:
             lane.timetable.answered(key[2])
-            self._on_due()
+            self._on_due(lane, key[1])
 
     def _answered(self, key: tuple[str, int, str], lane: Lane, answer: list[Any]) -> None:
         if key in self._tries:
@@ -283,11 +309,12 @@ class Finisher:
         if answer[3]:
             self._on_carry(lane.queue, key[1])
         if answer[2] >= 0 and lane.timetable is None and lane.expect(key[1], answer[2]):
-            self._on_due()
+            self._on_due(lane, key[1])
 
     def _prepare(self) -> None:
         """Turn what is unsent into calls where none is unanswered."""
         for lane in list(self._unsent):
+            lane.follow()
             left = False
             for verb, partitions in lane.unsent.items():
                 for partition, items in enumerate(partitions):
@@ -299,7 +326,8 @@ class Finisher:
     def _send(self, key: tuple[str, int, str], lane: Lane, items: list[Item]) -> bool:
         """Whether some are left for a later call."""
         if key not in self._unanswered:
-            self._unanswered[key] = (lane, self._runs().settle(key[2], lane.queue, key[1], items[: self._batch]))
+            batch = items[: self._batch]
+            self._unanswered[key] = Sent(lane, self._runs().settle(key[2], lane.queue, key[1], batch), batch)
             del items[: self._batch]
             if lane.timetable is not None:
                 lane.timetable.sent(key[2], self._batch)
@@ -312,7 +340,10 @@ class Finisher:
             ended = waiting.popleft()
             verb, item, due = self._settled(ended, now)
             lane = ended.lane
-            lane.unsent[verb][ended.claim.partition].append(item)
+            if lane.layout != lane.queue.layout:
+                lane.follow()
+            partition = lane.partition_of(ended.claim) if lane.layout else ended.claim.partition
+            lane.unsent[verb][partition].append(item)
             if lane.timetable is not None:
                 lane.timetable.plan(verb, ended.claim.member, due)
             unsent.add(lane)
@@ -326,7 +357,7 @@ class Finisher:
             if not recurring:
                 if claim.record[9:13] == _NOT_KEPT:
                     return "finish", finish_item(claim, 0, SUCCEEDED), 0
-                result = b"" if ended.result is None else _result(ended.result, spec)
+                result = b"" if ended.result is None else stored_result(ended.result, spec)
                 return "finish", finish_item(claim, 0, SUCCEEDED, keep_of(claim.record), result), 0
             if self._streaks:
                 self._streaks.succeeded(_who(claim))
@@ -368,33 +399,3 @@ def _who(claim: Claim) -> str:
 
 def keep_of(record: bytes) -> int:
     return int.from_bytes(record[9:13], "big")
-
-
-def describe(error: BaseException, at: float) -> bytes:
-    """An error for the record: bounded, and never itself a reason to fail."""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:
-        text = type(error).__name__
-    try:
-        trace = "".join(traceback.format_exception(error))
-    except Exception:
-        trace = ""
-    failure = Failure(_clean(text)[:LONGEST_ERROR], _clean(trace)[-LONGEST_TRACEBACK:], int(at))
-    return codec.encode_failure(failure)
-
-
-def _clean(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
-
-
-def _result(value: Any, spec: Spec) -> bytes:
-    try:
-        data = codec.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        log.warning("result cannot be stored", handler=spec.name, error=str(error))
-        return b""
-    if len(data) > LARGEST_RESULT:
-        log.warning("result too large to be stored", handler=spec.name, bytes=len(data), limit=LARGEST_RESULT)
-        return b""
-    return data

@@ -16,6 +16,8 @@ TocsinError
     │   └── StoreTimeout     the server did not answer in time; it may have done what was asked
     ├── StoreRefused         the server will never do: version, password, replica, eviction policy
     ├── StoreChanged         the epoch is not the one this process opened: wiped, restored or another server
+    │   ├── QueueMoving      the queue is being repartitioned; try again
+    │   └── QueueMoved       the queue has other partitions by now, and the call was not made
     └── RecordUnreadable     a record of an unknown schema, or garbage
 """
 
@@ -94,6 +96,22 @@ class StoreRefused(StoreError):
 
 class StoreChanged(StoreError):
     """The queue was wiped, restored, sealed or replaced since this process opened it."""
+
+
+class QueueMoving(StoreChanged):
+    """The queue is being repartitioned, or somebody who did it was stopped half-way."""
+
+    def __init__(self, queue: str, partitions: int) -> None:
+        super().__init__(
+            f"queue {queue!r} is being repartitioned: try again; if nobody does it any more, "
+            f"run `tocsin queues repartition {queue} {partitions}` again, which goes on where it was left"
+        )
+        self.queue = queue
+        self.partitions = partitions
+
+
+class QueueMoved(StoreChanged):
+    """The queue was given other partitions; what was asked of one of the old ones was not done."""
 
 
 class RecordUnreadable(StoreError):

@@ -14,6 +14,7 @@ from tocsin.model.errors import InvalidArgument
 
 # Joins a job's id and a due time to the member name of an extra run. Ids cannot hold it.
 EXTRA = "\x1f"
+_EXTRA_MARK = EXTRA.encode()
 LONGEST_ID = 512
 
 _QUEUE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -78,7 +79,12 @@ def idempotency_key(namespace: str, queue: str, member: str, due: Millis) -> str
 
 def partition_of(member: str, partitions: int) -> int:
     """Stable for ever: it decides where a job lives."""
-    return zlib.crc32(job_of(member).encode()) % partitions
+    return partition_of_key(member.encode(), partitions)
+
+
+def partition_of_key(key: bytes, partitions: int) -> int:
+    """The same for a name as it stands in Redis, which may be garbage."""
+    return zlib.crc32(key.partition(_EXTRA_MARK)[0]) % partitions
 
 
 def digest(text: bytes) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -20,15 +21,15 @@ ORDERS = ("due", "priority", "fair")
 BURST_MS = 100.0
 _RATE = re.compile(r"\s*(\d+)\s*/\s*(\d*)\s*(ms|s|m|h|d)\s*")
 # What needs one line to be counted in.
-_COUNTED = ("max_active", "rate", "tenant_max_active", "tenant_rate")
+COUNTED = ("max_active", "rate", "tenant_max_active", "tenant_rate")
 # What only queues of some orders have.
 _ORDERED = {"aging": ("priority", "fair"), "tenant_max_active": ("fair",), "tenant_rate": ("fair",)}
 SETTINGS = ("max_active", "rate", "tenant_max_active", "tenant_rate", "aging")
 
 
 class Queue(Struct, frozen=True):
-    """A lane. Order and number of partitions live in Redis and code must agree; of the settings, None for no limit,
-    code only declares what holds until an operator changes it."""
+    """A lane. Order and number of partitions live in Redis and code must agree, until an operator changes the
+    partitions; of the settings, None for no limit, code only declares what holds until an operator changes it."""
 
     name: str
     order: Literal["due", "priority", "fair"] = "due"
@@ -47,7 +48,7 @@ def declared(name: str, order: str, partitions: int | None, settings: dict[str, 
     """What a program says of a queue, checked. The settings of those it leaves out are not declared."""
     if order not in ORDERS:
         raise InvalidArgument(f"there is no order {order!r}; {nearest(str(order), ORDERS)}")
-    limited = [setting for setting in _COUNTED if settings.get(setting) is not None]
+    limited = [setting for setting in COUNTED if settings.get(setting) is not None]
     if partitions is None:
         partitions = DEFAULT_PARTITIONS if order == "due" and not limited else 1
     if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= MOST_PARTITIONS:
@@ -59,7 +60,7 @@ def declared(name: str, order: str, partitions: int | None, settings: dict[str, 
 
 def checked(queue: Queue, settings: dict[str, Any]) -> dict[str, str]:
     """Settings as they are stored: text, '' for none. Raises InvalidArgument."""
-    for name, value in settings.items():
+    for name in settings:
         if name not in SETTINGS:
             raise InvalidArgument(f"a queue has no setting {name!r}; {nearest(name, (*SETTINGS, 'weights'))}")
         orders = _ORDERED.get(name, ORDERS)
@@ -67,12 +68,18 @@ def checked(queue: Queue, settings: dict[str, Any]) -> dict[str, str]:
             raise InvalidArgument(
                 f"{name} is for queues of order {' or '.join(orders)}: queue {queue.name!r} has order {queue.order!r}"
             )
-        if value is not None and name in _COUNTED and queue.partitions > 1:
-            raise InvalidArgument(
-                f"{name} needs a queue of one partition, {queue.name!r} has {queue.partitions}: "
-                "declare it with partitions=1, or run `tocsin queues repartition`"
-            )
+    refuse_spread(queue, [name for name, value in settings.items() if value is not None])
     return {name: "" if value is None else _text(name, value) for name, value in settings.items()}
+
+
+def refuse_spread(queue: Queue, settings: Iterable[str]) -> None:
+    """Raise InvalidArgument for a limit on a queue that has no one line to count in."""
+    for name in settings:
+        if name in COUNTED and queue.partitions > 1:
+            raise InvalidArgument(
+                f"{name} needs a queue of one partition, {queue.name!r} has {queue.partitions}: declare it with "
+                f"partitions=1, or run `tocsin queues repartition {queue.name} 1`"
+            )
 
 
 def _text(name: str, value: Any) -> str:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from tocsin.app import Tocsin
 from tocsin.model import codec
 from tocsin.model.durations import Millis
-from tocsin.model.errors import RecordUnreadable, StoreError
+from tocsin.model.errors import InvalidConfig, RecordUnreadable, StoreError
 from tocsin.model.ids import check_queue_name
 from tocsin.model.job import Failure, Spec
 from tocsin.model.queue import Queue
@@ -58,7 +58,13 @@ class Taker:
         return Jobs(self._app.store)
 
     async def open(self) -> OpenQueue:
-        return await self._app.store.open_queue(self._queue)
+        queue = await self._app.store.open_queue(self._queue)
+        if queue.partitions != 1:
+            raise InvalidConfig(
+                f"queue {queue.name!r} has {queue.partitions} partitions, and here it needs one: "
+                f"run `tocsin queues repartition {queue.name} 1`"
+            )
+        return queue
 
     async def bring_back(self) -> OpenQueue:
         """Back in line with all that is past its deadline; then the queue is as its calls should find it."""

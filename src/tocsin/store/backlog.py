@@ -96,11 +96,13 @@ class ReadyCount:
     def __init__(self, store: Store, queues: Sequence[OpenQueue], own: Own = everything) -> None:
         self._store = store
         self._own = own
-        self._places = [_Place(queue, partition) for queue in queues for partition in range(queue.partitions)]
-        self._turns = itertools.cycle(self._places)
+        self._queues = queues
+        self._find_places()
 
     async def look(self) -> Backlog:
         """Once; raises StoreUnavailable at once, because a late number is of no use."""
+        if self._layouts != [queue.layout for queue in self._queues]:
+            self._find_places()
         now = int(self._store.clock.server_ms())
         due = await self._find_due(now)
         found = await self._count(due, now) if due else []
@@ -112,6 +114,12 @@ class ReadyCount:
             oldest_overdue_s=0.0 if oldest == math.inf else (now - max(oldest, 0.0)) / 1000,
             depth=sum(place.depth for place in self._places),
         )
+
+    def _find_places(self) -> None:
+        queues = self._queues
+        self._layouts = [queue.layout for queue in queues]
+        self._places = [_Place(queue, partition) for queue in queues for partition in range(queue.partitions)]
+        self._turns = itertools.cycle(self._places)
 
     async def _find_due(self, now: Millis) -> list[_Place]:
         asked = [place for place in self._places if place.head <= now]

@@ -21,7 +21,7 @@ class QueueCounts:
     def __init__(self, store: Store, queues: Sequence[OpenQueue]) -> None:
         self._store = store
         self._queues = queues
-        self._places = [(queue, partition) for queue in queues for partition in range(queue.partitions)]
+        self._places: list[tuple[OpenQueue, int]] = []
         self._turns = cycle(self._places)
         self._seen: dict[tuple[str, int], Numbers] = {}
         self._by_queue: Mapping[str, Numbers] = {}
@@ -32,6 +32,10 @@ class QueueCounts:
 
     async def look(self) -> None:
         """Once; raises StoreUnavailable at once."""
+        if len(self._places) != sum(queue.partitions for queue in self._queues):
+            # The first look, or a queue was repartitioned.
+            self._places = [(queue, partition) for queue in self._queues for partition in range(queue.partitions)]
+            self._turns, self._seen = cycle(self._places), {}
         asked = list(islice(self._turns, min(AT_ONCE, len(self._places))))
         try:
             async with self._store.client.pipeline(transaction=False) as pipe:

@@ -10,7 +10,7 @@ import msgspec
 
 from tocsin.model import codec
 from tocsin.model.durations import Millis
-from tocsin.model.errors import RecordUnreadable, UnknownJob
+from tocsin.model.errors import QueueMoved, RecordUnreadable, UnknownJob
 from tocsin.model.job import Failure, Header, Job, Spec, Stage
 from tocsin.store import ready
 from tocsin.store.keys import BANDS, STAGE_KEYS
@@ -85,14 +85,19 @@ class Jobs:
 
     async def put(self, queue: OpenQueue, put: Put) -> tuple[int, Millis]:
         """One job: its code, and the due time to ring the bell for, or -1."""
-        partition = queue.partition_of(put.member)
-        answer = await self._store.change("job_put", queue, partition, codec.array(6, _packed(put)))
+        answer = await self._change("job_put", queue, put.member, codec.array(6, _packed(put)))
         return int(answer[1]), int(answer[2])
 
     async def put_many(self, queue: OpenQueue, partition: int, puts: list[Put]) -> tuple[bytes, Millis]:
         """At most 1000 jobs of one partition: a digit for each, and the due time to ring for."""
         parts = [part for put in puts for part in _packed(put)]
-        answer = await self._store.change("job_put", queue, partition, codec.array(len(parts), parts))
+        try:
+            answer = await self._store.change("job_put", queue, partition, codec.array(len(parts), parts))
+        except QueueMoved:
+            # They are of several partitions by now. Bulk puts are rare enough in that moment to go one by one.
+            answers = [await self.put(queue, put) for put in puts]
+            heads = [head for _, head in answers if head >= 0]
+            return b"".join(b"%d" % code for code, _ in answers), min(heads, default=-1)
         return answer[1], int(answer[2])
 
     async def delete(self, queue: OpenQueue, member: str, only: str = "") -> bool:
@@ -130,18 +135,25 @@ class Jobs:
 
     async def pause_queue(self, queue: OpenQueue, pause: bool) -> bool:
         """Whether it was otherwise before, in any partition."""
-        wish = "1" if pause else ""
-        answers = [await self._store.change("queue_pause", queue, p, wish) for p in range(queue.partitions)]
-        return any(answer[1] for answer in answers)
+        wish, changed = "1" if pause else "", False
+        while True:
+            try:
+                for partition in range(queue.partitions):
+                    changed |= bool((await self._store.change("queue_pause", queue, partition, wish))[1])
+                return changed
+            except QueueMoved:
+                continue
 
     async def _change(self, name: str, queue: OpenQueue, member: str, *args: Any) -> list[Any]:
-        return await self._store.change(name, queue, queue.partition_of(member), *args)
+        return await self._store.change_job(name, queue, member, *args)
 
     # Looking
 
     async def get(self, queue: OpenQueue, member: str) -> Job | None:
-        found = await self.get_all(queue, queue.partition_of(member), [member.encode()])
-        return found[0] if found else None
+        while True:
+            found = await self.get_all(queue, queue.partition_of(member), [member.encode()])
+            if found or not await self._store.catch_up(queue):
+                return found[0] if found else None
 
     async def get_all(self, queue: OpenQueue, partition: int, members: list[bytes]) -> list[Job]:
         """Those of the named members that exist, read together; unreadable ones with an empty spec."""
@@ -245,9 +257,11 @@ class Jobs:
 
     async def outcome(self, queue: OpenQueue, member: str) -> Outcome | None:
         """How a one-shot ended, while it is remembered."""
-        keys = queue.keys[queue.partition_of(member)]
-        raw = await self._store.read(lambda c: c.hget(keys["results"], member))
-        return None if raw is None else _as_outcome(raw)
+        while True:
+            key = queue.keys[queue.partition_of(member)]["results"]
+            raw = await self._store.read(lambda c, k=key: c.hget(k, member))  # type: ignore[misc]
+            if raw is not None or not await self._store.catch_up(queue):
+                return None if raw is None else _as_outcome(raw)
 
     async def walk(self, queue: OpenQueue, partition: int) -> AsyncIterator[list[bytes]]:
         """Every member that has a record, in pages, in no order."""

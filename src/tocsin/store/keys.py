@@ -13,7 +13,8 @@ resting   ZSET    tenant at its cap, or ahead of its rate -> until ms
 weights   HASH    tenant -> weight
 working   ZSET    id -> deadline ms
 claims    HASH    id -> claim (lua/lib/claims.lua), from the first claim to the end of the run
-sessions  HASH    session -> seq, time, answer of its last call
+sessions  HASH    session -> seq, time, answer of its last call; in partition 0 also session|epoch, of partitions that
+                  were repartitioned since
 paused    ZSET    id -> not before ms
 parked    ZSET    id -> digest of its handler, by which a worker that knows it finds it; 0 if it cannot be read
 dead      ZSET    id -> since ms
@@ -28,7 +29,7 @@ events    STREAM  one entry per changing call
 
 For the whole fleet, under one tag of their own:
 
-queues    HASH    queue -> order, partitions
+queues    HASH    queue -> order, partitions, the last change of them and the one under way (store/register.py)
 workers   HASH    worker -> what it says of itself
 beats     HASH    worker -> counter
 buried    ZSET    worker -> since ms

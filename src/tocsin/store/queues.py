@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tocsin.model import codec
-from tocsin.model.queue import SETTINGS, Queue, parse_rate
+from tocsin.model.errors import QueueMoved
+from tocsin.model.queue import SETTINGS, Queue, parse_rate, refuse_spread
 from tocsin.store.store import OpenQueue, Store
 
 
@@ -25,11 +26,18 @@ async def update(
     """Change what differs, in all partitions. What an operator has set, code leaves alone."""
     items = codec.encode([part for name, value in settings.items() for part in _fields(name, value)])
     shares = codec.encode([part for pair in weights.items() for part in pair])
-    for partition in range(queue.partitions):
-        args = ["1" if operator else "", items, shares]
-        # Tenants who rest are asked to stand up, a thousand at a time: their new limits may let them.
-        while (await store.change("queue_update", queue, partition, *args))[1]:
-            args = ["1" if operator else "", codec.encode([]), codec.encode([])]
+    while True:
+        wanted = [name for name, value in settings.items() if value]
+        refuse_spread(queue.queue, wanted if operator else await _left_to_code(store, queue, wanted))
+        try:
+            for partition in range(queue.partitions):
+                args = ["1" if operator else "", items, shares]
+                # Tenants who rest are asked to stand up, a thousand at a time: their new limits may let them.
+                while (await store.change("queue_update", queue, partition, *args))[1]:
+                    args = ["1" if operator else "", codec.encode([]), codec.encode([])]
+            return
+        except QueueMoved:
+            continue
 
 
 async def settings_of(store: Store, queue: OpenQueue) -> dict[str, str]:
@@ -42,6 +50,15 @@ async def settings_of(store: Store, queue: OpenQueue) -> dict[str, str]:
 async def weights_of(store: Store, queue: OpenQueue) -> dict[str, float]:
     found = await store.read(lambda c: c.hgetall(queue.keys[0]["weights"]))
     return {tenant.decode(errors="replace"): float(weight) for tenant, weight in found.items()}
+
+
+async def _left_to_code(store: Store, queue: OpenQueue, settings: list[str]) -> list[str]:
+    """Those of the settings that no operator has set."""
+    if not settings or queue.partitions == 1:
+        return settings
+    meta = queue.keys[0]["meta"]
+    found = await store.read(lambda c: c.hmget(meta, [f"set:{name}" for name in settings]))
+    return [name for name, set_by in zip(settings, found, strict=True) if set_by is None]
 
 
 def shown(settings: Mapping[str, str]) -> dict[str, Any]:

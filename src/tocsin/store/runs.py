@@ -13,7 +13,7 @@ import msgspec
 
 from tocsin.model import codec
 from tocsin.model.durations import Millis
-from tocsin.model.errors import ClaimLost, StoreError, StoreUnavailable
+from tocsin.model.errors import ClaimLost, QueueMoved, StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.ids import EXTRA
 from tocsin.model.run import Claim
 from tocsin.model.tick import Skip
@@ -32,6 +32,8 @@ Item = tuple[int, bytes]
 # Bits that run_finish adds to an outcome.
 _EXTRA_RUN, _MORE, _PASSED = 8, 16, 32
 _EXTRA_MARK = EXTRA.encode()
+# How codec.text begins a text of 32 bytes and more.
+_LONG_TEXT = 0xDB
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -61,6 +63,8 @@ class Wish(msgspec.Struct, frozen=True):
     suspects: int = LARGEST_BATCH
     # No more than so many at work in the partition, whoever claimed them; None: as the queue's settings say.
     max_active: int | None = None
+    # The layout of the queue that the partition belongs to, for who wants to know it when the answer is there.
+    layout: str = ""
 
 
 class Runs:
@@ -71,6 +75,9 @@ class Runs:
         self._store = store
         self._seq = itertools.count(1)
         self._unanswered: dict[tuple[str, int], tuple[Wish, Call]] = {}
+        self._in_flight: set[tuple[str, int]] = set()
+        # Claims that may have been made, unseen, in partitions that have changed since.
+        self._doubtful: list[Call] = []
         self.learn(handlers)
 
     def learn(self, handlers: Sequence[int] | None) -> None:
@@ -82,7 +89,7 @@ class Runs:
     @property
     def unanswered(self) -> bool:
         """Whether some claim was sent and may have been made, unseen."""
-        return bool(self._unanswered)
+        return bool(self._unanswered or self._doubtful)
 
     def sessions(self) -> list[str]:
         return [f"{self.owner}:{verb}" for verb in ("claim", "recover", *VERBS)]
@@ -101,7 +108,12 @@ class Runs:
                 self._unanswered[key] = (wish, self._claim_call(wish, lease, timeout, known[1].seq))
             calls.append(self._unanswered[key][1])
         sent = self._store.clock.monotonic()
-        answers = await self._store.call_all(calls)
+        keys = {(call.queue.name, call.partition) for call in calls}
+        self._in_flight |= keys
+        try:
+            answers = await self._store.call_all(calls)
+        finally:
+            self._in_flight -= keys
         received = self._store.clock.monotonic()
         return [self._claimed(*each, sent, received) for each in zip(calls, answers, again, strict=True)]
 
@@ -114,9 +126,7 @@ class Runs:
         if wish.members:
             name = "run_claim_ids"
         cap = () if wish.max_active is None else (wish.max_active,)
-        return Call(
-            wish.queue.script(name), wish.queue, wish.partition, f"{self.owner}:claim", seq, [*args, last, *cap]
-        )
+        return wish.queue.call(name, wish.partition, f"{self.owner}:claim", seq, [*args, last, *cap])
 
     def _claimed(
         self, call: Call, answer: list[object] | StoreError, again: bool, sent: float, received: float
@@ -125,6 +135,8 @@ class Runs:
             return answer
         asked = self._unanswered.pop((call.queue.name, call.partition), None)
         if isinstance(answer, StoreError):
+            if isinstance(answer, StoreChanged) and again:
+                self._doubtful.append(call)
             return answer
         made_at = now = int(answer[1])  # type: ignore[call-overload]
         if again:
@@ -134,27 +146,52 @@ class Runs:
             self._store.clock.observe(now, sent, received)
         if answer[0] == LEASE_OVER:
             return Claimed([], now, -1, 0, lease_over=True)
-        _, _, token, ids, records, raws, next_due, parked, left, *dues = answer
+        _, _, token, ids, records, raws, next_due, parked, left, *rest = answer
+        dues, held_since = (rest[0] if rest else ()), (rest[1] if len(rest) > 1 else None)
         claims = [
-            _claim(call, token, member, record, raw, made_at)  # type: ignore[arg-type]
+            _claim(call, token, member, record, raw, made_at, held_since)  # type: ignore[arg-type]
             for member, record, raw in zip(ids, records, raws, strict=True)  # type: ignore[call-overload]
         ]
         members = asked[0].members if asked and dues else ()
-        return Claimed(claims, now, int(next_due), int(parked), int(left), False, members, *dues)  # type: ignore
+        return Claimed(claims, now, int(next_due), int(parked), int(left), False, members, dues)  # type: ignore
+
+    def in_doubt(self, queue: OpenQueue) -> list[Call]:
+        """Claims that may have been made, unseen, before the queue was given the partitions it has."""
+        for key, (wish, call) in list(self._unanswered.items()):
+            if wish.queue is queue and call.layout != queue.layout and key not in self._in_flight:
+                del self._unanswered[key]
+                self._doubtful.append(call)
+        return [call for call in self._doubtful if call.queue is queue and call.layout != queue.layout]
+
+    async def claimed_unseen(self, call: Call) -> list[tuple[bytes, int]]:
+        """What a claim in doubt gave us, as (member, token): nobody runs it. Told once."""
+        answer = await self._store.answer_of(call)
+        if call not in self._doubtful:
+            return []
+        self._doubtful.remove(call)
+        return [] if answer is None else [(member, int(answer[1])) for member in answer[2]]
+
+    def forget_doubts(self, queue: OpenQueue) -> None:
+        """It was opened again and has the partitions that it had: its server was wiped, and our claims with it."""
+        self._doubtful = [call for call in self._doubtful if call.queue is not queue or call.layout != queue.layout]
 
     def settle(self, verb: str, queue: OpenQueue, partition: int, items: Sequence[Item]) -> Call:
         """The call that ends at most 1000 claims of one partition; items as packed below."""
         blob = codec.array(sum(item[0] for item in items), [item[1] for item in items])
         session, seq = f"{self.owner}:{verb}", next(self._seq)
-        return Call(queue.script(f"run_{verb}"), queue, partition, session, seq, [self.owner, blob])
+        return queue.call(f"run_{verb}", partition, session, seq, [self.owner, blob])
 
     async def extend(self, queue: OpenQueue, claim: Claim, by: Millis) -> Millis:
         """The new deadline. Raises ClaimLost if another worker has the run."""
         args = [self.owner, claim.key, claim.token, by]
-        answer = await self._store.change("run_extend", queue, claim.partition, *args)
-        if not answer[1]:
-            raise ClaimLost(claim.run_id)
-        return int(answer[1])
+        while True:
+            try:
+                answer = await self._store.change("run_extend", queue, queue.partition_of_key(claim.key), *args)
+            except QueueMoved:
+                continue
+            if not answer[1]:
+                raise ClaimLost(claim.run_id)
+            return int(answer[1])
 
     async def recover(self, queue: OpenQueue, partition: int, owner: str, overdue: Millis = 0) -> int:
         """Bring back the runs of a dead worker, or with owner '' those past their deadline. How many."""
@@ -162,7 +199,7 @@ class Runs:
         while True:
             session, seq = f"{self.owner}:recover", next(self._seq)
             args = [owner, cursor, overdue, LARGEST_BATCH]
-            answer = await self._store.call(Call(queue.script("run_recover"), queue, partition, session, seq, args))
+            answer = await self._store.call(queue.call("run_recover", partition, session, seq, args))
             cursor, brought = answer[1], brought + len(answer[2])
             # By deadline there is no cursor: a full page means that there may be more.
             if cursor == b"0" and (owner or len(answer[2]) < LARGEST_BATCH):
@@ -181,14 +218,17 @@ async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, parti
     return not answer[1]
 
 
-def _claim(call: Call, token: int, key: bytes, record: bytes, raw: bytes, now: Millis) -> Claim:
+def _claim(
+    call: Call, token: int, key: bytes, record: bytes, raw: bytes, now: Millis, held_since: Millis | None
+) -> Claim:
     _, due, attempt, recoveries, intent = _ENTRY.unpack_from(raw)
     due &= DUE_MASK
     timeout = call.args[3] or int.from_bytes(record[5:9], "big")
     cancelled = intent & _CANCEL_INTENT != 0
     return Claim(
-        call.queue.name, call.partition, key, token, due, attempt, recoveries, cancelled, now + timeout, record
-    )
+        call.queue.name, call.partition, key, token, due, attempt, recoveries, cancelled, now + timeout, record,
+        held_since,
+    )  # fmt: skip
 
 
 def finish_item(
@@ -219,6 +259,14 @@ def finish_item(
 def plan_item(claim: Claim, next_due: Millis, alone: bool, skips: Sequence[Skip] = ()) -> Item:
     """A run of its own for the claimed occurrence; `alone`: in the place of the last such run of the job."""
     return 5, _held(claim) + codec.integer(next_due) + bytes((alone,)) + _ranges(skips)
+
+
+def key_of(item: Item) -> bytes:
+    """The member that an item is about: it begins with it."""
+    packed = item[1]
+    if packed[0] == _LONG_TEXT:
+        return packed[5 : 5 + int.from_bytes(packed[1:5], "big")]
+    return packed[1 : 1 + (packed[0] & 0x1F)]
 
 
 def retry_item(claim: Claim, delay: Millis, error: bytes) -> Item:

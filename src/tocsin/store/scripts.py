@@ -26,16 +26,18 @@ _READY = tuple(f"ready{band}" for band in range(5))
 _TURNS = tuple(f"turns{band}" for band in range(5))
 # By order: the files that stand for the common name, and the keys that they need.
 _FORMS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "due": {},
+    "due": {"line": (("pace", "line"), ())},
     "priority": {
-        "line": (("ready", "line_priority"), ("jobs", "waiting", *_READY)),
+        "line": (("pace", "ready", "line_priority"), ("jobs", "waiting", *_READY)),
         "standing": (("standing_priority",), _READY),
         "pick": (("pick_priority",), ()),
+        "places": (("places_priority",), _READY),
     },
     "fair": {
-        "line": (("ready", "line_fair"), ("jobs", "waiting", *_READY, *_TURNS, "tenants", "spots", "resting")),
+        "line": (("pace", "ready", "line_fair"), ("jobs", "waiting", *_READY, *_TURNS, "tenants", "spots", "resting")),
         "standing": (("standing_fair",), ("spots", *_READY)),
         "pick": (("pick_fair",), ("weights",)),
+        "places": (("places_fair",), (*_READY, *_TURNS, "tenants", "spots", "resting")),
     },
 }
 ORDERS = tuple(_FORMS)

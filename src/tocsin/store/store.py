@@ -11,73 +11,46 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 import structlog
 from redis.exceptions import NoScriptError, RedisError
 
 from tocsin.model import codec
 from tocsin.model.clock import Clock, ServerClock, monotonic
-from tocsin.model.errors import InvalidConfig, StoreChanged, StoreError, StoreFull, StoreUnavailable
-from tocsin.model.ids import partition_of
+from tocsin.model.errors import (
+    InvalidConfig,
+    QueueMoved,
+    QueueMoving,
+    StoreChanged,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from tocsin.model.queue import AGENTS_QUEUE, Queue
+from tocsin.store import register
 from tocsin.store.address import Address, parse
 from tocsin.store.connect import Client, check_server, open_client, translate
 from tocsin.store.embedded import EmbeddedServer
 from tocsin.store.healing import Healing
 from tocsin.store.keys import Keys
+from tocsin.store.layout import Call, OpenQueue, kept_session
 from tocsin.store.pooling import ConnectionSettings
 from tocsin.store.scripts import Script, script
 from tocsin.store.sessions import Lanes
+
+__all__ = ["LARGEST_BATCH", "Call", "OpenQueue", "Store"]
 
 log = structlog.get_logger("tocsin.store")
 
 # How long a program's call is repeated while the server is away, and how long between two tries.
 PATIENCE_S = 5.0
 PAUSE_S = 0.05
+# How long a program's call waits for a queue that is being repartitioned.
+MOVING_PATIENCE_S = 10.0
 # A script takes at most this many items, so that it never holds the server for long.
 LARGEST_BATCH = 1000
 # Answers of a script that changed nothing.
 WRONG_EPOCH = -1
 STALE_SEQ = -2
-
-
-class OpenQueue:
-    """A queue as this process found it: its settings, and the keys and epoch of each partition."""
-
-    def __init__(self, queue: Queue, keys: Keys, epochs: list[bytes]) -> None:
-        self.queue = queue
-        self.name = queue.name
-        self.partitions = queue.partitions
-        self.keys = [keys.partition(queue.name, p) for p in range(queue.partitions)]
-        self.epochs = epochs
-        # The settings that this process has declared.
-        self.declared: dict[str, str] = {}
-        self._key_lists: dict[tuple[str, int], list[str]] = {}
-
-    def script(self, name: str) -> Script:
-        """In the form for the order of this queue."""
-        return script(name, self.queue.order)
-
-    def keys_of(self, what: Script, partition: int) -> list[str]:
-        known = self._key_lists.get((what.name, partition))
-        if known is None:
-            known = [self.keys[partition][key] for key in what.keys]
-            self._key_lists[what.name, partition] = known
-        return known
-
-    def partition_of(self, member: str) -> int:
-        return 0 if self.partitions == 1 else partition_of(member, self.partitions)
-
-
-class Call(msgspec.Struct, frozen=True):
-    """One script call on one partition; repeating it is safe as long as session and seq stay."""
-
-    script: Script
-    queue: OpenQueue
-    partition: int
-    session: str
-    seq: int
-    args: Sequence[Any]
 
 
 class Store:
@@ -164,15 +137,21 @@ class Store:
         known = self._queues.get(queue.name)
         if known is None:
             self._refuse_tagless_cluster(queue.name)
-            stored = await self._declare(queue)
-            if (stored.order, stored.partitions) != (queue.order, queue.partitions):
-                raise InvalidConfig(
-                    f"queue {queue.name!r} has order {stored.order!r} and {stored.partitions} partitions in Redis; "
-                    f"this program declares {queue.order!r} and {queue.partitions}: declare it the same"
-                )
-            known = await self._open_partitions(queue)
-            self._queues[queue.name] = known
+            known = await self._while_moving(lambda: self._open(queue))
+            # Two that open it at the same time must hold the same: it may change.
+            known = self._queues.setdefault(queue.name, known)
         return known
+
+    async def _open(self, queue: Queue) -> OpenQueue:
+        stored = await self._declare(queue)
+        # What an operator has made of the partitions goes before what code declares, as with other settings.
+        if stored.order != queue.order or (stored.partitions != queue.partitions and not stored.move):
+            raise InvalidConfig(
+                f"queue {queue.name!r} has order {stored.order!r} and {stored.partitions} partitions in Redis; "
+                f"this program declares {queue.order!r} and {queue.partitions}: declare it the same, "
+                f"or run `tocsin queues repartition {queue.name} {queue.partitions}`"
+            )
+        return await self._open_partitions(queue.name, stored)
 
     async def find_queue(self, name: str) -> OpenQueue | None:
         """A queue that somebody registered, as it stands; None if nobody did."""
@@ -180,7 +159,8 @@ class Store:
             raw = await self.read(lambda c: c.hget(self._fleet["queues"], name))
             if raw is None:
                 return None
-            self._queues[name] = await self._open_partitions(_stored_queue(name, raw))
+            known = await self._while_moving(lambda: self._open(register.read(raw).queue(name)))
+            self._queues.setdefault(name, known)
         return self._queues[name]
 
     async def queue_names(self) -> list[str]:
@@ -188,31 +168,55 @@ class Store:
         return sorted(name.decode() for name in found)
 
     async def reopen(self, queue: OpenQueue) -> None:
-        """After StoreChanged: the partitions' epochs as they are now, created anew where they were wiped."""
-        stored = await self._declare(queue.queue)
-        if stored.partitions != queue.partitions or stored.order != queue.queue.order:
-            raise InvalidConfig(
-                f"queue {queue.name!r} was given other partitions or another order: restart this process"
-            )
-        queue.epochs[:] = (await self._open_partitions(queue.queue)).epochs
+        """After StoreChanged: the partitions and their epochs as they are now, created anew where they were wiped.
+        Raises QueueMoving while it is being repartitioned."""
+        stored = await self._declare(queue.queue, queue.layout)
+        if stored.order != queue.queue.order:
+            raise InvalidConfig(f"queue {queue.name!r} was given another order: restart this process")
+        queue.follow(stored, (await self._open_partitions(queue.name, stored)).epochs)
+
+    async def catch_up(self, queue: OpenQueue) -> bool:
+        """For who found nothing in it, and calls no script that would tell: whether it has other partitions by now."""
+        raw = await self.read(lambda c: c.hget(self._fleet["queues"], queue.name))
+        entry = register.Entry("due", 0, queue.layout) if raw is None else register.read(raw)
+        if entry.move == queue.layout and entry.moving is None:
+            return False
+        await self._while_moving(lambda: self.reopen(queue))
+        return True
+
+    async def _while_moving(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
+        """Tried again for a while as long as the queue is being repartitioned."""
+        give_up = monotonic() + MOVING_PATIENCE_S
+        while True:
+            try:
+                return await attempt()
+            except QueueMoving:
+                if monotonic() > give_up:
+                    raise
+                await asyncio.sleep(4 * PAUSE_S)
 
     def _refuse_tagless_cluster(self, name: str) -> None:
         if name == AGENTS_QUEUE and self.address.kind == "cluster" and not self.keys.hash_tag:
             raise InvalidConfig("redis.scheduler.keys.hash-tag must be set for agents on a Redis Cluster, e.g. to 'ps'")
 
-    async def _declare(self, queue: Queue) -> Queue:
-        settings = codec.encode({"order": queue.order, "partitions": queue.partitions})
-        raw = await self.fleet(script("queue_declare"), queue.name, settings)
-        return _stored_queue(queue.name, raw)
+    async def _declare(self, queue: Queue, layout: str = "") -> register.Entry:
+        settings = register.written(register.Entry(queue.order, queue.partitions, layout))
+        stored = register.read(await self.fleet(script("queue_declare"), queue.name, settings))
+        if stored.moving is not None:
+            raise QueueMoving(queue.name, stored.moving.to)
+        return stored
 
-    async def _open_partitions(self, queue: Queue) -> OpenQueue:
-        opened = OpenQueue(queue, self.keys, [])
+    async def _open_partitions(self, name: str, entry: register.Entry) -> OpenQueue:
+        opened = OpenQueue(entry.queue(name), self.keys, [], entry.move)
         create = script("partition_open")
         for keys in opened.keys:
-            args = [secrets.token_hex(8), queue.order, queue.partitions]
+            args = [secrets.token_hex(8), entry.order, entry.partitions]
             stored = await self.read(lambda c, k=keys["meta"], a=args: create(c, [k], a))  # type: ignore[misc]
-            if (stored[1].decode(), int(stored[2])) != (queue.order, queue.partitions):
-                raise InvalidConfig(f"a partition of queue {queue.name!r} was created with other settings: {stored!r}")
+            if (stored[1].decode(), int(stored[2])) != (entry.order, entry.partitions):
+                # A change may have begun, or ended, since the register was read.
+                if await self._declare(opened.queue) != entry:
+                    raise QueueMoving(name, int(stored[2]))
+                raise InvalidConfig(f"a partition of queue {name!r} was created with other settings: {stored!r}")
             opened.epochs.append(stored[0])
         return opened
 
@@ -227,14 +231,31 @@ class Store:
         return await self.read(lambda c: what(c, keys, args))
 
     async def change(self, name: str, queue: OpenQueue, partition: int, *args: Any) -> list[Any]:
-        """A program's change: repeated under one seq until it is answered, for a while."""
+        """A program's change: repeated under one seq until it is answered, for a while. Raises QueueMoved if it was not
+        made and the queue has other partitions by now."""
         with self.lanes.lane() as (session, seq):
-            call = Call(queue.script(name), queue, partition, session, seq, args)
+            call = queue.call(name, partition, session, seq, args)
             try:
                 return await self._patiently(lambda: self.call(call))  # type: ignore[no-any-return]
             except StoreChanged:
-                await self.reopen(queue)
-                return await self._patiently(lambda: self.call(call))  # type: ignore[no-any-return]
+                await self._while_moving(lambda: self.reopen(queue))
+                answer = None if call.layout == queue.layout else await self.answer_of(call)
+                return answer or await self._patiently(lambda: self.call(call))
+
+    async def change_job(self, name: str, queue: OpenQueue, member: str, *args: Any) -> list[Any]:
+        """A program's change of one job, in whichever partition it is."""
+        while True:
+            try:
+                return await self.change(name, queue, queue.partition_of(member), *args)
+            except QueueMoved:
+                continue
+
+    async def answer_of(self, call: Call) -> list[Any] | None:
+        """Of a call on a queue that was repartitioned since: what it was answered; None: it was never made."""
+        kept = kept_session(call.session, call.queue.former[call.layout][call.partition])
+        look, sessions = script("session_answer"), call.queue.keys[0]["sessions"]
+        answer = await self.read(lambda c: look(c, [sessions], [kept, call.seq]))
+        return answer[1] if answer[0] else None
 
     async def repeat(self, call: Call) -> list[Any]:
         """A call of a session that its owner keeps, repeated until it is answered, for a while."""
@@ -242,12 +263,12 @@ class Store:
 
     async def call(self, call: Call) -> list[Any]:
         """Once. Raises StoreUnavailable if the answer did not come: repeat it with the same seq."""
-        keys = call.queue.keys_of(call.script, call.partition)
-        return self._checked(call, await self._guard(call.script(self.client, keys, self._arguments(call))))
+        keys, args = call.queue.keys_of(call.script, call.partition), self._arguments(call)
+        return self._checked(call, await self._guard(call.script(self.client, keys, args)))
 
     async def call_all(self, calls: Sequence[Call]) -> list[list[Any] | StoreError]:
         """Several at once, each with its own answer or error; one round trip where the server is not a cluster."""
-        if len(calls) == 1 or self.address.kind == "cluster":
+        if len(calls) == 1 or self.address.kind == "cluster" or any(call.layout != call.queue.layout for call in calls):
             answers = await asyncio.gather(*map(self.call, calls), return_exceptions=True)
             return [_error_or_answer(answer) for answer in answers]
         try:
@@ -273,6 +294,8 @@ class Store:
             return error
 
     def _arguments(self, call: Call) -> list[Any]:
+        if call.layout != call.queue.layout:
+            raise QueueMoved(f"queue {call.queue.name!r} was repartitioned: nothing was done, try again")
         now = self.clock.override()
         return [
             call.queue.epochs[call.partition],
@@ -336,11 +359,6 @@ class Store:
         end = script("session_end")
         for keys in queue.keys:
             await self._guard(end(self.client, [keys["sessions"]], [codec.encode(names[:LARGEST_BATCH])]))
-
-
-def _stored_queue(name: str, raw: bytes) -> Queue:
-    settings = codec.decode(raw)
-    return Queue(name=name, order=settings["order"], partitions=settings["partitions"])
 
 
 def _error_or_answer(answer: Any) -> list[Any] | StoreError:

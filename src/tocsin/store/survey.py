@@ -15,7 +15,7 @@ from redis.asyncio import RedisCluster
 from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument, StoreError, nearest
-from tocsin.model.queue import Queue
+from tocsin.store import register
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.outbox import Outbox
 from tocsin.store.scripts import script
@@ -106,11 +106,16 @@ class Survey:
         readable, garbled = [], []
         for name, raw in sorted((name.decode(errors="replace"), raw) for name, raw in found.items()):
             try:
-                queue = msgspec.convert({"name": name, **codec.decode(raw)}, Queue)
+                entry = register.read(raw)
+                queue = OpenQueue(entry.queue(name), self.store.keys, [], entry.move)
             except (msgspec.MsgspecError, TypeError, ValueError):
                 garbled.append(name)
-            else:
-                readable.append(OpenQueue(queue, self.store.keys, []))
+                continue
+            if entry.moving is not None:
+                # Its jobs are in the partitions that it had, or in those that it will have.
+                queue.keys = [self.store.keys.partition(name, p) for p in range(max(entry.partitions, entry.moving.to))]
+                queue.moving = entry.moving
+            readable.append(queue)
         return readable, garbled
 
     async def named(self, name: str | None) -> list[OpenQueue]:

@@ -104,6 +104,11 @@ class Audit:
         self._queues = {queue.name: queue for queue in queues}
         total, done = sum(queue.partitions for queue in queues), 0
         for queue in queues:
+            if queue.moving is not None:
+                # A job may be in two partitions now, the old one and the new.
+                self._findings.add("moving", queue.name, f"to {queue.moving.to} partitions")
+                done += queue.partitions
+                continue
             for partition in range(queue.partitions):
                 self._progress(done, total)
                 await self.step(queue, partition, alive)

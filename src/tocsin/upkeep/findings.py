@@ -106,6 +106,11 @@ KINDS: dict[str, Kind] = {
         "runs are long past their deadline and nobody has brought them back",
         "start a worker of this queue",
     ),
+    "moving": Kind(
+        "warning",
+        "queues are being repartitioned, and stand still until that is done",
+        "wait, or if nobody does it any more: run `tocsin queues repartition` again with the same number",
+    ),
     "sealed": Kind("warning", "partitions are sealed", "wait for the change of partitions to end"),
     "buried": Kind("warning", "dead workers' runs are not brought back yet", "start a worker: any will do it"),
     "silent-worker": Kind(

@@ -72,7 +72,9 @@ class Orphans:
         self.cleaned: Counter[str] = Counter(dict.fromkeys((*COUNTED.values(), NUMERIC), 0))
         self._strays = strays
         self._survey = survey
-        self._places = [Place(queue, p, stage) for queue in queues for p in range(queue.partitions) for stage in STAGES]
+        self._queues = queues
+        self._places: list[Place] = []
+        self._layouts: list[str] = []
         self._clock = clock
         self._settings = settings
         self._leading = leading
@@ -95,6 +97,7 @@ class Orphans:
 
     async def _walk(self) -> None:
         """Once around, from where the last pass ended."""
+        self._find_places()
         budget_s = self._settings.run_budget_ms / 1000 or math.inf
         ends = self._clock.monotonic() + budget_s
         left = len(self._places)
@@ -102,6 +105,16 @@ class Orphans:
             left -= await self._page(self._places[self._at])
             if self._clock.monotonic() >= ends:
                 return
+
+    def _find_places(self) -> None:
+        """Anew, where a queue was repartitioned."""
+        layouts = [queue.layout for queue in self._queues]
+        if self._places and layouts == self._layouts:
+            return
+        self._layouts, self._at, self._cursor = layouts, 0, b"0"
+        self._places = [
+            Place(queue, p, stage) for queue in self._queues for p in range(queue.partitions) for stage in STAGES
+        ]
 
     async def _page(self, place: Place) -> bool:
         """Whether the place is done with."""

@@ -9,13 +9,14 @@ server clock that jumped ahead adds its jump to what a deadline must be past.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import structlog
 
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
-from tocsin.model.errors import StoreChanged
+from tocsin.model.errors import QueueMoving, StoreChanged
 from tocsin.store.fleet import Beat, Fleet
 from tocsin.store.runs import Runs
 from tocsin.store.store import OpenQueue, Store
@@ -127,8 +128,10 @@ class Reaper:
                 log.warning("worker is dead, bringing back its runs", worker=worker)
                 self._buried.add(worker)
         for worker in list(self._buried):
-            await self._bring_back(worker)
-            self._buried.discard(worker)
+            # What it held in a queue that is being repartitioned is brought back when that is over.
+            with contextlib.suppress(QueueMoving):
+                await self._bring_back(worker)
+                self._buried.discard(worker)
         if self._watch.settled(self._clock.monotonic()):
             await self._look_at_deadlines()
         return EVERY_S
@@ -139,19 +142,29 @@ class Reaper:
         for name in await self._store.queue_names():
             queue = await self._store.find_queue(name)
             if queue is not None:
-                for partition in range(queue.partitions):
-                    brought += await self._recover(queue, partition, worker)
-                    # Also where it held nothing: it may have heard a bell and done nothing about it.
-                    self._look_again(queue, partition)
+                brought += await self._bring_back_from(queue, worker)
         await self._fleet.leave(worker)
         if brought:
             log.warning("runs brought back", worker=worker, runs=brought)
+
+    async def _bring_back_from(self, queue: OpenQueue, worker: str) -> int:
+        brought, partition, layout = 0, 0, queue.layout
+        while partition < queue.partitions:
+            brought += await self._recover(queue, partition, worker)
+            # Also where it held nothing: it may have heard a bell and done nothing about it.
+            self._look_again(queue, partition)
+            partition += 1
+            if queue.layout != layout:
+                # Its jobs are in other partitions by now.
+                partition, layout = 0, queue.layout
+        return brought
 
     async def _look_at_deadlines(self) -> None:
         self._turn += 1
         for queue in self._queues:
             partition = self._turn % queue.partitions
-            await self._recover(queue, partition, "")
+            with contextlib.suppress(QueueMoving):
+                await self._recover(queue, partition, "")
             if self._turn // queue.partitions % PRUNE_EVERY == 0:
                 await self._store.prune_sessions(queue, partition)
 

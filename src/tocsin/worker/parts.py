@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 from abc import ABC, abstractmethod
@@ -124,7 +125,7 @@ class Parts(ABC):
         self.ear = Ear(store, self.name, list(self.lanes))
         self.carrier = Carrier(store, clock, self._look_again)
         self.finisher = Finisher(
-            store, lambda: self.runs, clock, self._lost_claim, lambda: self.fetcher.wake.set(), self._classifier,
+            store, lambda: self.runs, clock, self._lost_claim, self._work_is_due, self._classifier,
             settings.backoff, self.redis_breaker, self.tally, settings.batching.size, self._fleet.post,
             self.carrier.hear,
         )  # fmt: skip
@@ -272,6 +273,14 @@ class Parts(ABC):
         """Some may have ended on the way, because a person had asked for it."""
         self.carrier.hear(queue, partition)
         self._look_again(queue, partition)
+
+    def _work_is_due(self, lane: Lane, partition: int) -> None:
+        """For us; or, once we claim nothing more, for those who do: we may have freed what keeps it back."""
+        if not self._quiet.is_set():
+            self.fetcher.wake.set()
+        elif lane.timetable is None:
+            lane.next_due[partition] = math.inf
+            self._ringer.ring(lane.queue, partition)
 
     def _queue_changed(self, lane: Lane) -> None:
         lane.forget_dues()

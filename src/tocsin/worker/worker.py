@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 
 import structlog
 
@@ -11,7 +12,7 @@ from tocsin.engine import fetch, finish
 from tocsin.engine.listen import Listener
 from tocsin.engine.loop import Part, end, repeat
 from tocsin.model.clock import monotonic
-from tocsin.model.errors import StoreError
+from tocsin.model.errors import QueueMoving, StoreError
 from tocsin.store.fleet import Beat, Ear
 from tocsin.store.jobs import Jobs
 from tocsin.upkeep.tend import Tender
@@ -91,6 +92,8 @@ class Worker(Parts):
         if fetching:
             # A claim in flight is awaited: what it brings is ours to hand back.
             await asyncio.wait(fetching, timeout=5)
+        for lane in self.lanes.values():
+            lane.next_due = [math.inf] * lane.queue.partitions
         for unit in self.pool.withdraw(float("inf")):
             self.finisher.release(unit)
         # Bells are for those who claim: one that we heard would wake nobody. Mail may still ask to cancel a run.
@@ -187,7 +190,10 @@ class Worker(Parts):
         jobs = Jobs(self.store)
         while True:
             if not self.pool.busy and self.finisher.idle() and not await jobs.any_due_or_working(self.queues):
-                return
+                # One that was repartitioned meanwhile may have its jobs elsewhere.
+                with contextlib.suppress(QueueMoving):
+                    if not any([await self.store.catch_up(queue) for queue in self.queues]):
+                        return
             await asyncio.sleep(0.02)
 
     # What the parts tell

@@ -19,6 +19,7 @@ local function with_rest(reply)
     next_due = now + 100
   end
   reply[7], reply[9] = next_due, math.max(left, 0)
+  if given[6] then reply[10], reply[11] = {}, tonumber(given[6]) end
   return reply
 end
 
@@ -43,7 +44,8 @@ local function enter_due(ids, scores)
   for i, id in ipairs(ids) do
     local claim = not all_fresh and claim_of(id)
     leave(waiting, id)
-    enter_ready(id, claim and claim.due or math.max(tonumber(scores[i]), 0), claim and claim.place or nil)
+    -- Those that fall due together have no first: they stand by id, as they did, whichever page they come with.
+    enter_ready(id, claim and claim.due or math.max(tonumber(scores[i]), 0), claim and claim.place or 0)
   end
 end
 

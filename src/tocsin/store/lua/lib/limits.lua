@@ -1,14 +1,11 @@
--- limits: how many runs a queue may start now, by its cap and its rate. The rate is spent as in the generic cell rate
--- algorithm: `spent` is the time up to which it is used, `burst` how many ms that may be ahead of now. `cap` is one of
--- the caller's own: the lower of the two holds.
+-- limits: how many runs a queue may start now, by its cap and its rate (pace.lua). `cap` is one of the caller's own: the
+-- lower of the two holds.
 local given = redis.call('HMGET', meta, 'paused', 'max_active', 'every', 'burst', 'spent', 'capped')
 local max_active, every, burst = tonumber(given[2]), tonumber(given[3]), tonumber(given[4]) or 0
 if cap then max_active = math.min(max_active or math.huge, tonumber(cap)) end
 local paused_now, full, wait_until = given[1], false, nil
 
-local spent = math.max(tonumber(given[5]) or 0, now)
--- More than this rate can have spent: it was a slower one, or the clock went back. It begins anew.
-if every and spent > now + burst + every then spent = now end
+local spent = every and spent_by(every, burst, tonumber(given[5]) or 0)
 
 -- How many of those wanted may start, besides the `started`. If none: `full`, or `wait_until` when one may.
 local function allowed(wanted, started)

@@ -27,5 +27,5 @@ local function stand_up(most) return 0 end
 -- When the first in line may start; -1 if there is none.
 local function head()
   local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
-  return first[2] and tonumber(first[2]) or -1
+  return paced(first[2] and tonumber(first[2]) or -1)
 end

@@ -187,12 +187,12 @@ local function stand_up(most) return wake_all(redis.call('ZRANGE', resting, 0, m
 -- Work of those who rest is in line, and nobody's turn until they are rested.
 local function head()
   for band = 0, 4 do
-    if redis.call('ZCARD', TURNS[band]) > 0 then return now end
+    if redis.call('ZCARD', TURNS[band]) > 0 then return paced(now) end
   end
   local line = waiting_head()
   local rested = redis.call('ZRANGE', resting, 0, 0, 'WITHSCORES')[2]
-  if not rested or rested == 'inf' then return line end
-  return line < 0 and tonumber(rested) or math.min(line, tonumber(rested))
+  if not rested or rested == 'inf' then return paced(line) end
+  return paced(line < 0 and tonumber(rested) or math.min(line, tonumber(rested)))
 end
 
 local plain_apply = apply

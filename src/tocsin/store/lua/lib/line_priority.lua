@@ -44,7 +44,7 @@ local function freed(raw) end
 local function wake_resting() return false end
 local function stand_up(most) return 0 end
 
-local function head() return ready_count() > 0 and now or waiting_head() end
+local function head() return paced(ready_count() > 0 and now or waiting_head()) end
 
 local plain_apply = apply
 local function apply(first)

@@ -35,19 +35,54 @@ do
     heap[at] = item
   end
 
+  -- The first of a tenant's jobs that was not looked at yet. A few are read at a time: most are served once in a call.
+  local function next_job(turn)
+    if not turn.page then
+      turn.at, turn.size = 1, 2
+      turn.page = jobs_of(turn.tenant, turn.band, nil, 2)
+    elseif turn.at > #turn.page and #turn.page == turn.size then
+      turn.size = math.min(turn.size * 4, 512)
+      turn.page = jobs_of(turn.tenant, turn.band, turn.page[#turn.page], turn.size)
+      turn.at, turn.records = 1, nil
+    end
+    return turn.page[turn.at]
+  end
+
+  -- The parts of a member of `ready`; nil if it is none of ours.
+  local function read_member(member, tenant)
+    local from = #tenant + 2
+    if string.byte(member, from + 13) ~= 0 or string.byte(member, from + 18) ~= 0 then return end
+    local due, place = tonumber(string.sub(member, from, from + 12)), tonumber(string.sub(member, from + 14, from + 17))
+    if due and place then return due, place, string.sub(member, from + 19) end
+  end
+
+  -- Where many have a turn each is served once or not at all: what they begin with is read together.
+  local MANY = 16
+  local function read_first_records(new)
+    local ids, whose = {}, {}
+    for at = 1, math.min(#new, at_once()) do
+      local _, _, id = read_member(next_job(new[at]) or '', new[at].tenant)
+      if id then ids[#ids + 1], whose[#whose + 1] = id, new[at] end
+    end
+    if #ids == 0 then return end
+    for i, record in ipairs(redis.call('HMGET', jobs, unpack(ids))) do whose[i].first = record end
+  end
+
   -- Those of a band who are read next, in order of their start tags, those of the same tag by name. As many as can be
   -- served, then some at a time.
   local function read_turns(heap, band, most)
     local size = heap.read == 0 and most or 50
-    local found, names = redis.call('ZRANGE', TURNS[band], heap.read, heap.read + size - 1, 'WITHSCORES'), {}
+    local found, new, names = redis.call('ZRANGE', TURNS[band], heap.read, heap.read + size - 1, 'WITHSCORES'), {}, {}
     for at = 1, #found, 2 do
-      heap.last = {band = band, tenant = found[at], tag = tonumber(found[at + 1]), held = 0}
-      names[#names + 1] = found[at]
-      heap[#heap + 1] = heap.last
+      local n = #new + 1
+      new[n] = {band = band, tenant = found[at], tag = tonumber(found[at + 1]), held = 0}
+      names[n], heap[#heap + 1] = found[at], new[n]
       sift_up(heap)
     end
+    if #found > 0 then heap.last = {tenant = found[#found - 1], tag = tonumber(found[#found])} end
     -- Without caps and rates they are asked for only when somebody leaves the turns.
     if is_limited then load_states(names) end
+    if #new >= MANY then read_first_records(new) end
     heap.read, heap.all = heap.read + size, #found < size * 2
   end
 
@@ -59,7 +94,7 @@ do
       heap = {read = 0}
       turns[band] = heap
     end
-    while not heap.all and not (heap[1] and (heap[1] == heap.last or goes_before(heap[1], heap.last))) do
+    while not heap.all and not (heap[1] and not goes_before(heap.last, heap[1])) do
       read_turns(heap, band, most)
     end
     return heap
@@ -92,27 +127,9 @@ do
     take_off(turns[turn.band])
   end
 
-  -- The first of a tenant's jobs that was not looked at yet. A few are read at a time: most are served once in a call.
-  local function next_job(turn)
-    if not turn.page then
-      turn.at, turn.size = 1, 2
-      turn.page = jobs_of(turn.tenant, turn.band, nil, 2)
-    elseif turn.at > #turn.page and #turn.page == turn.size then
-      turn.size = math.min(turn.size * 4, 512)
-      turn.page = jobs_of(turn.tenant, turn.band, turn.page[#turn.page], turn.size)
-      turn.at, turn.records = 1, nil
-    end
-    return turn.page[turn.at]
-  end
-
-  -- The parts of a member of `ready`; nil if it is none of ours.
-  local function read_member(member, tenant)
-    local due, place, id = string.match(member, '^(%d+)%z(%d+)%z(.*)$', #tenant + 2)
-    if due and #due == 13 and #place == 4 then return tonumber(due), tonumber(place), id end
-  end
-
   -- The record of the job before `turn.at`. Whoever is served more than twice has more than one read at once.
   local function record_at(turn, id)
+    if turn.first ~= nil and turn.at == 2 and turn.size == 2 then return turn.first end
     if turn.size == 2 then return redis.call('HGET', jobs, id) end
     local at = turn.at - 1
     if not turn.records or at > turn.records_to then
@@ -152,10 +169,8 @@ do
     return turn.weight
   end
 
-  -- Up to when a tenant has used its rate. If that is more than it can have been: see limits.lua.
-  local function rated_of(state)
-    return state.rated > now + tenant_burst + tenant_every and now or math.max(state.rated, now)
-  end
+  -- Up to when a tenant has used its rate.
+  local function rated_of(state) return spent_by(tenant_every, tenant_burst, state.rated) end
 
   local function accept(tenant, id, due, place, record, raw)
     local claim
@@ -164,7 +179,7 @@ do
     else
       claim = before_due .. struct.pack('>I2I6I4I2B', place, due, 1, 0, 0)
     end
-    claim = claim .. by_owner .. (tenant_cap and string.char(#tenant + 1) .. '=' .. tenant or string.char(0))
+    claim = claim .. by_owner .. (tenant_cap and #tenant < 255 and string.char(#tenant + 1) .. '=' .. tenant or string.char(0))
     enter(working, deadline_of(record), id)
     set(claims, id, claim)
     local n = #taken + 1
@@ -186,7 +201,7 @@ do
     if is_limited then
       local state = states[turn.tenant]
       touched[turn.tenant] = state
-      if tenant_cap then state.active = state.active + 1 end
+      if tenant_cap and #turn.tenant < 255 then state.active = state.active + 1 end
       if tenant_every then state.rated = rated_of(state) + tenant_every end
     end
     local tag = turn.tag
@@ -230,7 +245,7 @@ do
   -- Tenants of whom nothing need be known any more; a few more of them than went just now, so that they do not add up.
   local function forget_tenants()
     if redis.call('HLEN', tenants) < 100 then return end
-    local found = redis.call('HRANDFIELD', tenants, -2 * math.min(gone, 1000) - 2, 'WITHVALUES')
+    local found = redis.call('HRANDFIELD', tenants, -math.min(gone, 1000) - 2, 'WITHVALUES')
     for at = 1, #found, 2 do
       local state = states[found[at]] or read_state(found[at + 1])
       if says_nothing(state) then touched[found[at]] = state end

@@ -1,0 +1,27 @@
+-- partition_drop: delete a partition that a move has emptied.
+-- KEYS   meta      HASH    sealed
+--        sessions  HASH    session -> seq, time, answer
+--        jobs      HASH    id -> record
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+--        paused    ZSET    id -> not before ms
+--        parked    ZSET    id -> handler digest, 0 if unreadable
+--        dead      ZSET    id -> since ms
+--        errors    HASH    id -> last failure
+--        done      ZSET    id -> remembered until ms
+--        results   HASH    id -> outcome
+--        events    STREAM  one entry per call
+--        weights   HASH    tenant -> weight
+-- ARGV   move
+-- RETURN 1 deleted, now or before; 0 this move has not sealed it, or it has jobs (nothing changed)
+-- USES   members, places
+if redis.call('EXISTS', meta) == 0 then return 1 end
+if redis.call('HGET', meta, 'sealed') ~= move then return 0 end
+for _, keys in ipairs({HASHES, ZSETS}) do
+  for _, key in ipairs(keys) do
+    if redis.call('EXISTS', key) == 1 then return 0 end
+  end
+end
+redis.call('DEL', meta, sessions, events, weights, unpack(LEFTOVERS))
+return 1

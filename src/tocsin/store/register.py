@@ -1,0 +1,40 @@
+"""The register of queues: the order and the partitions of each, and whether they are being changed."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from tocsin.model import codec
+from tocsin.model.queue import Queue
+
+
+class Moving(Struct, frozen=True):
+    """A change of partitions under way: how many there will be, and the name of the change."""
+
+    to: int
+    move: str
+
+
+class Entry(Struct, frozen=True, omit_defaults=True):
+    """How a queue stands in the register. `move` is its last change of partitions, '' if there was none."""
+
+    order: str
+    partitions: int
+    move: str = ""
+    moving: Moving | None = None
+
+    def queue(self, name: str) -> Queue:
+        return msgspec.convert({"name": name, "order": self.order, "partitions": self.partitions}, Queue)
+
+
+_decoder = msgspec.msgpack.Decoder(Entry)
+
+
+def read(raw: bytes) -> Entry:
+    """Raises msgspec.MsgspecError for what no version of ours wrote."""
+    return _decoder.decode(raw)
+
+
+def written(entry: Entry) -> bytes:
+    return codec.encode(entry)

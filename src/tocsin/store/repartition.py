@@ -1,0 +1,313 @@
+"""Repartitioning: give a live queue another number of partitions, and lose nothing.
+
+One command, in steps that can each be repeated, so that it may be killed at any line and run again:
+
+1. The intention is noted in the register, under a name of its own. From now on nobody opens the queue.
+2. The partitions, old and new, are sealed in that name. From now on nobody but this move changes them: whoever has the
+   queue open is told that it changed, and waits.
+3. Job by job, in pages: all that the old partition has of it is read, written into the new one, removed from the old.
+   Writing the same again changes nothing. Jobs that stay where they are stay.
+4. What each session last did is kept in partition 0, so that a call whose reply was lost before the sealing is not made
+   a second time after it.
+5. The new partitions get their epochs and are unsealed; those that are no more, empty now, are deleted.
+6. The register says how many there are, and forgets the intention. Those who waited open the new partitions.
+
+Every script of a move changes only what is sealed in its name. One that was stopped, while another ended the same move,
+and comes back late, changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tocsin.model import codec
+from tocsin.model.errors import InvalidArgument, StoreChanged, nearest
+from tocsin.model.ids import partition_of_key
+from tocsin.model.queue import AGENTS_QUEUE, COUNTED, MOST_PARTITIONS
+from tocsin.store import register
+from tocsin.store.layout import kept_session
+from tocsin.store.scripts import Script, script
+from tocsin.store.store import LARGEST_BATCH, Store
+
+PAGE = LARGEST_BATCH
+# Sessions' answers are large: so many of them at a time.
+SESSIONS = 50
+COUNTERS = ("put", "claimed", "succeeded", "failed", "skipped", "cancelled", "retried", "recovered", "buried")
+# What a partition says of itself alone; all else in its meta are settings of the queue.
+_OWN = {"epoch", "sealed", "partitions", "seq", "fence", "widest", "placed", "spent", "capped", *COUNTERS}
+_OWN |= {f"v{band}" for band in range(5)}
+_GROWING = (b"seq", b"fence", b"widest")
+
+# How many jobs were looked at, and of how many.
+Progress = Callable[[int, int], None]
+
+
+class Moved(Struct, frozen=True):
+    """What a move did, or the rest of one that was begun before."""
+
+    queue: str
+    before: int
+    after: int
+    moved: int
+    resumed: bool
+
+
+async def repartition(store: Store, name: str, partitions: int, progress: Progress = lambda done, total: None) -> Moved:
+    """Give the queue so many partitions, or end a move that was begun. Raises InvalidArgument."""
+    if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= MOST_PARTITIONS:
+        raise InvalidArgument(f"partitions must be a whole number from 1 to {MOST_PARTITIONS}, not {partitions!r}")
+    if name == AGENTS_QUEUE:
+        raise InvalidArgument("the agents' queue has one partition, and keeps it: workers claim agents by their ids")
+    raw = await store.read(lambda c: c.hget(store.keys.fleet()["queues"], name))
+    if raw is None:
+        known = await store.queue_names()
+        raise InvalidArgument(f"there is no queue {name!r}" + (f"; {nearest(name, known)}" if known else ""))
+    entry = register.read(raw)
+    resumed = entry.moving is not None
+    if entry.moving is None:
+        if entry.partitions == partitions:
+            return Moved(name, partitions, partitions, 0, False)
+        await _refuse_limits(store, name, partitions)
+        raw, entry = await _note(store, name, raw, entry, partitions)
+    elif entry.moving.to != partitions:
+        raise InvalidArgument(
+            f"queue {name!r} is being given {entry.moving.to} partitions: end that first, with "
+            f"`tocsin queues repartition {name} {entry.moving.to}`"
+        )
+    move = Move(store, name, raw, entry, progress)
+    await move.run()
+    return Moved(name, entry.partitions, partitions, move.moved, resumed)
+
+
+async def _note(
+    store: Store, name: str, raw: bytes, entry: register.Entry, partitions: int
+) -> tuple[bytes, register.Entry]:
+    """The intention, if nobody was quicker."""
+    noted = replace(entry, moving=register.Moving(partitions, secrets.token_hex(8)))
+    found = await _register(store, name, raw, noted)
+    if register.read(found) != noted:
+        raise StoreChanged(f"queue {name!r} was changed by somebody else at this moment: look at it and try again")
+    return found, noted
+
+
+async def _register(store: Store, name: str, expected: bytes, wanted: register.Entry) -> bytes:
+    """What the register has then."""
+    found: bytes = await store.fleet(script("queue_register"), name, expected, register.written(wanted))
+    return found
+
+
+async def _refuse_limits(store: Store, name: str, partitions: int) -> None:
+    meta = store.keys.partition(name, 0)["meta"]
+    limits = await store.read(lambda c: c.hmget(meta, COUNTED))
+    found = [setting for setting, value in zip(COUNTED, limits, strict=True) if value is not None]
+    if found and partitions > 1:
+        raise InvalidArgument(
+            f"queue {name!r} has {' and '.join(found)}, which needs one partition to be counted in: take it off first, "
+            f"with app.queue_update({name!r}, {found[0]}=None)"
+        )
+
+
+class Move:
+    """The work from the noted intention on. Any part of it may have been done before."""
+
+    def __init__(self, store: Store, name: str, raw: bytes, entry: register.Entry, progress: Progress) -> None:
+        assert entry.moving is not None
+        self.moved = 0
+        self._store = store
+        self._name = name
+        self._raw = raw
+        self._entry = entry
+        self._progress = progress
+        self._move = entry.moving.move
+        self._old, self._new = entry.partitions, entry.moving.to
+        self._all = max(self._old, self._new)
+        self._keys = [store.keys.partition(name, p) for p in range(self._all)]
+        self._looked, self._total = 0, 0
+
+    async def run(self) -> None:
+        if not await self._is_opened():
+            await self._seal()
+            try:
+                # A limit may have been set since it was asked for.
+                await _refuse_limits(self._store, self._name, self._new)
+            except InvalidArgument:
+                await self._give_up()
+                raise
+            await self._prepare()
+            await self._move_jobs()
+            await self._keep_sessions()
+            await self._join_counters()
+        for partition in range(self._new):
+            await self._may("partition_unseal", partition, self._epoch(partition), self._new)
+        for partition in range(self._new, self._old):
+            await self._must("partition_drop", partition)
+        after = register.Entry(self._entry.order, self._new, self._move)
+        await _register(self._store, self._name, self._raw, after)
+
+    # Sealing
+
+    async def _is_opened(self) -> bool:
+        """Whether an earlier run came as far as to open one: then nothing is left to be moved."""
+        return any(epoch == self._epoch(p) for p, epoch in enumerate(await self._epochs()) if p < self._new)
+
+    async def _epochs(self) -> list[bytes]:
+        return [await self._store.read(lambda c, k=keys["meta"]: c.hget(k, "epoch")) or b"" for keys in self._keys]  # type: ignore[misc]
+
+    def _epoch(self, partition: int) -> bytes:
+        return f"{self._move}.{partition}".encode()
+
+    async def _seal(self) -> None:
+        for partition, epoch in enumerate(await self._epochs()):
+            await self._must("partition_seal", partition, epoch, self._entry.order, self._old)
+
+    async def _give_up(self) -> None:
+        """As if nothing had been asked for: the partitions have their jobs, and get their own epochs back."""
+        for partition, epoch in enumerate((await self._epochs())[: self._old]):
+            await self._may("partition_unseal", partition, epoch, self._old)
+        for partition in range(self._old, self._new):
+            await self._may("partition_drop", partition)
+        await _register(self._store, self._name, self._raw, replace(self._entry, moving=None))
+
+    # Settings
+
+    async def _prepare(self) -> None:
+        """Settings as partition 0 has them; seq and fence beyond all, so that versions and tokens keep growing."""
+        metas = await self._metas()
+        most = {name: b"%d" % max(_number(meta, name.decode()) for meta in metas) for name in _GROWING}
+        settings = {
+            field: value
+            for field, value in metas[0].items()
+            if field.decode(errors="replace") not in _OWN and not field.startswith(b"joined:")
+        }
+        weights = await self._store.read(lambda c: c.hgetall(self._keys[0]["weights"]))
+        for partition in range(self._new):
+            is_new = partition >= self._old
+            fields = _texts(_flat({**settings, **most} if is_new else most))
+            await self._must("partition_prepare", partition, fields, codec.encode([]))
+            for page in _pages(list(weights.items()) if is_new else [], PAGE):
+                await self._must("partition_prepare", partition, codec.encode([]), _texts(_flat(dict(page))))
+
+    async def _join_counters(self) -> None:
+        """What is counted over the partitions stays the same: those that are no more count with partition 0."""
+        for partition, meta in enumerate((await self._metas())[: self._old]):
+            if partition >= self._new:
+                counts = [part for name in COUNTERS if _number(meta, name) for part in (name, _number(meta, name))]
+                await self._must("partition_join", 0, partition, codec.encode(counts))
+
+    async def _metas(self) -> list[dict[bytes, bytes]]:
+        return [await self._store.read(lambda c, k=keys["meta"]: c.hgetall(k)) for keys in self._keys]  # type: ignore[misc]
+
+    # Jobs
+
+    async def _move_jobs(self) -> None:
+        for keys in self._keys[: self._old]:
+            self._total += await self._store.read(lambda c, k=keys["jobs"]: c.hlen(k))  # type: ignore[misc]
+        for partition in range(self._old):
+            async for number, page in self._members(partition):
+                leaving = [member for member in page if partition_of_key(member, self._new) != partition]
+                for some in _pages(leaving, PAGE):
+                    await self._move_page(partition, some)
+                if number == 1:
+                    self._looked = min(self._looked + len(page), self._total)
+                    self._progress(self._looked, self._total)
+
+    async def _members(self, partition: int) -> AsyncIterator[tuple[int, list[bytes]]]:
+        """Every id that the partition mentions anywhere, key by key from `jobs` on; those that stay come once for each
+        key that has them."""
+        number, more = 0, 1
+        while more:
+            number, cursor = number + 1, b"0"
+            while True:
+                cursor, page, more = await self._call("member_page", partition, number, cursor, PAGE)
+                yield number, page
+                if cursor == b"0":
+                    break
+
+    async def _move_page(self, partition: int, members: Sequence[bytes]) -> None:
+        while members:
+            columns = await self._call("member_read", partition, _texts(members))
+            rows: dict[int, list[bytes]] = {}
+            # Fewer may have come than were asked for, if they are large.
+            some = members[: len(columns[0])]
+            for member, *values in zip(some, *columns, strict=True):
+                row = rows.setdefault(partition_of_key(member, self._new), [])
+                row.append(codec.text(member))
+                row += [_FALSE if value is None else codec.text(value) for value in values]
+            now = await self._now()
+            await asyncio.gather(
+                *(self._must("member_write", to, codec.array(len(row), row), now=now) for to, row in rows.items())
+            )
+            await self._must("member_remove", partition, _texts(some), now=now)
+            self.moved += len(some)
+            members = members[len(some) :]
+
+    # Sessions
+
+    async def _keep_sessions(self) -> None:
+        """Under the epoch of their partition. What was kept from an earlier move is kept on."""
+        for partition, epoch in enumerate((await self._epochs())[: self._old]):
+            key, cursor = self._keys[partition]["sessions"], 0
+            while True:
+                cursor, page = await self._store.read(
+                    lambda c, k=key, at=cursor: c.hscan(k, at, count=SESSIONS)  # type: ignore[misc]
+                )
+                for some in _pages(list(page.items()), SESSIONS):
+                    kept = {_kept(session, epoch): last for session, last in some}
+                    await self._must("session_keep", 0, _texts(_flat(kept)))
+                if not cursor:
+                    break
+
+    # Calls
+
+    async def _must(self, name: str, partition: int, *args: Any, now: int | None = None) -> None:
+        if not await self._may(name, partition, *args, now=now):
+            raise StoreChanged(
+                f"partition {partition} of queue {self._name!r} is not as this command left it: somebody else may have "
+                "ended the same change; `tocsin queues list` shows how it stands"
+            )
+
+    async def _may(self, name: str, partition: int, *args: Any, now: int | None = None) -> bool:
+        """A change of a partition that is sealed in our name, if it is."""
+        before = [] if now is None else [now]
+        return bool(await self._call(name, partition, *before, self._move, *args))
+
+    async def _call(self, name: str, partition: int, *args: Any) -> Any:
+        what: Script = script(name, self._entry.order)
+        keys = [self._keys[partition][key] for key in what.keys]
+        return await self._store.read(lambda c: what(c, keys, args))
+
+    async def _now(self) -> int:
+        given = self._store.clock.override()
+        if given is not None:
+            return given
+        seconds, micros = await self._store.read(lambda c: c.time())
+        return int(seconds) * 1000 + int(micros) // 1000
+
+
+_FALSE = b"\xc2"
+
+
+def _kept(session: bytes, epoch: bytes) -> bytes:
+    return session if b"|" in session else kept_session(session.decode(errors="replace"), epoch)
+
+
+def _number(meta: dict[bytes, bytes], name: str) -> int:
+    return int(meta.get(name.encode(), 0))
+
+
+def _flat(pairs: dict[Any, Any]) -> list[Any]:
+    return [part for pair in pairs.items() for part in pair]
+
+
+def _texts(parts: Sequence[bytes]) -> bytes:
+    return codec.array(len(parts), map(codec.text, parts))
+
+
+def _pages(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
+    return (items[first : first + size] for first in range(0, len(items), size))

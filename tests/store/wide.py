@@ -1,0 +1,159 @@
+"""A queue of several partitions under test, with jobs of every kind in it, and all that Redis has of each."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+from line import FOR_EVER, HANDLER, STRANGE, record
+from msgspec.structs import replace
+
+from tocsin.model import codec
+from tocsin.model.errors import StoreError
+from tocsin.model.run import Claim
+from tocsin.store.fleet import Fleet
+from tocsin.store.jobs import EDIT, Jobs, Put, record_of
+from tocsin.store.keys import BANDS
+from tocsin.store.runs import SUCCEEDED, Item, Runs, Wish, failed_item, finish_item, retry_item
+from tocsin.store.store import OpenQueue, Store
+from tocsin.store.survey import Survey
+from tocsin.testing import ManualClock
+from tocsin.upkeep.audit import Audit
+
+# Of each kind so many, so that every partition has some.
+EACH = 5
+HASHES = ("jobs", "claims", "errors", "results", "spots")
+ZSETS = ("waiting", "working", "paused", "parked", "dead", "done", *BANDS)
+
+
+class Wide:
+    def __init__(self, store: Store, queue: OpenQueue, clock: ManualClock) -> None:
+        self.store, self.queue, self.clock = store, queue, clock
+        self.jobs = Jobs(store)
+        self.runs = Runs(store, "worker-1.1", [codec.handler_digest(HANDLER)])
+
+    def named(self, kind: str) -> list[str]:
+        return [f"{kind}-{n}" for n in range(EACH)]
+
+    async def put(self, member: str, due: int = 0, **about: Any) -> None:
+        await self.jobs.put(self.queue, Put(member, self.record(member, **about), due, relative=True))
+
+    def record(self, member: str, **about: Any) -> bytes:
+        """With a priority and a tenant of its own, where the order of the queue knows them."""
+        plain, order, number = record(**about), self.queue.queue.order, zlib.crc32(member.encode())
+        band = 2 if order == "due" else number % 5
+        tenant = ("acme", "b", "")[number % 3] if order == "fair" else ""
+        return record_of(replace(codec.decode_header(plain), band=band, tenant=tenant), codec.decode_spec(plain))
+
+    async def claim(self, runs: Runs | None = None) -> dict[str, Claim]:
+        """All that is due."""
+        wishes = [Wish(self.queue, partition, 1000) for partition in range(self.queue.partitions)]
+        found: dict[str, Claim] = {}
+        for answer in await (runs or self.runs).claim(wishes, FOR_EVER):
+            assert not isinstance(answer, StoreError), answer
+            found |= {claim.member: claim for claim in answer.claims}
+        return found
+
+    async def settle(self, verb: str, claim: Claim, item: Item, runs: Runs | None = None) -> list[bytes]:
+        """Whose claim was lost."""
+        partition = self.queue.partition_of_key(claim.key)
+        answer = await self.store.call((runs or self.runs).settle(verb, self.queue, partition, [item]))
+        return list(answer[1])
+
+    async def fill(self) -> dict[str, Claim]:
+        """Jobs of each kind; those that are worked on, held by `runs`."""
+        for kind in ("retrying", "working", "to-pause", "to-remove", "to-edit", "to-cancel", "parked", "dead"):
+            for member in self.named(kind):
+                await self.put(member)
+        for member in self.named("done"):
+            await self.put(member, keep=600)
+        for member in self.named("strange"):
+            await self.put(member, handler=STRANGE)
+        held = await self.claim()
+        await self._settle(held)
+        await self._intend()
+        for member in (*self.named("waiting"), *self.named("paused")):
+            await self.put(member, 60_000)
+        for member in self.named("paused"):
+            await self.jobs.pause(self.queue, member)
+        for member in self.named("recurring"):
+            await self.put(member, 60_000, every=60)
+            await self.jobs.fire(self.queue, member, [self.clock.ms - 5, 0])
+        for member in self.named("due"):
+            await self.put(member)
+        return held
+
+    async def _settle(self, held: dict[str, Claim]) -> None:
+        error = b"\x91\xa3bad"
+        for member in self.named("retrying"):
+            await self.settle("retry", claim := held.pop(member), retry_item(claim, 1000, error))
+        for member in self.named("parked"):
+            await self.settle("park", claim := held.pop(member), failed_item(claim, error))
+        for member in self.named("dead"):
+            await self.settle("bury", claim := held.pop(member), failed_item(claim, error))
+        for member in self.named("done"):
+            item = finish_item(claim := held.pop(member), 0, SUCCEEDED, keep=600, result=codec.encode(7))
+            await self.settle("finish", claim, item)
+
+    async def _intend(self) -> None:
+        for member in self.named("to-pause"):
+            await self.jobs.pause(self.queue, member)
+        for member in self.named("to-remove"):
+            await self.jobs.delete(self.queue, member)
+        for member in self.named("to-cancel"):
+            await self.jobs.cancel(self.queue, member)
+        for member in self.named("to-edit"):
+            await self.jobs.put(self.queue, Put(member, self.record(member, args=("new",)), 0, mode=EDIT))
+
+    # What Redis holds
+
+    async def content(self) -> dict[str, dict[str, Any]]:
+        """By job, all that any partition has of it; a test that finds one in two partitions has found a bug."""
+        found: dict[str, dict[str, Any]] = {}
+        where: dict[str, int] = {}
+        for (partition, base), entries in (await self._dump()).items():
+            for key, value in entries.items() if base in HASHES else entries:
+                fair = base in BANDS and self.queue.queue.order == "fair"
+                member = (key.split(b"\0", 3)[-1] if fair else key).decode()
+                found.setdefault(member, {})[base] = (key, value) if fair else value
+                assert where.setdefault(member, partition) == partition, f"{member} is in two partitions"
+                assert self.queue.partition_of(member) == partition, f"{member} is in the wrong partition"
+        return found
+
+    async def _dump(self) -> dict[tuple[int, str], Any]:
+        bases = [(partition, base) for partition in range(16) for base in (*HASHES, *ZSETS)]
+        async with self.store.client.pipeline(transaction=False) as pipe:
+            for partition, base in bases:
+                key = self.store.keys.partition(self.queue.name, partition)[base]
+                if base in HASHES:
+                    pipe.hgetall(key)
+                else:
+                    pipe.zrange(key, 0, -1, withscores=True)
+            return dict(zip(bases, await pipe.execute(), strict=True))
+
+    async def metas(self) -> list[dict[str, Any]]:
+        found = [await self.store.client.hgetall(keys["meta"]) for keys in self.queue.keys[: self.queue.partitions]]
+        return [{key.decode(): value.decode() for key, value in meta.items()} for meta in found]
+
+    async def total(self, counter: str) -> int:
+        return sum(int(meta.get(counter, 0)) for meta in await self.metas())
+
+    async def working_by_tenants(self) -> int:
+        """How many runs the tenants of a fair queue have together, as they are counted for their caps."""
+        found = [await self.store.client.hgetall(keys["tenants"]) for keys in self.queue.keys]
+        return sum(int.from_bytes(raw[:4], "big") for tenants in found for raw in tenants.values())
+
+    async def troubles(self) -> list[str]:
+        """What `tocsin doctor` finds, that is of jobs and queues."""
+        report = await Audit(Survey(self.store), Fleet(self.store), patience_s=0).run()
+        notes = ("no-aof", "parked", "dead", "stale-session")
+        return [f"{finding.kind}: {finding.examples}" for finding in report.findings if finding.kind not in notes]
+
+    async def left_behind(self) -> set[str]:
+        """Keys of partitions that the queue does not have."""
+        beyond = range(self.queue.partitions, 20)
+        names = [name for p in beyond for name in self.store.keys.partition(self.queue.name, p).values()]
+        async with self.store.client.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.exists(name)
+            return {name for name, there in zip(names, await pipe.execute(), strict=True) if there}
