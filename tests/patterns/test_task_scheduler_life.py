@@ -224,12 +224,14 @@ def test_a_handler_cannot_stop_the_scheduler_that_runs_it(app):
         except TocsinError as error:
             told.append(str(error))
 
-    queue = TaskQueue(app, "suicidal", stops)
+    queue = TaskQueue(app, "stopping", stops)
     scheduler = TaskScheduler(queue, "s1")
     scheduler.start()
     queue.push(Task("ada"))
     until(lambda: told, "the handler ran")
     assert "another thread" in told[0]
+    assert scheduler.state is State.RUNNING
+    assert scheduler.stop(5) == "graceful"
 
 
 def test_what_a_scheduler_does_is_in_the_log(scheduler):
