@@ -199,12 +199,17 @@ def test_a_critical_error_ends_the_scheduler_and_is_told(lonely, server):
         # Nothing that is tried again will help: it is not let in any more.
         client.config_set("requirepass", "secret")
         client.client_kill_filter(_type="normal", skipme=True)
+        until(lambda: lonely.state is not State.RUNNING, "it notices")
         until(lambda: lonely.state is State.STOPPED, "it has ended")
         told = lonely.statistics()
         assert "password" in told.critical_error
         assert (told.connected, told.uptime_s) == (False, 0.0)
         assert told.redis_error_count >= 1
-        assert any("critical error" in entry["event"] for entry in logs)
+        events = [entry["event"] for entry in logs if entry.get("scheduler") == "s1"]
+        assert events[:2] == [
+            "critical error, the scheduler ends",
+            "scheduler stopped: mend what is wrong and start it again",
+        ]
         assert lonely.stop(1) == "already stopped"
         with pytest.raises(StoreRefused):
             lonely.start()
