@@ -28,7 +28,6 @@ def handle(task: Task) -> None:
 
 
 def work(order: dict[str, Any]) -> None:
-    stop = signal.sigwait
     # Before any thread is there, so that all of them inherit it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     app = Tocsin(order["url"], prefix=order["prefix"])
@@ -36,7 +35,7 @@ def work(order: dict[str, Any]) -> None:
     scheduler = TaskScheduler(TaskQueue(app, QUEUE, handle), f"clerk-{os.getpid()}", settings=settings)
     scheduler.start()
     note("ready", worker=scheduler.scheduler_id)
-    stop([signal.SIGTERM])
+    signal.sigwait([signal.SIGTERM])
     note("stopped", worker=scheduler.stop(order["grace"]))
 
 

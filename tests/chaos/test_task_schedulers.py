@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from chaos.clerk import CLERK, QUEUE
-from chaos.fleet import Fleet, Member, until
+from chaos.fleet import Fleet, until
 from servers import Server
 from store.proxy import Proxy
 from tocsin.patterns import Schedule, TaskQueue, TaskScheduler
 
 # Many, so that whoever is in trouble has some of them in its hands.
-SCHEDULES = 60
+SCHEDULES = 40
 SECOND = 1000
 
 
@@ -79,7 +79,7 @@ async def put_to_rest(planner: TaskScheduler) -> dict[str, Schedule]:
     return {schedule.schedule_id: schedule for schedule in await asyncio.to_thread(shown)}
 
 
-async def check(fleet: Fleet, planner: TaskScheduler, victim: Member, firsts: dict[str, int]) -> None:
+async def check(fleet: Fleet, planner: TaskScheduler, firsts: dict[str, int]) -> None:
     last = await put_to_rest(planner)
     await fleet.all_done(within=20, queue=QUEUE)
     handled = seconds_of(fleet)
@@ -91,9 +91,9 @@ async def check(fleet: Fleet, planner: TaskScheduler, victim: Member, firsts: di
         assert dues == list(range(firsts[schedule], int(run.timestamp() * SECOND) + 1, SECOND))
     # As many tasks were ever put in line as there were occurrences.
     assert await fleet.count("put", queue=QUEUE) == sum(map(len, handled.values()))
-    for starts in fleet.diary.started_twice().values():
-        # What the victim had begun to handle, another handled again: the same task, under the same id.
-        assert victim.pid in [entry.pid for entry in starts]
+    # What somebody had begun to handle when he was lost, another handled again: the same task, under the same id.
+    again = sum(len(starts) - 1 for starts in fleet.diary.started_twice().values())
+    assert again <= await fleet.count("recovered", queue=QUEUE)
 
 
 @pytest.mark.parametrize("trouble", ["killed", "stopped", "cut off"])
@@ -111,7 +111,6 @@ async def test_no_occurrence_is_doubled_or_skipped(
         return {name: int(shown[name].timestamp()) * SECOND + SECOND for name in made}  # type: ignore[union-attr]
 
     firsts = await asyncio.to_thread(add)
-    await pass_seconds(fleet, 1)
     await in_the_middle(fleet)
     if trouble == "killed":
         victim.kill()
@@ -126,7 +125,7 @@ async def test_no_occurrence_is_doubled_or_skipped(
     elif trouble == "cut off":
         proxy.mend()
     await pass_seconds(fleet, 1)
-    await check(fleet, planner, victim, firsts)
+    await check(fleet, planner, firsts)
     for member in others:
         await member.end()
         [how] = fleet.diary.entries("stopped", pid=member.pid)

@@ -10,7 +10,7 @@ import pytest
 from engine.waiting import run_dry
 from patterns.tasking import SCHEDULES, START, at, dues
 from tocsin import InvalidArgument, InvalidTrigger, StoreUnavailable, Tocsin
-from tocsin.patterns import Schedule, TaskQueue, TaskScheduler
+from tocsin.patterns import Schedule, TaskQueue, TaskScheduler, task_schedules
 
 # Pushing what is due
 
@@ -214,6 +214,22 @@ async def test_an_edit_that_is_made_during_a_pass_is_not_undone_by_it(desk, tocs
     assert (shown.last_run, shown.next_run) == (at("00:01:00"), at("00:05:00"))
     # What was being pushed goes by what it was.
     assert [task.payload for task in await desk.handle()] == ["old"]
+
+
+async def test_an_edit_between_the_look_and_the_write_of_a_pass_is_not_undone(desk, tocsin_clock):
+    scheduler, _ = await desk.scheduler()
+    made = scheduler.add_schedule("* * * * *", "ada", payload="old")
+    where, looks = await desk.app.store.find_queue(SCHEDULES), []
+
+    def note(job):
+        looks.append(job.version)
+        if len(looks) == 1:
+            scheduler.update_schedule(made, payload="new")
+        return task_schedules.noted(job, tocsin_clock.ms, tocsin_clock.ms)
+
+    assert await task_schedules.revise(desk.app.store, where, made, note)
+    shown = scheduler.get_schedule(made)
+    assert (len(looks), shown.payload, shown.last_run) == (2, "new", tocsin_clock.now)
 
 
 async def test_a_schedule_that_is_put_to_rest_during_a_pass_rests(desk, tocsin_clock):

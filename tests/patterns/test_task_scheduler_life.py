@@ -199,12 +199,17 @@ def test_a_critical_error_ends_the_scheduler_and_is_told(lonely, server):
         # Nothing that is tried again will help: it is not let in any more.
         client.config_set("requirepass", "secret")
         client.client_kill_filter(_type="normal", skipme=True)
+        until(lambda: lonely.state is not State.RUNNING, "it notices")
         until(lambda: lonely.state is State.STOPPED, "it has ended")
         told = lonely.statistics()
         assert "password" in told.critical_error
         assert (told.connected, told.uptime_s) == (False, 0.0)
         assert told.redis_error_count >= 1
-        assert any("critical error" in entry["event"] for entry in logs)
+        events = [entry["event"] for entry in logs if entry.get("scheduler") == "s1"]
+        assert events[:2] == [
+            "critical error, the scheduler ends",
+            "scheduler stopped: mend what is wrong and start it again",
+        ]
         assert lonely.stop(1) == "already stopped"
         with pytest.raises(StoreRefused):
             lonely.start()
@@ -224,12 +229,14 @@ def test_a_handler_cannot_stop_the_scheduler_that_runs_it(app):
         except TocsinError as error:
             told.append(str(error))
 
-    queue = TaskQueue(app, "suicidal", stops)
+    queue = TaskQueue(app, "stopping", stops)
     scheduler = TaskScheduler(queue, "s1")
     scheduler.start()
     queue.push(Task("ada"))
     until(lambda: told, "the handler ran")
     assert "another thread" in told[0]
+    assert scheduler.state is State.RUNNING
+    assert scheduler.stop(5) == "graceful"
 
 
 def test_what_a_scheduler_does_is_in_the_log(scheduler):

@@ -221,7 +221,7 @@ class TaskScheduler:
             self._state = State.STARTING
         shift = Shift(f"scheduler {self.scheduler_id}", self._app, self._workers, self._failed)
         self._shift = shift
-        self._book.on_critical = shift.fail
+        self._book.on_critical = lambda error: self._fail(shift, error)
         try:
             shift.begin()
         except BaseException:
@@ -262,17 +262,24 @@ class TaskScheduler:
         if self._state is not state:
             raise TocsinError(f"scheduler {self.scheduler_id!r} is {self._state}: {call}() is for one that is {state}")
 
+    def _fail(self, shift: Shift, error: StoreError) -> None:
+        """On its thread: what happened cannot be mended by trying again. Until all has ended, calls are refused."""
+        with self._turn:
+            if self._state is State.RUNNING:
+                self._state = State.ERROR
+                log.error("critical error, the scheduler ends", scheduler=self.scheduler_id, error=str(error))
+        shift.fail(error)
+
     def _failed(self, error: BaseException) -> None:
-        """On its thread, which ends: nobody can call anything meanwhile."""
+        """Its thread ends."""
         with self._turn:
             if self._state is State.STOPPING:
                 # Whoever stops it waits for the thread.
                 return
-            self._state = State.ERROR
-        log.error("scheduler ended by a critical error: mend that and start it again", error=str(error))
-        self._book.critical_error = str(error)
-        self._book.ended()
-        self._state = State.STOPPED
+            self._book.critical_error = str(error)
+            self._book.ended()
+            self._state = State.STOPPED
+        log.error("scheduler stopped: mend what is wrong and start it again", scheduler=self.scheduler_id)
 
     # What runs in it
 
