@@ -144,7 +144,7 @@ async def test_a_push_while_a_worker_sleeps_wakes_it(desk, tocsin_app):
         Task("a\0b"),
         Task("x" * 251),
         Task("ada", "urgent"),
-        Task("ada", payload=object()),
+        Task("ada", payload=print),
         Task("ada", task_id="a\x1fb"),
     ],
     ids=str,
