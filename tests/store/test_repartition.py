@@ -355,7 +355,7 @@ class TestWhoHasItOpen:
         line, its = await wide(store, clock, partitions=1), await wide(other, clock, partitions=1)
         await repartition.repartition(store, "wide", 5)
         puts = [Put(f"n{n}", record(), 0) for n in range(30)]
-        assert await its.jobs.put_many(its.queue, 0, puts) == (b"1" * 30, 0)
+        assert await its.jobs.put_many(its.queue, puts) == (b"1" * 30, 0)
         await store.reopen(line.queue)
         assert len(await line.content()) == 30
 

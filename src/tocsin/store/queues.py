@@ -27,13 +27,16 @@ async def update(
     items = codec.encode([part for name, value in settings.items() for part in _fields(name, value)])
     shares = codec.encode([part for pair in weights.items() for part in pair])
     while True:
+        layout = queue.layout
         wanted = [name for name, value in settings.items() if value]
         refuse_spread(queue.queue, wanted if operator else await _left_to_code(store, queue, wanted))
         try:
             for partition in range(queue.partitions):
-                args = ["1" if operator else "", items, shares]
+                args, more = ["1" if operator else "", items, shares], True
                 # Tenants who rest are asked to stand up, a thousand at a time: their new limits may let them.
-                while (await store.change("queue_update", queue, partition, *args))[1]:
+                while more:
+                    queue.expect(layout)
+                    more = (await store.change("queue_update", queue, partition, *args))[1]
                     args = ["1" if operator else "", codec.encode([]), codec.encode([])]
             return
         except QueueMoved:

@@ -180,7 +180,9 @@ class Audit:
             return
         mended = 0
         if self._repair and queue.epochs[partition]:
-            mended = await self._survey.outbox.renew(queue, partition, unheard)
+            # Of those that belong elsewhere, another finding tells.
+            here = [member for member in unheard if queue.partition_of_key(member) == partition]
+            mended = await self._survey.outbox.renew(queue, here)
         self._findings.add("unheard-wait", queue.name, *map(_name, unheard), mended=mended)
 
     async def _is_unheard(self, queue: OpenQueue, member: str, raw: bytes) -> bool:

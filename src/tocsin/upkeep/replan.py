@@ -143,11 +143,11 @@ class Replanner:
                     puts.append(Put(job.id, record_of(job.header, job.spec), due, False, EDIT, job.version))
             if not puts:
                 return
-            codes, head = await self._jobs.put_many(place.queue, place.partition, puts)
+            codes, head = await self._jobs.put_many(place.queue, puts)
             conflicts = [put.member.encode() for put, code in zip(puts, codes, strict=True) if code == CONFLICT_CODE]
             self.moved += len(puts) - len(conflicts)
-            if head >= 0:
-                self._look_again(place.queue, place.partition)
+            for partition in {place.queue.partition_of(put.member) for put in puts} if head >= 0 else ():
+                self._look_again(place.queue, partition)
             members = conflicts
 
 
