@@ -24,6 +24,7 @@ from tocsin.store.runs import SUCCEEDED, Wish, finish_item, key_of, release_item
 from tocsin.store.scripts import script
 from tocsin.store.store import Store
 from tocsin.testing import ManualClock
+from tocsin.upkeep.carry import Carrier
 
 ORDERS = ("due", "priority", "fair")
 
@@ -115,6 +116,61 @@ async def test_on_a_cluster_jobs_go_from_node_to_node(clock):
             assert await line.troubles() == []
         finally:
             await store.close()
+
+
+async def test_those_that_wait_are_told_in_their_new_partitions(store, clock):
+    line = await wide(store, clock, partitions=3)
+    await line.fill()
+    await repartition.repartition(store, "wide", 8)
+    await store.reopen(line.queue)
+    carrier = Carrier(store, clock, lambda queue, partition: None)
+    for member in (*line.named("waiting"), *line.named("paused")):
+        await line.jobs.delete(line.queue, member)
+    while await carrier.step() == 0:
+        pass
+    content = await line.content()
+    for n in range(EACH):
+        assert content[f"blocked-{n}"].keys() & {"waiting", "blocked", "needs"} == {"waiting"}
+        assert content[f"to-pause-then-{n}"].keys() & {"paused", "blocked", "needs"} == {"paused"}
+    assert not [about for about in content.values() for base in about if base[0] in ("watchers", "outbox")]
+    assert await line.troubles() == []
+
+
+@pytest.mark.parametrize("after", [1, 6])
+async def test_entries_that_cannot_be_read_are_kept(store, clock, after):
+    line = await wide(store, clock)
+    strange = {"outbox": {b"A\xff": 0, b"W\0x": 0, b"E\0b\0c\0d": 0}, "watchers": {b"\xff": 0, b"a\0b": 0}}
+    for base, entries in strange.items():
+        await store.client.zadd(line.queue.keys[3][base], entries)
+    await repartition.repartition(store, "wide", after)
+    await store.reopen(line.queue)
+    assert await line.left_behind() == set()
+    for base, entries in strange.items():
+        found = [await store.client.zrange(keys[base], 0, -1) for keys in line.queue.keys]
+        assert sorted(entry for some in found for entry in some) == sorted(entries)
+
+
+async def test_more_entries_than_a_page_go_where_they_belong(store, clock):
+    line = await wide(store, clock)
+    entries = [f"n{n}\0wide\0d\x001".encode() for n in range(3000)]
+    for entry in entries:
+        partition = line.queue.partition_of_key(entry.partition(b"\0")[0])
+        await store.client.zadd(line.queue.keys[partition]["watchers"], {entry: 0})
+    for partitions in (6, 1):
+        await repartition.repartition(store, "wide", partitions)
+        await store.reopen(line.queue)
+        assert len(await line.content()) == 3000
+
+
+async def test_a_partition_with_entries_is_not_deleted(store, clock):
+    line = await wide(store, clock)
+    meta, drop = line.queue.keys[3]["meta"], script("partition_drop", "due")
+    await store.client.hset(meta, "sealed", "move")
+    for base in ("watchers", "outbox"):
+        await store.client.zadd(line.queue.keys[3][base], {"a\0b": 0})
+        assert await drop(store.client, line.queue.keys_of(drop, 3), ["move"]) == 0
+        await store.client.delete(line.queue.keys[3][base])
+    assert await drop(store.client, line.queue.keys_of(drop, 3), ["move"]) == 1
 
 
 async def test_tokens_and_versions_grow_on(store, clock):
@@ -253,9 +309,10 @@ async def test_a_sealed_partition_takes_nothing_from_another_move(store, clock):
     await line.put("a")
     client = store.client
     before = await line.content()
-    for name in ("member_write", "member_remove", "partition_drop", "partition_join", "partition_prepare"):
+    names = ("member_write", "member_remove", "wait_move", "partition_drop", "partition_join", "partition_prepare")
+    for name in names:
         what = script(name, "due")
-        given = {"now": 1, "move": "other", "items": codec.encode(["a"]), "fields": codec.encode([])}
+        given = {"now": 1, "move": "other", "items": codec.encode(["a"]), "arriving": codec.encode(["a\0wide\0b\x001"])}
         args = [given.get(arg, codec.encode([])) for arg in what.args]
         for partition in range(2):
             assert await what(client, line.queue.keys_of(what, partition), args) == 0
