@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ticking import Ticking
+from ticking import QUEUE, Ticking
 
 
 @pytest.mark.parametrize("overlap", ["skip", "buffer_one"])
@@ -114,3 +114,22 @@ async def test_the_end_of_a_schedule_leaves_no_tick_untold(ticking: Ticking):
     await ticking.end()
     assert await ticking.next_due() is None
     assert await ticking.told() == [(20, 75, "overlap"), (10, 10, "succeeded")]
+
+
+async def test_what_the_queues_cap_holds_back_is_told_as_capped(ticking: Ticking):
+    """Another job has the one slot from second 5 on, the schedule is due at 10, 20 and 30, and starts at 35."""
+    await ticking.app.queue_update(QUEUE, max_active=1)
+    await ticking.schedule(10)
+    await ticking.app.enqueue(ticking.handler, id="other")
+    await ticking.work(5)
+    await ticking.work(7)
+    await ticking.work(23)
+    assert ticking.started == [0.0]
+    [other] = ticking.running.values()
+    other.set_result("well")
+    await ticking.write()
+    await ticking.work()
+    assert ticking.started == [0.0, 10.0]
+    await ticking.end(10)
+    assert await ticking.told() == [(20, 35, "capped"), (10, 10, "succeeded")]
+    assert await ticking.next_due() == 40

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tocsin import UnknownJob
-from tocsin.engine.finish import LARGEST_RESULT
+from tocsin.engine.told import LARGEST_RESULT
 from tocsin.testing import run_until_idle
 
 

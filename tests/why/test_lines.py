@@ -147,7 +147,7 @@ async def test_a_paused_queue_says_how_it_is_resumed(tocsin_app, mail, make_work
     await tocsin_app.enqueue(mail, id="j")
     await tocsin_app.pause_queue("mail")
     doing, reasons = await told(tocsin_app, "j")
-    assert (doing.kind, reasons["queue_paused"].do) == ("in_line", ("app.sync.resume_queue('mail')",))
+    assert (doing.kind, reasons["queue_paused"].do) == ("in_line", ("tocsin queues resume mail",))
 
 
 async def test_a_queue_at_its_cap_says_how_many_run_and_since_when(tocsin_app, tocsin_clock, urgent, make_worker, gate):

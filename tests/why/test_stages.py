@@ -63,7 +63,7 @@ async def test_a_paused_job_says_how_it_is_resumed(tocsin_app, mail):
     await tocsin_app.pause("j")
     [paused] = (await tocsin_app.why("j")).reasons
     assert paused.kind == "paused"
-    assert paused.do == ("app.sync.resume('j', queue='mail')",)
+    assert paused.do == ("tocsin jobs resume j --queue mail",)
 
 
 async def test_a_blocked_job_says_what_it_waits_for(tocsin_app, mail):
@@ -126,7 +126,7 @@ async def test_a_job_whose_record_cannot_be_read_is_parked_with_the_error(tocsin
     [unreadable] = (await tocsin_app.why("j")).reasons
     assert unreadable.kind == "unreadable"
     assert "a record" in unreadable.facts["error"]
-    assert "app.sync.unpark('j', queue='mail')" in unreadable.do[0]
+    assert "tocsin jobs unpark j --queue mail" in unreadable.do[0]
 
 
 # Running

@@ -11,12 +11,13 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
 
 from tocsin import __version__
+from tocsin.cli.act import jobs
 from tocsin.cli.bench import bench
 from tocsin.cli.config import config as config_commands
 from tocsin.cli.dead import dead
 from tocsin.cli.demo import demo
 from tocsin.cli.doctor import doctor
-from tocsin.cli.look import jobs, list_workers
+from tocsin.cli.look import list_workers
 from tocsin.cli.next import next_ticks
 from tocsin.cli.options import Options, WrongUsage
 from tocsin.cli.repartition import queues

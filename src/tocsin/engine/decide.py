@@ -74,11 +74,11 @@ def _before_a_tick(claim: Claim, spec: Spec, now: Millis) -> tuple[Decision, str
     shift = _shift(claim, spec)
     # What was begun in time and is tried again is not late.
     if claim.attempt == 1 and plan.is_misfire(spec, claim.due, now, shift):
-        step = plan.pass_over(spec, claim.due, now, shift)
+        step = plan.pass_over(spec, claim.due, now, shift, claim.held_since)
         return Finish(step.next_due or 0, SKIPPED, step.skips), "too late"
     if rules.overlap not in plan.APART:
         return None
-    step = plan.apart(spec, claim.due, now, shift)
+    step = plan.apart(spec, claim.due, now, shift, claim.held_since)
     return Plan(step.next_due or 0, rules.overlap == "cancel_other", step.skips), "has a run of its own"
 
 
@@ -132,7 +132,7 @@ def _ended(claim: Claim, spec: Spec, recurring: bool, now: Millis, outcome: int)
     following = tick_after(spec, claim.due, shift)
     if following is None or following >= now:
         return Finish(following or 0, outcome)
-    step = plan.after_run(spec, claim.due, claim.started, now, shift)
+    step = plan.after_run(spec, claim.due, claim.started, now, shift, claim.held_since)
     return Finish(step.next_due or 0, outcome, step.skips)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,6 +16,7 @@ import structlog
 from msgspec import Struct
 
 from tocsin.engine import decide
+from tocsin.engine.told import describe, stored_result
 from tocsin.engine.unit import Lane, Sent, Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
@@ -53,9 +53,6 @@ PASSES = 2
 MOST_TRIES = 3
 # While a queue is being repartitioned: how often it is asked whether that is over.
 STILL_S = 0.25
-LONGEST_ERROR = 1000
-LONGEST_TRACEBACK = 4000
-LARGEST_RESULT = 64 * 1024
 _NOT_KEPT = bytes(4)
 
 
@@ -360,7 +357,7 @@ class Finisher:
             if not recurring:
                 if claim.record[9:13] == _NOT_KEPT:
                     return "finish", finish_item(claim, 0, SUCCEEDED), 0
-                result = b"" if ended.result is None else _result(ended.result, spec)
+                result = b"" if ended.result is None else stored_result(ended.result, spec)
                 return "finish", finish_item(claim, 0, SUCCEEDED, keep_of(claim.record), result), 0
             if self._streaks:
                 self._streaks.succeeded(_who(claim))
@@ -402,33 +399,3 @@ def _who(claim: Claim) -> str:
 
 def keep_of(record: bytes) -> int:
     return int.from_bytes(record[9:13], "big")
-
-
-def describe(error: BaseException, at: float) -> bytes:
-    """An error for the record: bounded, and never itself a reason to fail."""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:
-        text = type(error).__name__
-    try:
-        trace = "".join(traceback.format_exception(error))
-    except Exception:
-        trace = ""
-    failure = Failure(_clean(text)[:LONGEST_ERROR], _clean(trace)[-LONGEST_TRACEBACK:], int(at))
-    return codec.encode_failure(failure)
-
-
-def _clean(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
-
-
-def _result(value: Any, spec: Spec) -> bytes:
-    try:
-        data = codec.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        log.warning("result cannot be stored", handler=spec.name, error=str(error))
-        return b""
-    if len(data) > LARGEST_RESULT:
-        log.warning("result too large to be stored", handler=spec.name, bytes=len(data), limit=LARGEST_RESULT)
-        return b""
-    return data

@@ -60,8 +60,8 @@ def decode_spec(record: bytes) -> Spec:
 
 def encode_header(header: Header) -> bytes:
     tenant = header.tenant.encode()
-    if len(tenant) > 255:
-        raise InvalidArgument(f"a tenant's name has at most 255 bytes, {header.tenant[:40]!r}… has {len(tenant)}")
+    if len(tenant) > 250:
+        raise InvalidArgument(f"a tenant's name has at most 250 bytes, {header.tenant[:40]!r}… has {len(tenant)}")
     return (
         _FIXED.pack(
             SCHEMA,

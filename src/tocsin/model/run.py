@@ -32,6 +32,8 @@ class Claim(Struct, frozen=True, gc=False):
     cancelled: bool
     deadline: Millis
     record: bytes
+    # From when on the queue's cap or rate kept some of its runs back, until this claim; None if it did not.
+    held_since: Millis | None = None
 
     @property
     def member(self) -> str:

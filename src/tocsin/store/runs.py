@@ -146,13 +146,14 @@ class Runs:
             self._store.clock.observe(now, sent, received)
         if answer[0] == LEASE_OVER:
             return Claimed([], now, -1, 0, lease_over=True)
-        _, _, token, ids, records, raws, next_due, parked, left, *dues = answer
+        _, _, token, ids, records, raws, next_due, parked, left, *rest = answer
+        dues, held_since = (rest[0] if rest else ()), (rest[1] if len(rest) > 1 else None)
         claims = [
-            _claim(call, token, member, record, raw, made_at)  # type: ignore[arg-type]
+            _claim(call, token, member, record, raw, made_at, held_since)  # type: ignore[arg-type]
             for member, record, raw in zip(ids, records, raws, strict=True)  # type: ignore[call-overload]
         ]
         members = asked[0].members if asked and dues else ()
-        return Claimed(claims, now, int(next_due), int(parked), int(left), False, members, *dues)  # type: ignore
+        return Claimed(claims, now, int(next_due), int(parked), int(left), False, members, dues)  # type: ignore
 
     def in_doubt(self, queue: OpenQueue) -> list[Call]:
         """Claims that may have been made, unseen, before the queue was given the partitions it has."""
@@ -217,14 +218,17 @@ async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, parti
     return not answer[1]
 
 
-def _claim(call: Call, token: int, key: bytes, record: bytes, raw: bytes, now: Millis) -> Claim:
+def _claim(
+    call: Call, token: int, key: bytes, record: bytes, raw: bytes, now: Millis, held_since: Millis | None
+) -> Claim:
     _, due, attempt, recoveries, intent = _ENTRY.unpack_from(raw)
     due &= DUE_MASK
     timeout = call.args[3] or int.from_bytes(record[5:9], "big")
     cancelled = intent & _CANCEL_INTENT != 0
     return Claim(
-        call.queue.name, call.partition, key, token, due, attempt, recoveries, cancelled, now + timeout, record
-    )
+        call.queue.name, call.partition, key, token, due, attempt, recoveries, cancelled, now + timeout, record,
+        held_since,
+    )  # fmt: skip
 
 
 def finish_item(

@@ -20,7 +20,7 @@ def paused(facts: Facts) -> list[Reason]:
             "queue_paused",
             f"queue {queue} is paused: nobody claims from it",
             {"queue": queue},
-            (f"app.sync.resume_queue({queue!r})",),
+            (f"tocsin queues resume {queue}",),
         )
     ]
 
@@ -40,7 +40,7 @@ def _of_queue(facts: Facts) -> list[Reason]:
                 "queue_full",
                 f"queue {queue} is at its cap: {limit.active} run, and max_active is {limit.most}{since}",
                 {"active": limit.active, "max_active": limit.most, **told},
-                (f"app.sync.queue_update({queue!r}, max_active=…)",),
+                (f"tocsin queues set {queue} max_active=…",),
             )
         ]
     until = limit.held_until(facts.now)
@@ -51,7 +51,7 @@ def _of_queue(facts: Facts) -> list[Reason]:
             "queue_rate",
             f"queue {queue} is held by its rate of {limit.rate}: the next may start at {at(until, facts.now)}{since}",
             {"rate": limit.rate, "until": moment(until), **told},
-            (f"app.sync.queue_update({queue!r}, rate=…)",),
+            (f"tocsin queues set {queue} rate=…",),
         )
     ]
 
@@ -67,7 +67,7 @@ def _of_tenant(facts: Facts) -> list[Reason]:
                 "tenant_full",
                 f"{who} at the cap: {limit.active} run, and tenant_max_active is {limit.most}",
                 {"tenant": tenant, "active": limit.active, "tenant_max_active": limit.most},
-                (f"app.sync.queue_update({queue!r}, tenant_max_active=…)",),
+                (f"tocsin queues set {queue} tenant_max_active=…",),
             )
         ]
     until = limit.held_until(facts.now)
@@ -78,7 +78,7 @@ def _of_tenant(facts: Facts) -> list[Reason]:
             "tenant_rate",
             f"{who} held by the rate of {limit.rate} for each tenant: the next may start at {at(until, facts.now)}",
             {"tenant": tenant, "tenant_rate": limit.rate, "until": moment(until)},
-            (f"app.sync.queue_update({queue!r}, tenant_rate=…)",),
+            (f"tocsin queues set {queue} tenant_rate=…",),
         )
     ]
 

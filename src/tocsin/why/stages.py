@@ -175,7 +175,7 @@ def _recovered(facts: Facts) -> list[Reason]:
 
 def _paused(facts: Facts) -> list[Reason]:
     job = facts.job
-    do = f"app.sync.resume({job.id!r}, queue={job.queue!r})"
+    do = f"tocsin jobs resume {typed(job.id)} --queue {typed(job.queue)}"
     return [Reason("paused", "it is paused, by a person", {"due": moment(job.due_ms)}, (do,)), *_last_error(facts)]
 
 
@@ -204,8 +204,8 @@ def _cannot_be_read(facts: Facts) -> Reason:
         f"it is parked: its record cannot be read ({shortened(error)})",
         {"error": error},
         (
-            f"start a worker of the version that wrote it, then app.sync.unpark({job.id!r}, queue={job.queue!r})",
-            f"or drop it: app.sync.remove({job.id!r}, queue={job.queue!r})",
+            f"start a worker of the version that wrote it, then {_command(facts, 'jobs unpark')}",
+            f"or drop it: {_command(facts, 'jobs remove')}",
         ),
     )
 

@@ -13,7 +13,8 @@
 --        cap: none while so many are working, whoever claimed them; left out for the queue's own cap alone
 -- RETURN {1, now, token, ids, records, claims, next, parked, left}: next is when the first of those left is due, -1
 --        for none; parked is how many were set aside for workers that know them; left is how many more are due now;
---        nothing from a paused queue; {-3, now}: the lease is over
+--        then {} and since when, if the queue's limits kept some back until this claim; nothing from a paused queue;
+--        {-3, now}: the lease is over
 -- USES   call, records, claims, moves, line, limits, take, parked
 local function with_rest(reply)
   local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
@@ -27,6 +28,7 @@ local function with_rest(reply)
   end
   if full or wait_until then next_due, left = wait_until or -1, 0 end
   reply[7], reply[9] = next_due, math.max(left, 0)
+  if given[6] then reply[10], reply[11] = {}, tonumber(given[6]) end
   return reply
 end
 

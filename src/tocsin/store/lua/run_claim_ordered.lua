@@ -19,6 +19,7 @@ local function with_rest(reply)
     next_due = now + 100
   end
   reply[7], reply[9] = next_due, math.max(left, 0)
+  if given[6] then reply[10], reply[11] = {}, tonumber(given[6]) end
   return reply
 end
 

@@ -179,7 +179,7 @@ do
     else
       claim = before_due .. struct.pack('>I2I6I4I2B', place, due, 1, 0, 0)
     end
-    claim = claim .. by_owner .. (tenant_cap and string.char(#tenant + 1) .. '=' .. tenant or string.char(0))
+    claim = claim .. by_owner .. (tenant_cap and #tenant < 255 and string.char(#tenant + 1) .. '=' .. tenant or string.char(0))
     enter(working, deadline_of(record), id)
     set(claims, id, claim)
     local n = #taken + 1
@@ -201,7 +201,7 @@ do
     if is_limited then
       local state = states[turn.tenant]
       touched[turn.tenant] = state
-      if tenant_cap then state.active = state.active + 1 end
+      if tenant_cap and #turn.tenant < 255 then state.active = state.active + 1 end
       if tenant_every then state.rated = rated_of(state) + tenant_every end
     end
     local tag = turn.tag

@@ -15,10 +15,11 @@ local function give_place(id, values)
     enter(READY[band_of_spot(spot)], 0, name_of(id, spot))
     join(band_of_spot(spot), string.match(spot, '^%d(.*)%z%d+%z%d+$'))
   end
-  if is_held(raw) and redis.call('HGET', claims, id) ~= raw then
-    local tenant = tenant_of_claim(raw)
-    local state = state_of(tenant)
-    state.active, touched[tenant] = state.active + 1, state
+  local counts_for = is_held(raw) and tenant_of_claim(raw) or ''
+  if counts_for ~= '' and redis.call('HGET', claims, id) ~= raw then
+    local tenant = string.sub(counts_for, 2)
+    load_states({tenant})
+    states[tenant].active, touched[tenant] = states[tenant].active + 1, states[tenant]
   end
 end
 
