@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from line import packed, record
+from mortal import Killed, Mortal
 from wide import EACH, Wide
 
 from servers import Server, cluster
@@ -24,7 +25,6 @@ from tocsin.store.runs import SUCCEEDED, Wish, finish_item, key_of, release_item
 from tocsin.store.scripts import script
 from tocsin.store.store import Store
 from tocsin.testing import ManualClock
-from tocsin.upkeep.carry import Carrier
 
 ORDERS = ("due", "priority", "fair")
 
@@ -32,32 +32,6 @@ ORDERS = ("due", "priority", "fair")
 async def wide(store: Store, clock: ManualClock, order: str = "due", partitions: int = 4) -> Wide:
     queue = await store.open_queue(Queue("wide", order, partitions))  # type: ignore[arg-type]
     return Wide(store, queue, clock)
-
-
-class Killed(Exception):
-    """Stands for kill -9."""
-
-
-class Mortal:
-    """Counts the calls of a move, and ends it before one of them, or after it as if its reply were lost."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[str] = []
-        self.dies_at = -1
-        self.after = False
-        honest = repartition.Move._call
-
-        async def call(move: repartition.Move, name: str, *args: Any) -> Any:
-            self.calls.append(name)
-            dies = len(self.calls) - 1 == self.dies_at
-            if dies and not self.after:
-                raise Killed
-            answer = await honest(move, name, *args)
-            if dies:
-                raise Killed
-            return answer
-
-        monkeypatch.setattr(repartition.Move, "_call", call)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -116,61 +90,6 @@ async def test_on_a_cluster_jobs_go_from_node_to_node(clock):
             assert await line.troubles() == []
         finally:
             await store.close()
-
-
-async def test_those_that_wait_are_told_in_their_new_partitions(store, clock):
-    line = await wide(store, clock, partitions=3)
-    await line.fill()
-    await repartition.repartition(store, "wide", 8)
-    await store.reopen(line.queue)
-    carrier = Carrier(store, clock, lambda queue, partition: None)
-    for member in (*line.named("waiting"), *line.named("paused")):
-        await line.jobs.delete(line.queue, member)
-    while await carrier.step() == 0:
-        pass
-    content = await line.content()
-    for n in range(EACH):
-        assert content[f"blocked-{n}"].keys() & {"waiting", "blocked", "needs"} == {"waiting"}
-        assert content[f"to-pause-then-{n}"].keys() & {"paused", "blocked", "needs"} == {"paused"}
-    assert not [about for about in content.values() for base in about if base[0] in ("watchers", "outbox")]
-    assert await line.troubles() == []
-
-
-@pytest.mark.parametrize("after", [1, 6])
-async def test_entries_that_cannot_be_read_are_kept(store, clock, after):
-    line = await wide(store, clock)
-    strange = {"outbox": {b"A\xff": 0, b"W\0x": 0, b"E\0b\0c\0d": 0}, "watchers": {b"\xff": 0, b"a\0b": 0}}
-    for base, entries in strange.items():
-        await store.client.zadd(line.queue.keys[3][base], entries)
-    await repartition.repartition(store, "wide", after)
-    await store.reopen(line.queue)
-    assert await line.left_behind() == set()
-    for base, entries in strange.items():
-        found = [await store.client.zrange(keys[base], 0, -1) for keys in line.queue.keys]
-        assert sorted(entry for some in found for entry in some) == sorted(entries)
-
-
-async def test_more_entries_than_a_page_go_where_they_belong(store, clock):
-    line = await wide(store, clock)
-    entries = [f"n{n}\0wide\0d\x001".encode() for n in range(3000)]
-    for entry in entries:
-        partition = line.queue.partition_of_key(entry.partition(b"\0")[0])
-        await store.client.zadd(line.queue.keys[partition]["watchers"], {entry: 0})
-    for partitions in (6, 1):
-        await repartition.repartition(store, "wide", partitions)
-        await store.reopen(line.queue)
-        assert len(await line.content()) == 3000
-
-
-async def test_a_partition_with_entries_is_not_deleted(store, clock):
-    line = await wide(store, clock)
-    meta, drop = line.queue.keys[3]["meta"], script("partition_drop", "due")
-    await store.client.hset(meta, "sealed", "move")
-    for base in ("watchers", "outbox"):
-        await store.client.zadd(line.queue.keys[3][base], {"a\0b": 0})
-        assert await drop(store.client, line.queue.keys_of(drop, 3), ["move"]) == 0
-        await store.client.delete(line.queue.keys[3][base])
-    assert await drop(store.client, line.queue.keys_of(drop, 3), ["move"]) == 1
 
 
 async def test_tokens_and_versions_grow_on(store, clock):

@@ -64,6 +64,9 @@ class Wide:
         answer = await self.store.call((runs or self.runs).settle(verb, self.queue, partition, [item]))
         return list(answer[1])
 
+    def finished(self, claim: Claim) -> Item:
+        return finish_item(claim, 0, SUCCEEDED)
+
     async def fill(self) -> dict[str, Claim]:
         """Jobs of each kind; those that are worked on, held by `runs`."""
         for kind in ("retrying", "working", "to-pause", "to-remove", "to-edit", "to-cancel", "parked", "dead"):

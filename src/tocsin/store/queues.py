@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from tocsin.model import codec
-from tocsin.model.errors import QueueMoved
+from tocsin.model.errors import QueueMoved, QueueMoving
 from tocsin.model.queue import SETTINGS, Queue, parse_rate, refuse_spread
+from tocsin.store import register
 from tocsin.store.store import OpenQueue, Store
 
 
@@ -17,6 +21,21 @@ async def open_queue(store: Store, queue: Queue) -> OpenQueue:
     if opened.declared != queue.settings:
         await update(store, opened, queue.settings, {}, operator=False)
         opened.declared = queue.settings
+    return opened
+
+
+async def open_all(store: Store) -> list[OpenQueue]:
+    """All that are registered, as they stand now; without those that are being repartitioned, or cannot be read."""
+    found = await store.read(lambda c: c.hgetall(store.keys.fleet()["queues"]))
+    opened = []
+    for name, raw in sorted(found.items()):
+        with contextlib.suppress(QueueMoving, msgspec.MsgspecError):
+            entry = register.read(raw)
+            queue = None if entry.moving else await store.find_queue(name.decode(errors="replace"))
+            if queue is not None:
+                if queue.layout != entry.move:
+                    await store.reopen(queue)
+                opened.append(queue)
     return opened
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from tocsin.model.clock import Clock
-from tocsin.model.errors import StoreError, StoreUnavailable
+from tocsin.model.errors import QueueMoving, StoreError, StoreUnavailable
 from tocsin.store.outbox import GONE, LATER, PAGE, RECURRING, WATCHING, Outbox, Telling
+from tocsin.store.queues import open_all
 from tocsin.store.runs import CANCELLED
 from tocsin.store.store import OpenQueue, Store
 
@@ -81,8 +82,7 @@ class Carrier:
             self.hear(queue, partition)
 
     async def _all_places(self) -> list[Place]:
-        queues = [await self._store.find_queue(name) for name in await self._store.queue_names()]
-        places = [(queue, p) for queue in queues if queue is not None for p in range(queue.partitions)]
+        places = [(queue, p) for queue in await open_all(self._store) for p in range(queue.partitions)]
         # Each worker in its own order, so that a fleet is sooner through.
         random.shuffle(places)
         return places
@@ -101,8 +101,7 @@ class Carrier:
             log.error("entries that this version cannot read are left", queue=queue.name, partition=partition)
         done = await self.ask(queue, asks) if asks else 0
         if ends:
-            await self._tell(queue, partition, ends)
-            done += len(ends)
+            done += await self._tell(queue, partition, ends)
         self.carried += done
         return done > 0
 
@@ -115,18 +114,25 @@ class Carrier:
             by_name.setdefault(entry.split(b"\0")[3], []).append(entry)
         codes: dict[bytes, str] = {}
         for name, some in by_name.items():
-            where = await self._store.find_queue(name.decode(errors="replace"))
-            pairs = [_watch_of(queue, entry) for entry in some]
-            answer = GONE * len(some) if where is None else await self._outbox.watch(where, pairs)
+            answer = await self._watch(name, [_watch_of(queue, entry) for entry in some])
             codes |= dict(zip(some, answer, strict=True))
         tellings = [_telling(entry, code) for entry, code in codes.items() if code not in (WATCHING, LATER)]
         done = [entry for entry, code in codes.items() if code != LATER]
         await self._unblock(queue, tellings, done)
         return len(done)
 
+    async def _watch(self, name: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> str:
+        try:
+            where = await self._store.find_queue(name.decode(errors="replace"))
+            return GONE * len(pairs) if where is None else await self._outbox.watch(where, pairs)
+        except QueueMoving:
+            # That may take its time, and what concerns other queues does not wait for it.
+            return LATER * len(pairs)
+
     # An upstream has ended
 
-    async def _tell(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> None:
+    async def _tell(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> int:
+        """How many were told, to all who were found."""
         upstreams = [entry.split(b"\0")[1] for entry in entries]
         found = await self._outbox.watchers(queue, partition, entries)
         by_name: dict[bytes, list[Telling]] = {}
@@ -135,14 +141,23 @@ class Carrier:
             for watcher in watchers:
                 name, member, life = watcher.split(b"\0")[1:]
                 by_name.setdefault(name, []).append(Telling(member, life, source, int(entry[-1:])))
+        untold: set[bytes] = set()
         for name, tellings in by_name.items():
-            where = await self._store.find_queue(name.decode(errors="replace"))
-            if where is not None:
-                await self._unblock(where, tellings)
-        told = list(zip(entries, upstreams, found, strict=True))
+            try:
+                where = await self._store.find_queue(name.decode(errors="replace"))
+                if where is not None:
+                    await self._unblock(where, tellings)
+            except QueueMoving:
+                untold.add(name)
+        told = [
+            (entry, upstream, [watcher for watcher in watchers if watcher.split(b"\0")[1] not in untold])
+            for entry, upstream, watchers in zip(entries, upstreams, found, strict=True)
+        ]
         for there, left in (await self._outbox.end_watch(queue, told)).items():
-            if left:
+            # Those of a queue that is being repartitioned are left to a later look.
+            if left and not untold:
                 self.hear(queue, there)
+        return sum(len(some) == len(all_of_it) for (_, _, some), all_of_it in zip(told, found, strict=True))
 
     async def _unblock(self, queue: OpenQueue, tellings: Sequence[Telling], carried: Sequence[bytes] = ()) -> None:
         async for told in self._outbox.unblock(queue, tellings, carried):

@@ -20,6 +20,7 @@ from tocsin.model.job import Job, Stage
 from tocsin.model.trigger import by_the_wall_clock
 from tocsin.store.fleet import Fleet
 from tocsin.store.jobs import CONFLICT, EDIT, Jobs, Put, record_of
+from tocsin.store.queues import open_all
 from tocsin.store.store import OpenQueue, Store
 from tocsin.triggers import zonedata
 from tocsin.triggers.recurrence import first_due, phase
@@ -109,8 +110,7 @@ class Replanner:
 
     async def _places(self) -> list[Place]:
         """Of all queues, also those that this worker does not serve."""
-        found = [await self._store.find_queue(name) for name in await self._store.queue_names()]
-        queues = [queue for queue in found if queue is not None]
+        queues = await open_all(self._store)
         return [Place(queue, p, stage) for queue in queues for p in range(queue.partitions) for stage in STAGES]
 
     async def _page(self, place: Place) -> bool:
