@@ -12,13 +12,17 @@ from wide import EACH, Wide
 from servers import Server
 from tocsin.model.queue import Queue
 from tocsin.store import repartition
+from tocsin.store import store as store_module
+from tocsin.store.fleet import Fleet
 from tocsin.store.jobs import Put
 from tocsin.store.outbox import WATCHING, Telling, Upstream, Wait
 from tocsin.store.queues import open_all
 from tocsin.store.runs import SUCCEEDED
 from tocsin.store.scripts import script
-from tocsin.store.store import Store
+from tocsin.store.store import OpenQueue, Store
+from tocsin.store.survey import Settings, Survey
 from tocsin.testing import ManualClock
+from tocsin.upkeep.audit import Audit
 from tocsin.upkeep.carry import Carrier
 
 MANY = 30
@@ -208,3 +212,52 @@ class TestWhoCarries:
             await repartition.repartition(store, "wide", 2)
         assert await open_all(its.store) == [other]
         assert await carrier.step() > 0
+
+    async def test_a_queue_that_is_moving_holds_up_only_those_who_wait_in_it(self, store, its, clock, monkeypatch):
+        monkeypatch.setattr(store_module, "MOVING_PATIENCE_S", 0)
+        other = Wide(its.store, await its.store.open_queue(Queue("other", partitions=1)), clock)
+        await other.put("u")
+        wait = Wait("1", False, [Upstream("other", "u")])
+        for line, member in ((its, "here"), (other, "there")):
+            await line.outbox.block(line.queue, [(Put(member, record(), 0, relative=True), wait)])
+        carrier = Carrier(its.store, clock, lambda queue, partition: None)
+        while await carrier.step() == 0:
+            pass
+        claim = (await other.claim())["u"]
+        await other.settle("finish", claim, other.finished(claim))
+        mortal = Mortal(monkeypatch)
+        mortal.only, mortal.dies_at = "partition_unseal", 0
+        with pytest.raises(Killed):
+            await repartition.repartition(store, "wide", 2)
+        carrier.hear(other.queue, 0)
+        assert not await carrier.carry_some()
+        assert await its.store.client.zscore(other.queue.keys[0]["waiting"], "there") is not None
+        mortal.dies_at = -1
+        await repartition.repartition(store, "wide", 2)
+        await its.store.reopen(its.queue)
+        assert (await its.content())["here"].keys() == {"jobs", "blocked", "needs"}
+        carrier.hear(other.queue, 0)
+        assert not await carrier.carry_some()
+        assert (await its.content())["here"].keys() == {"jobs", "waiting"}
+        assert not await its.store.client.exists(other.queue.keys[0]["outbox"], other.queue.keys[0]["watchers"])
+
+
+@pytest.mark.parametrize("repair", [False, True])
+async def test_an_audit_does_not_take_a_move_for_a_disorder(store, clock, repair, monkeypatch):
+    line = await wide(store, clock)
+    await line.fill()
+    honest = Survey.settings
+
+    async def settings(survey: Survey, queue: OpenQueue, partition: int) -> Settings:
+        found = await honest(survey, queue, partition)
+        if partition == 1 and queue.partitions == 4:
+            await repartition.repartition(store, "wide", 6)
+        return found
+
+    monkeypatch.setattr(Survey, "settings", settings)
+    await store.client.hset(line.queue.keys[2]["claims"], "nobody", b"x")
+    report = await Audit(Survey(store), Fleet(store), repair=repair, patience_s=0).run()
+    assert not report.wrong
+    assert [finding.examples for finding in report.findings if finding.kind == "moved"] == [["wide"]]
+    await store.reopen(line.queue)
+    assert await line.troubles() == ([] if repair else ["unreadable-claim: ['nobody']"])

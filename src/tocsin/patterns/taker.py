@@ -99,14 +99,17 @@ class Taker:
 
     async def end(self, member: str, token: int | None, outcome: int, keep: int = 0) -> bool:
         """End what is held under a token, or with None under any. False if it is not; nothing is changed then."""
-        queue = await self.open()
+        # What is held is ended wherever it is by now; only what is taken needs one line.
+        queue = await self._app.store.open_queue(self._queue)
         held = await self.jobs.held(queue, member)
+        if held is None and await self._app.store.catch_up(queue):
+            held = await self.jobs.held(queue, member)
         if held is None or token not in (None, held.token):
             return False
         return await self.end_as(held.owner, member, held.token, outcome, keep)
 
     async def end_as(self, owner: str, member: str, token: int, outcome: int, keep: int = 0) -> bool:
-        queue = await self.open()
+        queue = await self._app.store.open_queue(self._queue)
         claim = Claim(queue.name, 0, member.encode(), token, 0, 1, 0, False, 0, b"")
         return await settle_as(self._app.store, owner, "finish", queue, finish_item(claim, 0, outcome, keep))
 
