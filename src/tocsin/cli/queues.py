@@ -37,7 +37,7 @@ def queue_listing(views: list[QueueView]) -> Listing:
 
 def _row(view: QueueView, counted: list[str]) -> list[object]:
     numbers = {"due": view.due, "done": view.done, **view.stages, **view.counters}
-    state = "paused" if view.paused else "open"
+    state = _state(view)
     bands = ", ".join(f"{name} {count}" for name, count in view.ready.items() if count)
     settings = " ".join(f"{name}={value}" for name, value in view.settings.items())
     return [view.name, state, view.order, view.partitions, *(numbers[name] for name in counted), bands, settings]
@@ -102,6 +102,12 @@ async def _pause(name: str, paused: bool, options: Options) -> int:
     return 0
 
 
+def _state(view: QueueView) -> str:
+    if view.moving_to is not None:
+        return f"being repartitioned to {view.moving_to}: if nobody does, run the command again"
+    return "paused" if view.paused else "open"
+
+
 def _pair(text: str, example: str) -> tuple[str, str]:
     """A tenant may have an equals sign in its name, a value not."""
     name, equals, value = text.rpartition("=")
@@ -149,7 +155,7 @@ def as_dict(found: QueueDetail) -> dict[str, Any]:
 def _lines(view: QueueView) -> list[str]:
     facts: dict[str, object] = {
         "queue": view.name,
-        "state": "paused" if view.paused else "open",
+        "state": _state(view),
         "order": view.order,
         "partitions": view.partitions,
         **view.settings,
