@@ -18,6 +18,7 @@ from tocsin.store.survey import Survey
 from tocsin.upkeep.audit import Audit
 
 LATER = 2000
+WAITING = 300
 
 
 async def ran(*words: str) -> int:
@@ -64,6 +65,9 @@ async def test_nothing_is_lost_and_nothing_runs_twice_while_partitions_change(va
     app, prefix = fleet.app, fleet.app.store.keys.prefix
     later = {f"later{n}" for n in range(LATER)}
     await app.enqueue_many(fleet.does["nap"], [(0.001,)] * LATER, ids=sorted(later), keep=0, delay=6)
+    waiting = {f"waiting{n}": f"later{n}" for n in range(WAITING)}
+    for job, upstream in waiting.items():
+        await app.enqueue(fleet.does["nap"], 0.001, id=job, after=[upstream], keep=0)
     await app.repartition_queue("default", 4)
     # Their program still declares sixteen.
     await fleet.start(3)
@@ -90,9 +94,12 @@ async def test_nothing_is_lost_and_nothing_runs_twice_while_partitions_change(va
     assert await has(2)
     put = set().union(*[await producer.stop() for producer in producers])
     await fleet.all_done(within=30)
-    assert fleet.diary.started() == put | later
+    assert fleet.diary.started() == put | later | waiting.keys()
     assert fleet.diary.started_twice() == {}
-    assert await fleet.count("succeeded") == len(put) + LATER
+    assert await fleet.count("succeeded") == len(put) + LATER + WAITING
+    ended = {entry.job: entry.at for entry in fleet.diary.entries("end")}
+    starts = {entry.job: entry.at for entry in fleet.diary.entries("start")}
+    assert [job for job, upstream in waiting.items() if ended[upstream] > starts[job]] == []
     assert await fleet.count("recovered") == 0
     for member in fleet.members:
         await member.end()

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tocsin import ClaimLost, InvalidArgument, Stage
+from tocsin import ClaimLost, InvalidArgument, InvalidConfig, Stage, Tocsin
 from tocsin.model.run import MAX_RECOVERIES
 from tocsin.patterns import DelayQueue
 
@@ -135,3 +135,20 @@ async def test_a_queue_that_workers_serve_cannot_be_a_delay_queue(tocsin_app):
 async def test_naive_times_are_refused(delays, tocsin_clock):
     with pytest.raises(InvalidArgument, match="zone"):
         await delays.enqueue("tea", tocsin_clock.now.replace(tzinfo=None))
+
+
+async def test_what_was_got_is_ended_in_a_queue_that_another_process_repartitioned(
+    delays, tocsin_app, tocsin_server, tocsin_clock
+):
+    for obj in "abcd":
+        await delays.enqueue(obj, tocsin_clock.now)
+    items = [await delays.get_expired("1m") for _ in range(2)]
+    async with Tocsin(tocsin_server.url, prefix=tocsin_app.store.keys.prefix, clock=tocsin_clock) as operator:
+        await operator.repartition_queue("delays", 3)
+        assert await delays.remove(items[0])
+        with pytest.raises(InvalidConfig, match="run `tocsin queues repartition delays 1`"):
+            await delays.get_expired("1m")
+        await operator.repartition_queue("delays", 1)
+    assert await delays.remove(items[1])
+    assert {(await delays.get_expired("1m")).obj for _ in range(2)} == set("abcd") - {item.obj for item in items}
+    assert await delays.get_expired("1m") is None

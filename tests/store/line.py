@@ -132,7 +132,7 @@ class Line:
     async def put_all(self, members: Sequence[str], **about: Any) -> None:
         """In one call, due now."""
         puts = [Put(member, record(**about), 0, True) for member in members]
-        await self.jobs.put_many(self.queue, 0, puts)
+        await self.jobs.put_many(self.queue, puts)
 
     async def set(self, weights: dict[str, float] | None = None, **settings: Any) -> None:
         """As an operator does."""

@@ -17,7 +17,7 @@ async def put_many(line: Line, tenant: str, count: int, **about) -> None:
 async def put_each(line: Line, tenants: list[str], mark: str = "") -> None:
     """A job of each of them, in one call."""
     puts = [Put(tenant + mark, record(tenant=tenant), 0, True) for tenant in tenants]
-    await line.jobs.put_many(line.queue, 0, puts)
+    await line.jobs.put_many(line.queue, puts)
 
 
 def tenants_of(names: list[str]) -> str:

@@ -274,8 +274,8 @@ async def test_several_ends_may_come_at_once(line: Line):
         for member in (b"d", b"e")
         for source, outcome in ((U, SUCCEEDED), (V, FAILED), (V, SUCCEEDED))
     ]
-    codes, head, _ = await Outbox(line.store).unblock(line.queue, 0, tellings)
-    assert (codes, head) == (b"130120", line.now)
+    [told] = [told async for told in Outbox(line.store).unblock(line.queue, tellings)]
+    assert (told.codes, told.head) == (b"130120", line.now)
     assert await line.stage("d") is None
     assert await line.stage("e") == "waiting"
 
@@ -310,8 +310,8 @@ async def test_garbage_among_the_needs_stops_nobody(line: Line):
     await block(line, "e")
     await line.store.client.hset(line.keys["needs"], "d", b"\xc1garbage")
     tellings = [Telling(member, b"1", U.encode(), SUCCEEDED) for member in (b"d", b"e")]
-    codes, _, _ = await Outbox(line.store).unblock(line.queue, 0, tellings)
-    assert codes == b"02"
+    [told] = [told async for told in Outbox(line.store).unblock(line.queue, tellings)]
+    assert told.codes == b"02"
 
 
 # A person
@@ -349,5 +349,5 @@ async def test_what_it_waits_for_is_asked_for_anew(line: Line):
     await block(line, "d", U, V)
     entries = await members(line, "outbox")
     await line.store.client.delete(line.keys["outbox"])
-    assert await Outbox(line.store).renew(line.queue, 0, [b"d", b"nobody"]) == 1
+    assert await Outbox(line.store).renew(line.queue, [b"d", b"nobody"]) == 1
     assert await members(line, "outbox") == entries

@@ -59,7 +59,7 @@ async def test_a_batch_is_refused_as_a_whole(full: Line):
     record = claim.record
     puts = [Put("new", record, full.now), Put("old", record, 0, mode=EDIT), Put("new2", record, full.now)]
     with pytest.raises(StoreFull):
-        await full.jobs.put_many(full.queue, 0, puts)
+        await full.jobs.put_many(full.queue, puts)
     assert await full.dump() == before
 
 

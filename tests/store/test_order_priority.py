@@ -89,7 +89,7 @@ class TestFirstComeFirstServed:
         members = [f"{n:04}" for n in range(2500)]
         for first in range(0, 2500, 500):
             puts = [Put(member, record(), line.now + 1000) for member in members[first : first + 500]]
-            await line.jobs.put_many(line.queue, 0, puts)
+            await line.jobs.put_many(line.queue, puts)
         names = []
         for _ in range(10):
             line.clock.advance("1s")
@@ -99,7 +99,7 @@ class TestFirstComeFirstServed:
     async def test_more_falls_due_than_fits_one_page(self, line: Line):
         for page in range(3):
             puts = [Put(f"{page}-{n:03}", record(), 100 + page * 1000 + n, True) for n in range(1000)]
-            await line.jobs.put_many(line.queue, 0, puts)
+            await line.jobs.put_many(line.queue, puts)
         line.clock.advance("5s")
         first = await line.ask(limit=400)
         assert (first.next_due, first.left) == (line.now, 600)

@@ -223,13 +223,13 @@ async def test_a_batch_answers_for_each_job(line: Line):
         Put("old2", record(), line.now, mode=EDIT),
         Put("done", record(), line.now),
     ]
-    assert await line.jobs.put_many(line.queue, 0, puts) == (b"2153", line.now)
+    assert await line.jobs.put_many(line.queue, puts) == (b"2153", line.now)
     assert (await line.meta())["put"] == 3
 
 
 async def test_a_thousand_jobs_are_one_call(line: Line):
     puts = [Put(f"{n:04}", record(), line.now + n) for n in range(1000)]
-    codes, _ = await line.jobs.put_many(line.queue, 0, puts)
+    codes, _ = await line.jobs.put_many(line.queue, puts)
     assert codes == b"1" * 1000
     assert len(await line.events()) == 1
     assert (await line.jobs.count(line.queue))["waiting"] == 1000

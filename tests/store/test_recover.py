@@ -45,7 +45,7 @@ class TestByOwner:
     async def test_it_walks_through_all_of_them(self, line: Line):
         for first in range(0, 3000, 1000):
             puts = [Put(f"{first + n:04}", record(), line.now) for n in range(1000)]
-            await line.jobs.put_many(line.queue, 0, puts)
+            await line.jobs.put_many(line.queue, puts)
         for n in range(3):
             assert len(await line.claim(line.runs if n else line.other)) == 1000
         assert await line.recover() == 2000
@@ -53,7 +53,7 @@ class TestByOwner:
         assert await line.recover() == 0
 
     async def test_a_page_is_bounded(self, line: Line):
-        await line.jobs.put_many(line.queue, 0, [Put(f"{n:04}", record(), line.now) for n in range(1000)])
+        await line.jobs.put_many(line.queue, [Put(f"{n:04}", record(), line.now) for n in range(1000)])
         await line.claim()
         cursor, found, pages = b"0", set(), 0
         while pages == 0 or cursor != b"0":
@@ -92,7 +92,7 @@ class TestByDeadline:
     async def test_more_than_a_page_of_them(self, line: Line):
         for first in (0, 1000):
             puts = [Put(f"{first + n:04}", record(timeout=1), line.now) for n in range(1000)]
-            await line.jobs.put_many(line.queue, 0, puts)
+            await line.jobs.put_many(line.queue, puts)
             await line.claim()
         line.clock.advance("1s")
         assert await line.recover("") == 2000

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from line import packed, record
+from mortal import Killed, Mortal
 from wide import EACH, Wide
 
 from servers import Server, cluster
@@ -31,32 +32,6 @@ ORDERS = ("due", "priority", "fair")
 async def wide(store: Store, clock: ManualClock, order: str = "due", partitions: int = 4) -> Wide:
     queue = await store.open_queue(Queue("wide", order, partitions))  # type: ignore[arg-type]
     return Wide(store, queue, clock)
-
-
-class Killed(Exception):
-    """Stands for kill -9."""
-
-
-class Mortal:
-    """Counts the calls of a move, and ends it before one of them, or after it as if its reply were lost."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[str] = []
-        self.dies_at = -1
-        self.after = False
-        honest = repartition.Move._call
-
-        async def call(move: repartition.Move, name: str, *args: Any) -> Any:
-            self.calls.append(name)
-            dies = len(self.calls) - 1 == self.dies_at
-            if dies and not self.after:
-                raise Killed
-            answer = await honest(move, name, *args)
-            if dies:
-                raise Killed
-            return answer
-
-        monkeypatch.setattr(repartition.Move, "_call", call)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -258,9 +233,10 @@ async def test_a_sealed_partition_takes_nothing_from_another_move(store, clock):
     await line.put("a")
     client = store.client
     before = await line.content()
-    for name in ("member_write", "member_remove", "partition_drop", "partition_join", "partition_prepare"):
+    names = ("member_write", "member_remove", "wait_move", "partition_drop", "partition_join", "partition_prepare")
+    for name in names:
         what = script(name, "due")
-        given = {"now": 1, "move": "other", "items": codec.encode(["a"]), "fields": codec.encode([])}
+        given = {"now": 1, "move": "other", "items": codec.encode(["a"]), "arriving": codec.encode(["a\0wide\0b\x001"])}
         args = [given.get(arg, codec.encode([])) for arg in what.args]
         for partition in range(2):
             assert await what(client, line.queue.keys_of(what, partition), args) == 0
@@ -360,7 +336,7 @@ class TestWhoHasItOpen:
         line, its = await wide(store, clock, partitions=1), await wide(other, clock, partitions=1)
         await repartition.repartition(store, "wide", 5)
         puts = [Put(f"n{n}", record(), 0) for n in range(30)]
-        assert await its.jobs.put_many(its.queue, 0, puts) == (b"1" * 30, 0)
+        assert await its.jobs.put_many(its.queue, puts) == (b"1" * 30, 0)
         await store.reopen(line.queue)
         assert len(await line.content()) == 30
 

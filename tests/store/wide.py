@@ -14,6 +14,7 @@ from tocsin.model.run import Claim
 from tocsin.store.fleet import Fleet
 from tocsin.store.jobs import EDIT, Jobs, Put, record_of
 from tocsin.store.keys import BANDS
+from tocsin.store.outbox import WATCHING, Outbox, Upstream, Wait
 from tocsin.store.runs import SUCCEEDED, Item, Runs, Wish, failed_item, finish_item, retry_item
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.survey import Survey
@@ -22,14 +23,17 @@ from tocsin.upkeep.audit import Audit
 
 # Of each kind so many, so that every partition has some.
 EACH = 5
-HASHES = ("jobs", "claims", "errors", "results", "spots")
-ZSETS = ("waiting", "working", "paused", "parked", "dead", "done", *BANDS)
+HASHES = ("jobs", "claims", "errors", "results", "needs", "spots")
+ZSETS = ("waiting", "working", "paused", "parked", "dead", "done", "blocked", *BANDS)
+# Entries about who waits for whom, and which part of one names the job that it goes with.
+WAITS = {"watchers": 0, "outbox": 1}
 
 
 class Wide:
     def __init__(self, store: Store, queue: OpenQueue, clock: ManualClock) -> None:
         self.store, self.queue, self.clock = store, queue, clock
         self.jobs = Jobs(store)
+        self.outbox = Outbox(store)
         self.runs = Runs(store, "worker-1.1", [codec.handler_digest(HANDLER)])
 
     def named(self, kind: str) -> list[str]:
@@ -60,6 +64,9 @@ class Wide:
         answer = await self.store.call((runs or self.runs).settle(verb, self.queue, partition, [item]))
         return list(answer[1])
 
+    def finished(self, claim: Claim) -> Item:
+        return finish_item(claim, 0, SUCCEEDED)
+
     async def fill(self) -> dict[str, Claim]:
         """Jobs of each kind; those that are worked on, held by `runs`."""
         for kind in ("retrying", "working", "to-pause", "to-remove", "to-edit", "to-cancel", "parked", "dead"):
@@ -81,7 +88,25 @@ class Wide:
             await self.jobs.fire(self.queue, member, [self.clock.ms - 5, 0])
         for member in self.named("due"):
             await self.put(member)
+        for n in range(EACH):
+            await self._block(n)
         return held
+
+    async def _block(self, n: int) -> None:
+        """Two that wait: for one that they watch, for one that they are still to watch, and for one that has ended."""
+        watched, asked, ended = f"waiting-{n}", f"paused-{n}", f"ended-{n}"
+        await self.put(ended)
+        for member in (f"blocked-{n}", f"to-pause-then-{n}"):
+            wait = Wait(f"life{n}", True, [Upstream("wide", upstream) for upstream in (asked, ended, watched)])
+            put = Put(member, self.record(member), 5000, relative=True)
+            assert await self.outbox.block(self.queue, [(put, wait)]) == b"1"
+            watcher = wait.watcher("wide", member).encode()
+            pairs = [(upstream.encode(), watcher) for upstream in (watched, ended)]
+            assert await self.outbox.watch(self.queue, pairs) == WATCHING * 2
+            carried = wait.entries(member)[1:]
+            assert [told.codes async for told in self.outbox.unblock(self.queue, [], carried)] == [b""]
+        await self.jobs.pause(self.queue, f"to-pause-then-{n}")
+        await self.jobs.delete(self.queue, ended)
 
     async def _settle(self, held: dict[str, Claim]) -> None:
         error = b"\x91\xa3bad"
@@ -108,20 +133,30 @@ class Wide:
     # What Redis holds
 
     async def content(self) -> dict[str, dict[str, Any]]:
-        """By job, all that any partition has of it; a test that finds one in two partitions has found a bug."""
+        """By job, all that any partition has of it, and what goes with it; a test that finds one in two partitions has
+        found a bug."""
         found: dict[str, dict[str, Any]] = {}
         where: dict[str, int] = {}
         for (partition, base), entries in (await self._dump()).items():
             for key, value in entries.items() if base in HASHES else entries:
-                fair = base in BANDS and self.queue.queue.order == "fair"
-                member = (key.split(b"\0", 3)[-1] if fair else key).decode()
-                found.setdefault(member, {})[base] = (key, value) if fair else value
+                member, what = self._named(base, key)
+                about = found.setdefault(member, {})
+                assert what not in about, f"{what} is there twice"
+                about[what] = value
                 assert where.setdefault(member, partition) == partition, f"{member} is in two partitions"
                 assert self.queue.partition_of(member) == partition, f"{member} is in the wrong partition"
         return found
 
+    def _named(self, base: str, key: bytes) -> tuple[str, Any]:
+        """The job that it is about, and what it says."""
+        if base in WAITS:
+            return key.split(b"\0")[WAITS[base]].decode(), (base, key)
+        if base in BANDS and self.queue.queue.order == "fair":
+            return key.split(b"\0", 3)[-1].decode(), (base, key)
+        return key.decode(), base
+
     async def _dump(self) -> dict[tuple[int, str], Any]:
-        bases = [(partition, base) for partition in range(16) for base in (*HASHES, *ZSETS)]
+        bases = [(partition, base) for partition in range(16) for base in (*HASHES, *ZSETS, *WAITS)]
         async with self.store.client.pipeline(transaction=False) as pipe:
             for partition, base in bases:
                 key = self.store.keys.partition(self.queue.name, partition)[base]

@@ -32,7 +32,7 @@ async def test_each_step_of_a_wait_is_in_order(make_yard: MakeYard) -> None:
     await yard.put("one", "c", after=(("four", "b"),))
     await yard.jobs.pause(yard.queues["four"], "b")
     assert await kinds(yard, repair=True) == {}
-    await Outbox(yard.store).renew(yard.queues["one"], 0, [b"c"])
+    await Outbox(yard.store).renew(yard.queues["one"], [b"c"])
     assert await kinds(yard, repair=True) == {}
     await yard.end("one", "a", bury=True)
     assert await kinds(yard, repair=True) == {}

@@ -124,7 +124,7 @@ async def test_an_end_that_was_read_before_and_is_told_late_reaches_nobody_else(
     await quick.put("one", "a")
     await quick.put("one", "b", after=(("one", "a"),))
     await slow.carrier.carry(slow.queues["one"], 0, entries)
-    await Outbox(slow.store).end_watch(slow.queues["one"], 0, [(entries[0], b"a", watchers[0])])
+    await Outbox(slow.store).end_watch(slow.queues["one"], [(entries[0], b"a", watchers[0])])
     await quick.carry_everything()
     assert await quick.stage("one", "b") == "blocked"
     await quick.end("one", "a")
@@ -198,7 +198,7 @@ async def test_a_queue_that_is_no_more_counts_as_cancelled(make_yard: MakeYard, 
     yard, other = await make_yard(), await make_yard()
     await yard.put("four", "a")
     await yard.put("one", "b", after=(("four", "a"),))
-    await Outbox(yard.store).renew(yard.queues["one"], 0, [b"b"])
+    await Outbox(yard.store).renew(yard.queues["one"], [b"b"])
     await yard.store.client.hdel(yard.store.keys.fleet()["queues"], "four")
     fresh = Store(valkey.url, prefix=yard.store.keys.prefix, clock=yard.store.clock)
     await fresh.open()

@@ -527,7 +527,7 @@ async def test_a_small_budget_reaches_every_place_in_the_end(store: Store, clock
 @pytest.mark.usefixtures("small_pages")
 async def test_what_is_in_order_is_passed_by(line: Line):
     for first in range(0, 3000, 1000):
-        await line.jobs.put_many(line.queue, 0, [Put(f"{first + n}", record(), line.now) for n in range(1000)])
+        await line.jobs.put_many(line.queue, [Put(f"{first + n}", record(), line.now) for n in range(1000)])
     await zadd(line, "working", "stray", line.now)
     cleaner = Cleaner(line.store, [line.queue], Ticking(), run_budget_ms=1)
     passes = 0

@@ -214,10 +214,10 @@ async def test_an_edit_that_came_between_wins_and_is_planned_by_the_new_zones(to
     await tocsin_app.schedule(note, MORNING, "old", id="j")
     real, edited = Jobs.put_many, []
 
-    async def put_many(self, queue, partition, puts):
+    async def put_many(self, queue, puts):
         if not edited:
             edited.append(await tocsin_app.update("j", args=("new",)))
-        return await real(self, queue, partition, puts)
+        return await real(self, queue, puts)
 
     before = await due(tocsin_app, "j")
     land.install("2026b")

@@ -74,7 +74,7 @@ class Dependents:
         wait = await self._watch(where, put.member, Wait(new_id(), after.anyway, upstreams))
         if not wait.upstreams:
             return await self._jobs.put(where, put)
-        codes = await self._block(where, where.partition_of(put.member), [put], wait)
+        codes = await self._block(where, [put], wait)
         return int(codes), -1
 
     async def bulk(self, where: OpenQueue, after: After) -> tuple[Any, int]:
@@ -85,11 +85,11 @@ class Dependents:
         if not wait.upstreams:
             return None, LARGEST_BATCH
 
-        async def send(partition: int, puts: list[Put]) -> tuple[bytes, int]:
+        async def send(puts: list[Put]) -> tuple[bytes, int]:
             for put in puts:
                 if Upstream(where.name, put.member) in wait.upstreams:
                     raise InvalidArgument(f"job {put.member!r} cannot wait for itself")
-            return await self._block(where, partition, puts, wait), -1
+            return await self._block(where, puts, wait), -1
 
         return send, max(1, LARGEST_BATCH // len(wait.upstreams))
 
@@ -115,36 +115,36 @@ class Dependents:
     async def _watch(self, where: OpenQueue, member: str, wait: Wait) -> Wait:
         """Without those that are no reason to wait."""
         watcher = wait.watcher(where.name, member).encode()
-        by_place: dict[tuple[str, int], list[Upstream]] = {}
-        queues: dict[str, OpenQueue] = {}
+        by_queue: dict[str, list[Upstream]] = {}
         for upstream in wait.upstreams:
-            queue = queues.get(upstream.queue) or await self._store.find_queue(upstream.queue)
-            if queue is None:
-                raise _unknown(upstream.id)
-            queues[queue.name] = queue
-            by_place.setdefault((queue.name, queue.partition_of(upstream.id)), []).append(upstream)
+            by_queue.setdefault(upstream.queue, []).append(upstream)
         needed: list[Upstream] = []
-        for (name, partition), some in by_place.items():
-            codes = await self._watch_some(queues[name], partition, some, watcher)
+        for name, some in by_queue.items():
+            queue = await self._store.find_queue(name)
+            if queue is None:
+                raise _unknown(some[0].id)
+            codes = await self._watch_some(queue, some, watcher)
             for upstream, code in zip(some, codes, strict=True):
                 _refuse(upstream, code)
                 if code == WATCHING or not (wait.anyway or int(code) == SUCCEEDED):
                     needed.append(upstream)
         return Wait(wait.life, wait.anyway, needed)
 
-    async def _watch_some(self, queue: OpenQueue, partition: int, some: list[Upstream], watcher: bytes) -> str:
+    async def _watch_some(self, queue: OpenQueue, some: list[Upstream], watcher: bytes) -> str:
         pairs = [(upstream.id.encode(), watcher) for upstream in some]
         for _ in range(LONGEST_CARRY):
-            codes = await self._outbox.watch(queue, partition, pairs)
+            codes = await self._outbox.watch(queue, pairs)
             if LATER not in codes:
                 return codes
             # An end of an earlier job of that id is still on its way: it is not the one that is meant.
-            self._carrier.hear(queue, partition)
+            for upstream, code in zip(some, codes, strict=True):
+                if code == LATER:
+                    self._carrier.hear(queue, queue.partition_of(upstream.id))
             await self._carrier.carry_some()
         raise TocsinError(f"the ends of jobs of queue {queue.name!r} cannot be told: run `tocsin doctor`")
 
-    async def _block(self, where: OpenQueue, partition: int, puts: list[Put], wait: Wait) -> bytes:
-        codes = await self._outbox.block(where, partition, [(put, wait) for put in puts])
+    async def _block(self, where: OpenQueue, puts: list[Put], wait: Wait) -> bytes:
+        codes = await self._outbox.block(where, [(put, wait) for put in puts])
         placed = [put for put, code in zip(puts, codes, strict=True) if code - 48 in (NEW, 2)]
         for put, code in zip(puts, codes, strict=True):
             if code - 48 == IS_WORKING:
@@ -152,7 +152,7 @@ class Dependents:
         entries = [entry for put in placed for entry in wait.entries(put.member)]
         # What cannot be carried now is carried by a worker: the job is put.
         with contextlib.suppress(StoreError):
-            await self._carrier.carry(where, partition, entries)
+            await self._carrier.ask(where, entries)
             await carry_on(self._carrier)
         return codes
 

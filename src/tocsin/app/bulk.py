@@ -27,15 +27,15 @@ class Bulk:
         jobs: Jobs,
         queue: OpenQueue,
         ring: Callable[[OpenQueue, int], None],
-        put_many: Callable[[int, list[Put]], Awaitable[tuple[bytes, Millis]]] | None = None,
+        put_many: Callable[[list[Put]], Awaitable[tuple[bytes, Millis]]] | None = None,
         batch: int = LARGEST_BATCH,
     ) -> None:
-        """`put_many`: how a batch of one partition is put, if not as Jobs does."""
+        """`put_many`: how a batch is put, if not as Jobs does."""
         self.new = 0
         self._put_many = put_many or functools.partial(jobs.put_many, queue)
         self._batch = batch
         self._queue = queue
-        # As it is now: should it be repartitioned meanwhile, `Jobs` finds out.
+        # As it is now: should it be repartitioned meanwhile, a batch is of several partitions, and put in them.
         self._partitions = queue.partitions
         self._ring = ring
         self._puts: list[list[Put]] = [[] for _ in range(queue.partitions)]
@@ -88,7 +88,7 @@ class Bulk:
         self._sending.add(asyncio.create_task(self._put(partition, puts)))
 
     async def _put(self, partition: int, puts: list[Put]) -> None:
-        codes, head = await self._put_many(partition, puts)
+        codes, head = await self._put_many(puts)
         self.new += codes.count(b"1")
         if head >= 0 and self._queue.partitions == self._partitions:
             self._ring(self._queue, partition)

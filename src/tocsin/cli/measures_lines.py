@@ -92,7 +92,7 @@ class _Lines:
                 records[kind] = plan.record(keep=0, recurring=False)
             puts.append(Put(f"{prefix}{number}", records[kind], 0, True))
         for first in range(0, len(puts), LARGEST_BATCH):
-            await jobs.put_many(where, 0, puts[first : first + LARGEST_BATCH])
+            await jobs.put_many(where, puts[first : first + LARGEST_BATCH])
 
     async def _drain(self, queue: str, tenants: int) -> tuple[float, float]:
         """Runs per second with one worker, and the server's CPU per run in us."""

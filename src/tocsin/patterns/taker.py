@@ -6,6 +6,7 @@ What is not ended by its deadline goes back in line, at its place: whoever comes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from typing import Any
 
@@ -14,7 +15,7 @@ from msgspec import Struct
 from tocsin.app import Tocsin
 from tocsin.model import codec
 from tocsin.model.durations import Millis
-from tocsin.model.errors import InvalidConfig, RecordUnreadable, StoreError
+from tocsin.model.errors import InvalidConfig, QueueMoved, RecordUnreadable, StoreChanged, StoreError
 from tocsin.model.ids import check_queue_name
 from tocsin.model.job import Failure, Spec
 from tocsin.model.queue import Queue
@@ -68,11 +69,12 @@ class Taker:
 
     async def bring_back(self) -> OpenQueue:
         """Back in line with all that is past its deadline; then the queue is as its calls should find it."""
-        queue = await self.open()
         while True:
-            answer = await self._app.store.change("run_recover", queue, 0, "", "0", 0, LARGEST_BATCH)
-            if len(answer[2]) < LARGEST_BATCH:
-                return queue
+            queue = await self.open()
+            with contextlib.suppress(QueueMoved):
+                answer = await self._app.store.change("run_recover", queue, 0, "", "0", 0, LARGEST_BATCH)
+                if len(answer[2]) < LARGEST_BATCH:
+                    return queue
 
     async def take(self, timeout: Millis, given_up: str, max_active: int | None = None) -> Taken | None:
         """The next one, ours for `timeout`; None if there is none, or if `max_active` are out already.
@@ -97,19 +99,22 @@ class Taker:
 
     async def end(self, member: str, token: int | None, outcome: int, keep: int = 0) -> bool:
         """End what is held under a token, or with None under any. False if it is not; nothing is changed then."""
-        queue = await self.open()
+        # What is held is ended wherever it is by now; only what is taken needs one line.
+        queue = await self._app.store.open_queue(self._queue)
         held = await self.jobs.held(queue, member)
+        if held is None and await self._app.store.catch_up(queue):
+            held = await self.jobs.held(queue, member)
         if held is None or token not in (None, held.token):
             return False
         return await self.end_as(held.owner, member, held.token, outcome, keep)
 
     async def end_as(self, owner: str, member: str, token: int, outcome: int, keep: int = 0) -> bool:
-        queue = await self.open()
+        queue = await self._app.store.open_queue(self._queue)
         claim = Claim(queue.name, 0, member.encode(), token, 0, 1, 0, False, 0, b"")
-        return await settle_as(self._app.store, owner, "finish", queue, 0, finish_item(claim, 0, outcome, keep))
+        return await settle_as(self._app.store, owner, "finish", queue, finish_item(claim, 0, outcome, keep))
 
     async def _settle(self, verb: str, queue: OpenQueue, item: Item) -> None:
-        await settle_as(self._app.store, self._claims().owner, verb, queue, 0, item)
+        await settle_as(self._app.store, self._claims().owner, verb, queue, item)
 
     async def _claim(self, wish: Wish, timeout: Millis) -> Claim | None:
         """Repeated while the server is away, as other calls of a program; under its seq, by the next call too."""
@@ -121,7 +126,13 @@ class Taker:
                 raise answer
             return answer.claims
 
-        claims = await self._app.store.read(ask)
+        try:
+            claims = await self._app.store.read(ask)
+        except StoreChanged:
+            if not await self._app.store.catch_up(wish.queue):
+                raise
+            await self.open()
+            claims = await self._app.store.read(ask)
         return claims[0] if claims else None
 
     def _claims(self) -> Runs:

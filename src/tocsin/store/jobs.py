@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from tocsin.model.errors import QueueMoved, RecordUnreadable, UnknownJob
 from tocsin.model.job import Failure, Header, Job, Spec, Stage
 from tocsin.store import ready
 from tocsin.store.keys import BANDS, STAGE_KEYS
+from tocsin.store.spread import spread
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
 IGNORE, REPLACE, POSTPONE, UPDATE, EDIT, EDIT_IN_LINE = range(6)
@@ -88,17 +89,14 @@ class Jobs:
         answer = await self._change("job_put", queue, put.member, codec.array(6, _packed(put)))
         return int(answer[1]), int(answer[2])
 
-    async def put_many(self, queue: OpenQueue, partition: int, puts: list[Put]) -> tuple[bytes, Millis]:
-        """At most 1000 jobs of one partition: a digit for each, and the due time to ring for."""
-        parts = [part for put in puts for part in _packed(put)]
-        try:
-            answer = await self._store.change("job_put", queue, partition, codec.array(len(parts), parts))
-        except QueueMoved:
-            # They are of several partitions by now. Bulk puts are rare enough in that moment to go one by one.
-            answers = [await self.put(queue, put) for put in puts]
-            heads = [head for _, head in answers if head >= 0]
-            return b"".join(b"%d" % code for code, _ in answers), min(heads, default=-1)
-        return answer[1], int(answer[2])
+    async def put_many(self, queue: OpenQueue, puts: Sequence[Put]) -> tuple[bytes, Millis]:
+        """A digit for each, and the due time to ring for."""
+        codes, heads = bytearray(len(puts)), []
+        async for _, some, answer in spread(self._store, "job_put", queue, puts, _key_of_put, _packed_puts):
+            for n, code in zip(some, answer[1], strict=True):
+                codes[n] = code
+            heads.append(int(answer[2]))
+        return bytes(codes), min((head for head in heads if head >= 0), default=-1)
 
     async def delete(self, queue: OpenQueue, member: str, only: str = "") -> bool:
         answer = await self._change("job_delete", queue, member, only, codec.encode([member]))
@@ -137,8 +135,10 @@ class Jobs:
         """Whether it was otherwise before, in any partition."""
         wish, changed = "1" if pause else "", False
         while True:
+            layout = queue.layout
             try:
                 for partition in range(queue.partitions):
+                    queue.expect(layout)
                     changed |= bool((await self._store.change("queue_pause", queue, partition, wish))[1])
                 return changed
             except QueueMoved:
@@ -277,6 +277,15 @@ class Jobs:
 
 async def _left_to_workers(queue: OpenQueue, partition: int) -> None:
     pass
+
+
+def _key_of_put(put: Put) -> bytes:
+    return put.member.encode()
+
+
+def _packed_puts(puts: Sequence[Put]) -> list[bytes]:
+    parts = [part for put in puts for part in _packed(put)]
+    return [codec.array(len(parts), parts)]
 
 
 def _packed(put: Put) -> list[bytes]:

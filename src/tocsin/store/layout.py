@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from tocsin.model.errors import QueueMoved
 from tocsin.model.ids import partition_of, partition_of_key
 from tocsin.model.queue import Queue
 from tocsin.store import register
@@ -53,6 +54,11 @@ class OpenQueue:
 
     def partition_of_key(self, key: bytes) -> int:
         return 0 if self.partitions == 1 else partition_of_key(key, self.partitions)
+
+    def expect(self, layout: str) -> None:
+        """For who found a partition before it waited for something. Raises QueueMoved if there are others by now."""
+        if layout != self.layout:
+            raise QueueMoved(f"queue {self.name!r} was repartitioned: nothing was done, try again")
 
     def call(self, name: str, partition: int, session: str, seq: int, args: Sequence[Any]) -> Call:
         return Call(self.script(name), self, partition, session, seq, args, self.layout)

@@ -6,7 +6,7 @@ removal of the entry. So whoever dies in between leaves an entry, and anybody ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.store.jobs import Put
+from tocsin.store.spread import spread
 from tocsin.store.store import OpenQueue, Store
 
 # Entries of one page, and watchers of one job that are told in one pass.
@@ -61,6 +62,17 @@ class Telling(msgspec.Struct, frozen=True):
     outcome: int
 
 
+class Told(msgspec.Struct, frozen=True):
+    """What came of tellings in one partition."""
+
+    partition: int
+    codes: bytes
+    # When the first that went in line is due, or -1.
+    head: Millis
+    # Whether others wait for one that ended.
+    to_carry: bool
+
+
 def read_wait(raw: bytes) -> Wait | None:
     """None if it is none of ours."""
     try:
@@ -72,53 +84,54 @@ def read_wait(raw: bytes) -> Wait | None:
 
 
 class Outbox:
-    """The scripts and reads that carrying is made of."""
+    """The scripts and reads that carrying is made of.
+
+    Each change goes to the partitions that its jobs belong to when it is made. What was read before may be of a queue
+    that was repartitioned since: scripts look again where they change something."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     # Changing
 
-    async def block(self, queue: OpenQueue, partition: int, puts: Sequence[tuple[Put, Wait]]) -> bytes:
-        """Put jobs of one partition that wait for others: a digit for each."""
-        parts = [part for put, wait in puts for part in _packed(put, wait)]
-        answer = await self._store.change("job_block", queue, partition, codec.array(len(parts), parts))
-        return bytes(answer[1])
+    async def block(self, queue: OpenQueue, puts: Sequence[tuple[Put, Wait]]) -> bytes:
+        """Put jobs that wait for others: a digit for each."""
+        codes = bytearray(len(puts))
+        async for _, some, answer in spread(self._store, "job_block", queue, puts, _key_of_put, _packed_puts):
+            for n, code in zip(some, answer[1], strict=True):
+                codes[n] = code
+        return bytes(codes)
 
-    async def watch(self, queue: OpenQueue, partition: int, pairs: Sequence[tuple[bytes, bytes]]) -> str:
+    async def watch(self, queue: OpenQueue, pairs: Sequence[tuple[bytes, bytes]]) -> str:
         """For each (upstream, watcher): a letter of those above, or the digit of the outcome that it had."""
-        items = _texts([part for pair in pairs for part in pair])
-        return str((await self._store.change("job_watch", queue, partition, items))[1].decode())
+        codes = [""] * len(pairs)
+        async for _, some, answer in spread(self._store, "job_watch", queue, pairs, _first, _packed_pairs):
+            for n, code in zip(some, answer[1].decode(), strict=True):
+                codes[n] = code
+        return "".join(codes)
 
     async def unblock(
-        self, queue: OpenQueue, partition: int, tellings: Sequence[Telling], carried: Sequence[bytes] = ()
-    ) -> tuple[bytes, Millis, bool]:
-        """A digit for each; when the first that went in line is due, or -1; whether others wait for one that ended.
-        `carried`: entries of this partition's outbox that are done with."""
-        parts = [
-            part
-            for telling in tellings
-            for part in (
-                codec.text(telling.member),
-                codec.text(telling.life),
-                codec.text(telling.source),
-                bytes((telling.outcome,)),
-            )
-        ]
-        items = codec.array(len(parts), parts)
-        answer = await self._store.change("job_unblock", queue, partition, items, _texts(carried))
-        return answer[1], int(answer[2]), bool(answer[3])
+        self, queue: OpenQueue, tellings: Sequence[Telling], carried: Sequence[bytes] = ()
+    ) -> AsyncIterator[Told]:
+        """What came of it, partition by partition. `carried`: entries of outboxes of this queue that are done with when
+        the tellings to their jobs are made: each goes with or after those."""
+        items: list[Telling | bytes] = [*tellings, *carried]
+        async for partition, _, answer in spread(self._store, "job_unblock", queue, items, _key_of_item, _packed_items):
+            yield Told(partition, answer[1], int(answer[2]), bool(answer[3]))
 
-    async def end_watch(
-        self, queue: OpenQueue, partition: int, told: Sequence[tuple[bytes, bytes, Sequence[bytes]]]
-    ) -> int:
-        """(entry, upstream, watchers that were told) of ends. How many of them have watchers left."""
-        items = [_texts([entry, upstream, *watchers]) for entry, upstream, watchers in told]
-        return int((await self._store.change("watch_end", queue, partition, codec.array(len(items), items)))[1])
+    async def end_watch(self, queue: OpenQueue, told: Sequence[tuple[bytes, bytes, Sequence[bytes]]]) -> dict[int, int]:
+        """(entry, upstream, watchers that were told) of ends. By partition, how many of them have watchers left."""
+        left: dict[int, int] = {}
+        async for partition, _, answer in spread(self._store, "watch_end", queue, told, _upstream, _packed_ends):
+            left[partition] = left.get(partition, 0) + int(answer[1])
+        return left
 
-    async def renew(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> int:
+    async def renew(self, queue: OpenQueue, members: Sequence[bytes]) -> int:
         """Ask anew for what these wait for. How many were blocked."""
-        return int((await self._store.change("need_renew", queue, partition, _texts(members)))[1].count(b"1"))
+        renewed = 0
+        async for _, _, answer in spread(self._store, "need_renew", queue, members, bytes, _packed_members):
+            renewed += answer[1].count(b"1")
+        return renewed
 
     # Looking
 
@@ -181,6 +194,15 @@ class Outbox:
         return await self._store.read(lambda c: c.zscore(watchers, watcher)) is not None
 
 
+def _key_of_put(item: tuple[Put, Wait]) -> bytes:
+    return item[0].member.encode()
+
+
+def _packed_puts(puts: Sequence[tuple[Put, Wait]]) -> list[bytes]:
+    parts = [part for put, wait in puts for part in _packed(put, wait)]
+    return [codec.array(len(parts), parts)]
+
+
 def _packed(put: Put, wait: Wait) -> list[bytes]:
     return [
         codec.text(put.member.encode()),
@@ -190,6 +212,43 @@ def _packed(put: Put, wait: Wait) -> list[bytes]:
         codec.text(put.record),
         codec.text(wait.encode()),
     ]
+
+
+def _first(pair: tuple[bytes, bytes]) -> bytes:
+    return pair[0]
+
+
+def _packed_pairs(pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+    return [_texts([part for pair in pairs for part in pair])]
+
+
+def _key_of_item(item: Telling | bytes) -> bytes:
+    """The job that is told, or that an entry belongs to."""
+    return item.member if isinstance(item, Telling) else item.split(b"\0")[1]
+
+
+def _packed_items(items: Sequence[Telling | bytes]) -> list[bytes]:
+    tellings = [item for item in items if isinstance(item, Telling)]
+    parts = [part for telling in tellings for part in _packed_telling(telling)]
+    return [codec.array(len(parts), parts), _texts([item for item in items if isinstance(item, bytes)])]
+
+
+def _packed_telling(telling: Telling) -> list[bytes]:
+    texts = (telling.member, telling.life, telling.source)
+    return [*map(codec.text, texts), bytes((telling.outcome,))]
+
+
+def _upstream(told: tuple[bytes, bytes, Sequence[bytes]]) -> bytes:
+    return told[1]
+
+
+def _packed_ends(told: Sequence[tuple[bytes, bytes, Sequence[bytes]]]) -> list[bytes]:
+    items = [_texts([entry, upstream, *watchers]) for entry, upstream, watchers in told]
+    return [codec.array(len(items), items)]
+
+
+def _packed_members(members: Sequence[bytes]) -> list[bytes]:
+    return [_texts(members)]
 
 
 def _texts(texts: Sequence[bytes]) -> bytes:

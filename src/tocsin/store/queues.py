@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from tocsin.model import codec
-from tocsin.model.errors import QueueMoved
+from tocsin.model.errors import QueueMoved, QueueMoving
 from tocsin.model.queue import SETTINGS, Queue, parse_rate, refuse_spread
+from tocsin.store import register
 from tocsin.store.store import OpenQueue, Store
 
 
@@ -20,6 +24,21 @@ async def open_queue(store: Store, queue: Queue) -> OpenQueue:
     return opened
 
 
+async def open_all(store: Store) -> list[OpenQueue]:
+    """All that are registered, as they stand now; without those that are being repartitioned, or cannot be read."""
+    found = await store.read(lambda c: c.hgetall(store.keys.fleet()["queues"]))
+    opened = []
+    for name, raw in sorted(found.items()):
+        with contextlib.suppress(QueueMoving, msgspec.MsgspecError):
+            entry = register.read(raw)
+            queue = None if entry.moving else await store.find_queue(name.decode(errors="replace"))
+            if queue is not None:
+                if queue.layout != entry.move:
+                    await store.reopen(queue)
+                opened.append(queue)
+    return opened
+
+
 async def update(
     store: Store, queue: OpenQueue, settings: Mapping[str, str], weights: Mapping[str, str], *, operator: bool
 ) -> None:
@@ -27,13 +46,16 @@ async def update(
     items = codec.encode([part for name, value in settings.items() for part in _fields(name, value)])
     shares = codec.encode([part for pair in weights.items() for part in pair])
     while True:
+        layout = queue.layout
         wanted = [name for name, value in settings.items() if value]
         refuse_spread(queue.queue, wanted if operator else await _left_to_code(store, queue, wanted))
         try:
             for partition in range(queue.partitions):
-                args = ["1" if operator else "", items, shares]
+                args, more = ["1" if operator else "", items, shares], True
                 # Tenants who rest are asked to stand up, a thousand at a time: their new limits may let them.
-                while (await store.change("queue_update", queue, partition, *args))[1]:
+                while more:
+                    queue.expect(layout)
+                    more = (await store.change("queue_update", queue, partition, *args))[1]
                     args = ["1" if operator else "", codec.encode([]), codec.encode([])]
             return
         except QueueMoved:

@@ -7,10 +7,11 @@ One command, in steps that can each be repeated, so that it may be killed at any
    queue open is told that it changed, and waits.
 3. Job by job, in pages: all that the old partition has of it is read, written into the new one, removed from the old.
    Writing the same again changes nothing. Jobs that stay where they are stay.
-4. What each session last did is kept in partition 0, so that a call whose reply was lost before the sealing is not made
+4. Who waits for whom, and what is to be carried to them, goes with the jobs that it is about: likewise, in pages.
+5. What each session last did is kept in partition 0, so that a call whose reply was lost before the sealing is not made
    a second time after it.
-5. The new partitions get their epochs and are unsealed; those that are no more, empty now, are deleted.
-6. The register says how many there are, and forgets the intention. Those who waited open the new partitions.
+6. The new partitions get their epochs and are unsealed; those that are no more, empty now, are deleted.
+7. The register says how many there are, and forgets the intention. Those who waited open the new partitions.
 
 Every script of a move changes only what is sealed in its name. One that was stopped, while another ended the same move,
 and comes back late, changes nothing.
@@ -141,6 +142,7 @@ class Move:
                 raise
             await self._prepare()
             await self._move_jobs()
+            await self._move_waits()
             await self._keep_sessions()
             await self._join_counters()
         for partition in range(self._new):
@@ -247,6 +249,32 @@ class Move:
             self.moved += len(some)
             members = members[len(some) :]
 
+    # Waits
+
+    async def _move_waits(self) -> None:
+        for partition in range(self._old):
+            for base, home in (("watchers", _of_watched), ("outbox", _of_carried)):
+                async for page in self._entries(partition, base):
+                    leaving: dict[int, list[bytes]] = {}
+                    for entry in page:
+                        leaving.setdefault(home(entry, self._new), []).append(entry)
+                    leaving.pop(partition, None)
+                    for to, some in leaving.items():
+                        await self._must("wait_move", to, base, _texts(some), _texts([]))
+                    for some in leaving.values():
+                        await self._must("wait_move", partition, base, _texts([]), _texts(some))
+
+    async def _entries(self, partition: int, base: str) -> AsyncIterator[Sequence[bytes]]:
+        key, cursor = self._keys[partition][base], 0
+        while True:
+            cursor, found = await self._store.read(
+                lambda c, at=cursor: c.zscan(key, at, count=PAGE)  # type: ignore[misc]
+            )
+            for page in _pages([entry for entry, _ in found], PAGE):
+                yield page
+            if not cursor:
+                return
+
     # Sessions
 
     async def _keep_sessions(self) -> None:
@@ -291,6 +319,18 @@ class Move:
 
 
 _FALSE = b"\xc2"
+
+
+def _of_watched(watcher: bytes, partitions: int) -> int:
+    """Where a watcher belongs (lua/lib/endings.lua): with the job that it watches."""
+    return partition_of_key(watcher.partition(b"\0")[0], partitions)
+
+
+def _of_carried(entry: bytes, partitions: int) -> int:
+    """Where an entry of an outbox belongs: with the job that ended, or that waits. What names none is kept in the
+    partition that every queue has."""
+    _, named, rest = entry.partition(b"\0")
+    return partition_of_key(rest.partition(b"\0")[0], partitions) if named else 0
 
 
 def _kept(session: bytes, epoch: bytes) -> bytes:

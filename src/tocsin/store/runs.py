@@ -212,10 +212,15 @@ class Runs:
         await self._store.reopen(queue)
 
 
-async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, partition: int, item: Item) -> bool:
+async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, item: Item) -> bool:
     """End a claim for its owner, as a call of this program. False if the owner holds it no longer."""
-    answer = await store.change(f"run_{verb}", queue, partition, owner, codec.array(item[0], [item[1]]))
-    return not answer[1]
+    while True:
+        try:
+            partition = queue.partition_of_key(key_of(item))
+            answer = await store.change(f"run_{verb}", queue, partition, owner, codec.array(item[0], [item[1]]))
+            return not answer[1]
+        except QueueMoved:
+            continue
 
 
 def _claim(

@@ -294,8 +294,7 @@ class Store:
             return error
 
     def _arguments(self, call: Call) -> list[Any]:
-        if call.layout != call.queue.layout:
-            raise QueueMoved(f"queue {call.queue.name!r} was repartitioned: nothing was done, try again")
+        call.queue.expect(call.layout)
         now = self.clock.override()
         return [
             call.queue.epochs[call.partition],

@@ -8,6 +8,7 @@ is in order, and one that moves while we look is never reported.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator, Callable
 
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from tocsin.model.codec import decode_header
 from tocsin.model.durations import Millis
-from tocsin.model.errors import RecordUnreadable
+from tocsin.model.errors import QueueMoved, QueueMoving, RecordUnreadable
 from tocsin.model.ids import partition_of
 from tocsin.store.fleet import Fleet
 from tocsin.store.keys import STAGE_KEYS
@@ -102,6 +103,7 @@ class Audit:
     async def _look_at_jobs(self, queues: list[OpenQueue]) -> None:
         alive = {worker.id for worker in await self._fleet.workers()}
         self._queues = {queue.name: queue for queue in queues}
+        layouts = {queue.name: queue.layout for queue in queues if queue.moving is None}
         total, done = sum(queue.partitions for queue in queues), 0
         for queue in queues:
             if queue.moving is not None:
@@ -109,11 +111,26 @@ class Audit:
                 self._findings.add("moving", queue.name, f"to {queue.moving.to} partitions")
                 done += queue.partitions
                 continue
-            for partition in range(queue.partitions):
-                self._progress(done, total)
-                await self.step(queue, partition, alive)
-                done += 1
+            partitions = queue.partitions
+            # What is mended may be told that the queue has other partitions by now.
+            with contextlib.suppress(QueueMoved, QueueMoving):
+                for partition in range(partitions):
+                    self._progress(done + partition, total)
+                    await self.step(queue, partition, alive)
+            done += partitions
         self._progress(done, total)
+        await self._retract(layouts)
+
+    async def _retract(self, layouts: dict[str, str]) -> None:
+        """What was found in a queue that was repartitioned meanwhile need not be so."""
+        queues, _ = await self._survey.queues()
+        moved = [q.name for q in queues if q.name in layouts and (q.moving or q.layout != layouts[q.name])]
+        for name in moved:
+            self._findings.forget(where=name)
+            self._findings.add("moved", name, name)
+        if moved:
+            # Those who wait may have been looked for among the watchers there.
+            self._findings.forget(kind="unheard-wait")
 
     async def step(self, queue: OpenQueue, partition: int, alive: set[str]) -> None:
         """One partition."""
@@ -180,7 +197,9 @@ class Audit:
             return
         mended = 0
         if self._repair and queue.epochs[partition]:
-            mended = await self._survey.outbox.renew(queue, partition, unheard)
+            # Of those that belong elsewhere, another finding tells.
+            here = [member for member in unheard if queue.partition_of_key(member) == partition]
+            mended = await self._survey.outbox.renew(queue, here)
         self._findings.add("unheard-wait", queue.name, *map(_name, unheard), mended=mended)
 
     async def _is_unheard(self, queue: OpenQueue, member: str, raw: bytes) -> bool:
@@ -189,6 +208,9 @@ class Audit:
             return False
         for upstream in wait.upstreams:
             where = self._queues.get(upstream.queue)
+            if where is not None and where.moving is not None:
+                # Who watches there is in one partition or the other.
+                continue
             if where is None or await self._survey.outbox.is_unheard(queue, member, wait, upstream, where):
                 return True
         return False

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from tocsin.model.clock import Clock
-from tocsin.model.errors import StoreError, StoreUnavailable
+from tocsin.model.errors import QueueMoving, StoreError, StoreUnavailable
 from tocsin.store.outbox import GONE, LATER, PAGE, RECURRING, WATCHING, Outbox, Telling
+from tocsin.store.queues import open_all
 from tocsin.store.runs import CANCELLED
-from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+from tocsin.store.store import OpenQueue, Store
 
 log = structlog.get_logger("tocsin.carry")
 
@@ -81,8 +82,7 @@ class Carrier:
             self.hear(queue, partition)
 
     async def _all_places(self) -> list[Place]:
-        queues = [await self._store.find_queue(name) for name in await self._store.queue_names()]
-        places = [(queue, p) for queue in queues if queue is not None for p in range(queue.partitions)]
+        places = [(queue, p) for queue in await open_all(self._store) for p in range(queue.partitions)]
         # Each worker in its own order, so that a fleet is sooner through.
         random.shuffle(places)
         return places
@@ -99,72 +99,72 @@ class Carrier:
         strange = [entry for entry in entries if entry not in {*ends, *asks}]
         if strange:
             log.error("entries that this version cannot read are left", queue=queue.name, partition=partition)
-        done = await self._ask(queue, partition, asks) if asks else 0
+        done = await self.ask(queue, asks) if asks else 0
         if ends:
-            await self._tell(queue, partition, ends)
-            done += len(ends)
+            done += await self._tell(queue, partition, ends)
         self.carried += done
         return done > 0
 
     # A dependent asks to be told
 
-    async def _ask(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> int:
-        by_place: dict[tuple[bytes, int], list[bytes]] = {}
-        places: dict[bytes, OpenQueue | None] = {}
+    async def ask(self, queue: OpenQueue, entries: Sequence[bytes]) -> int:
+        """For these entries of outboxes of the queue. How many are done with."""
+        by_name: dict[bytes, list[bytes]] = {}
         for entry in entries:
-            name, upstream = entry.split(b"\0")[3:]
-            if name not in places:
-                places[name] = await self._store.find_queue(name.decode(errors="replace"))
-            where = places[name]
-            there = -1 if where is None else where.partition_of(upstream.decode(errors="replace"))
-            by_place.setdefault((name, there), []).append(entry)
+            by_name.setdefault(entry.split(b"\0")[3], []).append(entry)
         codes: dict[bytes, str] = {}
-        for (name, there), some in by_place.items():
-            where = places[name]
-            pairs = [_watch_of(queue, entry) for entry in some]
-            answer = GONE * len(some) if where is None else await self._outbox.watch(where, there, pairs)
+        for name, some in by_name.items():
+            answer = await self._watch(name, [_watch_of(queue, entry) for entry in some])
             codes |= dict(zip(some, answer, strict=True))
         tellings = [_telling(entry, code) for entry, code in codes.items() if code not in (WATCHING, LATER)]
         done = [entry for entry, code in codes.items() if code != LATER]
-        if done:
-            await self._unblock(queue, partition, tellings, done)
+        await self._unblock(queue, tellings, done)
         return len(done)
+
+    async def _watch(self, name: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> str:
+        try:
+            where = await self._store.find_queue(name.decode(errors="replace"))
+            return GONE * len(pairs) if where is None else await self._outbox.watch(where, pairs)
+        except QueueMoving:
+            # That may take its time, and what concerns other queues does not wait for it.
+            return LATER * len(pairs)
 
     # An upstream has ended
 
-    async def _tell(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> None:
+    async def _tell(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> int:
+        """How many were told, to all who were found."""
         upstreams = [entry.split(b"\0")[1] for entry in entries]
         found = await self._outbox.watchers(queue, partition, entries)
-        by_place: dict[tuple[bytes, int], list[Telling]] = {}
+        by_name: dict[bytes, list[Telling]] = {}
         for entry, upstream, watchers in zip(entries, upstreams, found, strict=True):
             source = queue.name.encode() + b"\0" + upstream
             for watcher in watchers:
                 name, member, life = watcher.split(b"\0")[1:]
+                by_name.setdefault(name, []).append(Telling(member, life, source, int(entry[-1:])))
+        untold: set[bytes] = set()
+        for name, tellings in by_name.items():
+            try:
                 where = await self._store.find_queue(name.decode(errors="replace"))
                 if where is not None:
-                    there = where.partition_of(member.decode(errors="replace"))
-                    telling = Telling(member, life, source, int(entry[-1:]))
-                    by_place.setdefault((name, there), []).append(telling)
-        for (name, there), tellings in by_place.items():
-            where = await self._store.find_queue(name.decode())
-            assert where is not None
-            await self._unblock(where, there, tellings)
-        told = list(zip(entries, upstreams, found, strict=True))
-        if await self._outbox.end_watch(queue, partition, told):
-            self.hear(queue, partition)
+                    await self._unblock(where, tellings)
+            except QueueMoving:
+                untold.add(name)
+        told = [
+            (entry, upstream, [watcher for watcher in watchers if watcher.split(b"\0")[1] not in untold])
+            for entry, upstream, watchers in zip(entries, upstreams, found, strict=True)
+        ]
+        for there, left in (await self._outbox.end_watch(queue, told)).items():
+            # Those of a queue that is being repartitioned are left to a later look.
+            if left and not untold:
+                self.hear(queue, there)
+        return sum(len(some) == len(all_of_it) for (_, _, some), all_of_it in zip(told, found, strict=True))
 
-    async def _unblock(
-        self, queue: OpenQueue, partition: int, tellings: Sequence[Telling], carried: Sequence[bytes] = ()
-    ) -> None:
-        for first in range(0, len(tellings) or 1, LARGEST_BATCH):
-            # The entries go with the last of what they asked for.
-            last = first + LARGEST_BATCH >= len(tellings)
-            some = tellings[first : first + LARGEST_BATCH]
-            _, head, more = await self._outbox.unblock(queue, partition, some, carried if last else ())
-            if head >= 0:
-                self._look_again(queue, partition)
-            if more:
-                self.hear(queue, partition)
+    async def _unblock(self, queue: OpenQueue, tellings: Sequence[Telling], carried: Sequence[bytes] = ()) -> None:
+        async for told in self._outbox.unblock(queue, tellings, carried):
+            if told.head >= 0:
+                self._look_again(queue, told.partition)
+            if told.to_carry:
+                self.hear(queue, told.partition)
 
 
 def _watch_of(queue: OpenQueue, entry: bytes) -> tuple[bytes, bytes]:

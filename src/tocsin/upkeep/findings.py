@@ -111,6 +111,7 @@ KINDS: dict[str, Kind] = {
         "queues are being repartitioned, and stand still until that is done",
         "wait, or if nobody does it any more: run `tocsin queues repartition` again with the same number",
     ),
+    "moved": Kind("warning", "queues were repartitioned while this audit looked at them", "run it again"),
     "sealed": Kind("warning", "partitions are sealed", "wait for the change of partitions to end"),
     "buried": Kind("warning", "dead workers' runs are not brought back yet", "start a worker: any will do it"),
     "silent-worker": Kind(
@@ -173,6 +174,12 @@ class Findings:
         counts[1] += mended
         kept = self._examples.setdefault((kind, where), [])
         kept += examples[: EXAMPLES - len(kept)]
+
+    def forget(self, *, where: str | None = None, kind: str | None = None) -> None:
+        """All of one place, or of one kind."""
+        for found in list(self._counts):
+            if found[0] == kind or found[1] == where:
+                del self._counts[found]
 
     def all(self) -> list[Finding]:
         """The worst first."""

@@ -116,7 +116,7 @@ class Reconciler:
             wanted = [put for member, put in puts.items() if self._wanted(put, member in there)]
             wanted = [self._as_new(put) if put.member not in there else put for put in wanted]
             if wanted:
-                codes, head = await self._jobs.put_many(self._queue, 0, wanted)
+                codes, head = await self._jobs.put_many(self._queue, wanted)
                 self.added += codes.count(b"1")
                 if head >= 0:
                     self._ring(self._queue, 0)

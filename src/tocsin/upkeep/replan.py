@@ -20,6 +20,7 @@ from tocsin.model.job import Job, Stage
 from tocsin.model.trigger import by_the_wall_clock
 from tocsin.store.fleet import Fleet
 from tocsin.store.jobs import CONFLICT, EDIT, Jobs, Put, record_of
+from tocsin.store.queues import open_all
 from tocsin.store.store import OpenQueue, Store
 from tocsin.triggers import zonedata
 from tocsin.triggers.recurrence import first_due, phase
@@ -109,8 +110,7 @@ class Replanner:
 
     async def _places(self) -> list[Place]:
         """Of all queues, also those that this worker does not serve."""
-        found = [await self._store.find_queue(name) for name in await self._store.queue_names()]
-        queues = [queue for queue in found if queue is not None]
+        queues = await open_all(self._store)
         return [Place(queue, p, stage) for queue in queues for p in range(queue.partitions) for stage in STAGES]
 
     async def _page(self, place: Place) -> bool:
@@ -143,11 +143,11 @@ class Replanner:
                     puts.append(Put(job.id, record_of(job.header, job.spec), due, False, EDIT, job.version))
             if not puts:
                 return
-            codes, head = await self._jobs.put_many(place.queue, place.partition, puts)
+            codes, head = await self._jobs.put_many(place.queue, puts)
             conflicts = [put.member.encode() for put, code in zip(puts, codes, strict=True) if code == CONFLICT_CODE]
             self.moved += len(puts) - len(conflicts)
-            if head >= 0:
-                self._look_again(place.queue, place.partition)
+            for partition in {place.queue.partition_of(put.member) for put in puts} if head >= 0 else ():
+                self._look_again(place.queue, partition)
             members = conflicts
 
 

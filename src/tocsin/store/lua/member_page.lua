@@ -9,6 +9,8 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        blocked   ZSET    id -> not before ms
+--        needs     HASH    id -> what it waits for
 -- ARGV   number, cursor, limit: which of the keys, from 1 on; the cursor of SCAN, '0' to begin
 -- RETURN {cursor, [id]…, more}: '0' when the walk is over; more is 1 if there is a key after this one
 -- USES   members, places

@@ -9,6 +9,8 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        blocked   ZSET    id -> not before ms
+--        needs     HASH    id -> what it waits for
 -- ARGV   items: msgpack [id] * n, at most 1000
 -- RETURN [[values of the first key]…]…: for each key, in the order of lib/members.lua, what it has for each of the ids,
 --        nil for nothing; fewer ids than asked for if they are large: about 4 MiB

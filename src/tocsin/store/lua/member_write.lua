@@ -11,6 +11,8 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        blocked   ZSET    id -> not before ms
+--        needs     HASH    id -> what it waits for
 -- ARGV   now, move, items: msgpack [id, its values in the order of lib/members.lua, false for none] * n
 -- RETURN 1 done, the same when it is repeated; 0 this move has not sealed the partition (nothing changed)
 -- USES   records, claims, moves, line, members, places

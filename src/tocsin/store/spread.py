@@ -1,0 +1,46 @@
+"""A change of many, each in the partition where it belongs at the moment of the call."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
+
+from tocsin.model.errors import QueueMoved
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+
+Item = TypeVar("Item")
+
+
+async def spread(
+    store: Store,
+    name: str,
+    queue: OpenQueue,
+    items: Sequence[Item],
+    key: Callable[[Item], bytes],
+    packed: Callable[[Sequence[Item]], Sequence[Any]],
+) -> AsyncIterator[tuple[int, list[int], list[Any]]]:
+    """The partition, which of the items, and the answer, of one call after the other. `key`: the job that an item is
+    about; `packed`: the arguments for some of them.
+
+    What was not done, because the queue has other partitions by now, is addressed anew. Of one partition the items
+    come in their order, and so do those about one job."""
+    left = list(range(len(items)))
+    while left:
+        layout, by_partition = queue.layout, dict[int, list[int]]()
+        for n in left:
+            by_partition.setdefault(queue.partition_of_key(key(items[n])), []).append(n)
+        left = []
+        calls = [(partition, some) for partition, all_of_it in by_partition.items() for some in _batches(all_of_it)]
+        for at, (partition, some) in enumerate(calls):
+            try:
+                # The last answer may have taken a while.
+                queue.expect(layout)
+                answer = await store.change(name, queue, partition, *packed([items[n] for n in some]))
+            except QueueMoved:
+                left = sorted(n for _, rest in calls[at:] for n in rest)
+                break
+            yield partition, some, answer
+
+
+def _batches(numbers: list[int]) -> list[list[int]]:
+    return [numbers[first : first + LARGEST_BATCH] for first in range(0, len(numbers), LARGEST_BATCH)]

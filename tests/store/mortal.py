@@ -1,0 +1,38 @@
+"""A change of partitions that is killed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tocsin.store import repartition
+
+
+class Killed(Exception):
+    """Stands for kill -9."""
+
+
+class Mortal:
+    """Counts the calls of a move, and ends it before one of them, or after it as if its reply were lost."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self.dies_at = -1
+        self.after = False
+        # Counts only these, if it is set.
+        self.only = ""
+        honest = repartition.Move._call
+
+        async def call(move: repartition.Move, name: str, *args: Any) -> Any:
+            counts = self.only in ("", name)
+            self.calls += [name] * counts
+            dies = counts and len(self.calls) - 1 == self.dies_at
+            if dies and not self.after:
+                raise Killed
+            answer = await honest(move, name, *args)
+            if dies:
+                raise Killed
+            return answer
+
+        monkeypatch.setattr(repartition.Move, "_call", call)
