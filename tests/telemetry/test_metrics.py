@@ -1,4 +1,4 @@
-"""Each metric moves when what it counts happens, under the name that the contract gives it."""
+"""Each metric moves when what it counts happens, under its name."""
 
 from __future__ import annotations
 

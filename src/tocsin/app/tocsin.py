@@ -20,14 +20,14 @@ from tocsin.engine.catalog import Bound, Handler
 from tocsin.model.durations import Duration, Millis, epoch_ms
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.model.ids import check_job_id, extra_member, new_id, parse_run_id
-from tocsin.model.job import Job, Retry, Stage
+from tocsin.model.job import Retry, Stage
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Claim, Run
 from tocsin.model.trigger import Trigger, check_trigger
 from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, Put, record_of
 from tocsin.store.queues import open_queue
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
-from tocsin.triggers.recurrence import occurrences, phase, tick_from
+from tocsin.triggers.recurrence import occurrences, tick_from
 from tocsin.upkeep.ownership import Ownership
 from tocsin.upkeep.reconcile import Reconciler, Rules
 from tocsin.worker import GRACE_S, Settings, Worker
@@ -326,10 +326,6 @@ def _next_id(names: Any) -> str:
         return check_job_id(next(names))
     except StopIteration:
         raise InvalidArgument("there are fewer ids than rows") from None
-
-
-def _shift(job: Job) -> Millis:
-    return phase(job.id, job.spec.rules.jitter)
 
 
 def _not_running(run: Run, seconds: float) -> Any:
