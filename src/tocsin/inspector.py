@@ -17,7 +17,7 @@ from tocsin.model.queue import SETTINGS
 from tocsin.store import ready
 from tocsin.store.fleet import About, Fleet
 from tocsin.store.jobs import Jobs, Outcome
-from tocsin.store.keys import BANDS, STAGE_KEYS
+from tocsin.store.keys import BANDS, COUNTERS, STAGE_KEYS
 from tocsin.store.outbox import Outbox, Upstream
 from tocsin.store.queues import shown
 from tocsin.store.store import OpenQueue, Store
@@ -167,10 +167,6 @@ class Inspector:
             ahead = await ready.ahead(self._store, queue, job_id)
         after = [] if wait is None else wait.upstreams
         return JobView(job_id, queue.name, job, None if deadline is None else int(deadline), outcome, after, ahead)
-
-
-# The fields of `meta` that count something, as lua/*.lua names them.
-COUNTERS = ("put", "claimed", "succeeded", "failed", "skipped", "cancelled", "retried", "recovered", "buried")
 
 
 def _settings(meta: dict[bytes, bytes]) -> dict[str, Any]:

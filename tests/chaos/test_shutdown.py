@@ -24,7 +24,7 @@ async def test_runs_end_within_the_grace_period(fleet: Fleet, number: signal.Sig
     await until(lambda: diary.started() == {"n0", "n1"}, "it runs them")
     await fleet.app.enqueue(fleet.does["nap"], 0, id="not claimed", keep=0)
     member.send(number)
-    await until(lambda: "stopping" in fleet.log(), "it has understood")
+    await until(lambda: "claiming nothing more" in fleet.log(), "it has understood")
     await fleet.app.enqueue(fleet.does["nap"], 0, id="too late", keep=0)
     fleet.open_gate("a")
     assert await member.ended(within=5) == 0

@@ -68,6 +68,8 @@ def checked(queue: Queue, settings: dict[str, Any]) -> dict[str, str]:
             raise InvalidArgument(
                 f"{name} is for queues of order {' or '.join(orders)}: queue {queue.name!r} has order {queue.order!r}"
             )
+    if queue.name == AGENTS_QUEUE and any(value is not None for value in settings.values()):
+        raise InvalidArgument("the agents' queue has no limits: its workers' concurrency is one")
     refuse_spread(queue, [name for name, value in settings.items() if value is not None])
     return {name: "" if value is None else _text(name, value) for name, value in settings.items()}
 

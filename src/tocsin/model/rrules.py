@@ -33,7 +33,6 @@ _LONGEST = 500
 # All of a rule that counts are kept in memory: where it stands can only be told from its start.
 MOST_COUNTED = 10_000
 _FAR = 50 * 366
-EPOCH = datetime(1970, 1, 1)
 
 
 class Rule(Struct, frozen=True):

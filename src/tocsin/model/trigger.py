@@ -163,7 +163,6 @@ def _as_date(day: Any) -> date:
     return day
 
 
-Simple = Every | Once | Cron | Rrule
 Calendar = Holidays | Dates
 
 

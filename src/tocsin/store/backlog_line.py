@@ -60,7 +60,9 @@ class Limits(Struct, frozen=True):
 def read_limits(fields: list[bytes | None], working: int, now: Millis) -> Limits:
     paused, most, every, burst, spent, capped, claimed = fields
     full = most is not None and working >= int(most)
-    ahead = every is not None and float(spent or 0) > now + float(burst or 0)
+    # More than a rate can have spent was spent by a slower one: it begins anew (lua/lib/pace.lua).
+    over = float(spent or 0) - now - float(burst or 0)
+    ahead = every is not None and 0 < over <= float(every)
     return Limits(paused is not None, full or ahead, capped is not None, int(claimed or 0))
 
 

@@ -59,6 +59,8 @@ BANDS = ("ready0", "ready1", "ready2", "ready3", "ready4")
 TURNS = ("turns0", "turns1", "turns2", "turns3", "turns4")
 FLEET_KEYS = ("queues", "workers", "beats", "buried", "zones")
 LEADER_KEY = "cleanup-leader"
+# The fields of `meta` that count something, as lua/*.lua names them.
+COUNTERS = ("put", "claimed", "succeeded", "failed", "skipped", "cancelled", "retried", "recovered", "buried")
 
 # The stages that are kept as sorted sets, in the order in which a reader meets them.
 STAGE_KEYS = ("waiting", "working", "blocked", "paused", "parked", "dead")

@@ -11,10 +11,9 @@ from msgspec import Struct
 from tocsin.model.durations import Millis
 from tocsin.model.job import Job, Stage
 from tocsin.store.jobs import Entry, read_entry
-from tocsin.store.keys import BANDS
+from tocsin.store.keys import BANDS, TURNS
 from tocsin.store.store import OpenQueue, Store
 
-TURNS = tuple(f"turns{band}" for band in range(len(BANDS)))
 # As lua/lib/line_fair.lua keeps a tenant: its runs, its rate's time, its finish tags.
 _TENANT = struct.Struct(">I6d")
 _META = (
@@ -40,7 +39,8 @@ class Limit(Struct, frozen=True):
 
     def held_until(self, now: Millis) -> Millis | None:
         """When the rate lets the next one start; None if it does now."""
-        if self.every is None or max(self.spent, now) <= now + self.burst:
+        # More than it can have spent: it was a slower one, and begins anew (lua/lib/pace.lua).
+        if self.every is None or not now + self.burst < self.spent <= now + self.burst + self.every:
             return None
         return max(math.ceil(self.spent - self.burst), now + 1)
 

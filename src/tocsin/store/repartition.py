@@ -32,6 +32,7 @@ from tocsin.model.errors import InvalidArgument, StoreChanged, nearest
 from tocsin.model.ids import partition_of_key
 from tocsin.model.queue import AGENTS_QUEUE, COUNTED, MOST_PARTITIONS
 from tocsin.store import register
+from tocsin.store.keys import COUNTERS
 from tocsin.store.layout import kept_session
 from tocsin.store.scripts import Script, script
 from tocsin.store.store import LARGEST_BATCH, Store
@@ -39,7 +40,6 @@ from tocsin.store.store import LARGEST_BATCH, Store
 PAGE = LARGEST_BATCH
 # Sessions' answers are large: so many of them at a time.
 SESSIONS = 50
-COUNTERS = ("put", "claimed", "succeeded", "failed", "skipped", "cancelled", "retried", "recovered", "buried")
 # What a partition says of itself alone; all else in its meta are settings of the queue.
 _OWN = {"epoch", "sealed", "partitions", "seq", "fence", "widest", "placed", "spent", "capped", *COUNTERS}
 _OWN |= {f"v{band}" for band in range(5)}

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-import structlog
 from redis.exceptions import NoScriptError, RedisError
 
 from tocsin.model import codec
@@ -38,8 +37,6 @@ from tocsin.store.scripts import Script, script
 from tocsin.store.sessions import Lanes
 
 __all__ = ["LARGEST_BATCH", "Call", "OpenQueue", "Store"]
-
-log = structlog.get_logger("tocsin.store")
 
 # How long a program's call is repeated while the server is away, and how long between two tries.
 PATIENCE_S = 5.0
@@ -256,10 +253,6 @@ class Store:
         look, sessions = script("session_answer"), call.queue.keys[0]["sessions"]
         answer = await self.read(lambda c: look(c, [sessions], [kept, call.seq]))
         return answer[1] if answer[0] else None
-
-    async def repeat(self, call: Call) -> list[Any]:
-        """A call of a session that its owner keeps, repeated until it is answered, for a while."""
-        return await self._patiently(lambda: self.call(call))  # type: ignore[no-any-return]
 
     async def call(self, call: Call) -> list[Any]:
         """Once. Raises StoreUnavailable if the answer did not come: repeat it with the same seq."""

@@ -87,6 +87,7 @@ class Worker(Parts):
             return
         self._state = "stopping"
         self._quiet.set()
+        log.info("claiming nothing more", worker=self.name)
         self.fetcher.wake.set()
         fetching = [task for name, task in self._tasks.items() if name.startswith("fetch")]
         if fetching:

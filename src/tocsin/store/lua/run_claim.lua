@@ -16,7 +16,7 @@
 --        then {} and since when, if the queue's limits kept some back until this claim; nothing from a paused queue;
 --        {-3, now}: the lease is over
 -- USES   call, records, claims, moves, line, limits, take, parked
-local function with_rest(reply)
+local function with_rest(reply, since)
   local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
   local next_due, left = first[2] and tonumber(first[2]) or -1, 0
   if next_due >= 0 and next_due <= now then left = redis.call('ZCOUNT', waiting, '-inf', now) - held_back end
@@ -28,17 +28,17 @@ local function with_rest(reply)
   end
   if full or wait_until then next_due, left = wait_until or -1, 0 end
   reply[7], reply[9] = next_due, math.max(left, 0)
-  if given[6] then reply[10], reply[11] = {}, tonumber(given[6]) end
+  if since >= 0 then reply[10], reply[11] = {}, since end
   return reply
 end
 
 if answered then
   allowed(1)
-  return with_rest(told(unpack(answered)))
+  return with_rest(told(unpack(answered)), answered[5])
 end
 if now > tonumber(lease) then return {-3, now} end
 if paused_now then
-  unchanged({now, 0, {}, 0})
+  unchanged({now, 0, {}, 0, -1})
   return {1, now, 0, {}, {}, {}, -1, 0, 0}
 end
 
@@ -58,7 +58,8 @@ if #taken < limit and redis.call('ZCARD', parked) > 0 then
   local aside = parked_for_us(limit - #taken)
   if #aside > 0 then take_parked(aside, limit + #parkings) end
 end
+local since = tonumber(given[6]) or -1
 if max_active or every or given[6] then
   count_started(#taken, function() return redis.call('ZCOUNT', waiting, '-inf', now) > out_of_line end)
 end
-return with_rest(finish_taking())
+return with_rest(finish_taking(since), since)

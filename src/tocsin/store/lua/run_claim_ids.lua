@@ -26,7 +26,7 @@ end
 if answered then return with_rest(told(unpack(answered))) end
 if now > tonumber(lease) then return {-3, now} end
 if redis.call('HGET', meta, 'paused') then
-  unchanged({now, 0, {}, 0})
+  unchanged({now, 0, {}, 0, -1})
   return {1, now, 0, {}, {}, {}, -1, 0, 0}
 end
 
@@ -47,4 +47,4 @@ for i, id in ipairs(named) do
 end
 if #ids > 0 then take(waiting, ids, scores, 1000) end
 if #aside > 0 then take_parked(aside, 2000) end
-return with_rest(finish_taking())
+return with_rest(finish_taking(-1))

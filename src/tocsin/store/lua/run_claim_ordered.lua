@@ -10,7 +10,7 @@
 -- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, limit, cap
 -- RETURN as run_claim
 -- USES   call, records, claims, moves, line, limits, take, parked, pick
-local function with_rest(reply)
+local function with_rest(reply, since)
   local left, next_due = ready_count() - held_back, head()
   if full or wait_until then
     next_due, left = wait_until or -1, 0
@@ -19,17 +19,17 @@ local function with_rest(reply)
     next_due = now + 100
   end
   reply[7], reply[9] = next_due, math.max(left, 0)
-  if given[6] then reply[10], reply[11] = {}, tonumber(given[6]) end
+  if since >= 0 then reply[10], reply[11] = {}, since end
   return reply
 end
 
 if answered then
   allowed(1)
-  return with_rest(told(unpack(answered)))
+  return with_rest(told(unpack(answered)), answered[5])
 end
 if now > tonumber(lease) then return {-3, now} end
 if paused_now then
-  unchanged({now, 0, {}, 0})
+  unchanged({now, 0, {}, 0, -1})
   return {1, now, 0, {}, {}, {}, -1, 0, 0}
 end
 
@@ -79,5 +79,6 @@ end
 promote()
 limit = allowed(math.min(tonumber(limit), 1000))
 if limit > 0 then pick(limit) end
+local since = tonumber(given[6]) or -1
 count_started(#taken, function() return ready_count() > #taken + #parkings end)
-return with_rest(finish_taking())
+return with_rest(finish_taking(since), since)

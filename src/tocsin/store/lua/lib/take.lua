@@ -146,10 +146,11 @@ local function take_parked(ids, most)
   if #fit > 0 then take(parked, fit, scores, most) end
 end
 
-local function finish_taking()
+-- `since`: from when on limits kept some back until now, -1 if they did not; it is part of the answer.
+local function finish_taking(since)
   apply()
   if #taken > 0 then redis.call('HINCRBY', meta, 'claimed', #taken) end
-  local answer = {now, token, taken, #parkings}
+  local answer = {now, token, taken, #parkings, since}
   if #taken == 0 and #parkings == 0 then unchanged(answer) else commit(answer, 'claim', taken) end
   return {1, now, token, taken, all_records, all_claims, -1, #parkings}
 end
