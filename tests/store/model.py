@@ -282,6 +282,8 @@ class Model(Waits):
         elif parent is not None:
             parent.count(outcome)
         if self._obeyed(member, next_due, ended=True):
+            if next_due and member in self.jobs:
+                self.tell(member, outcome)
             return
         if not next_due:
             self.end(now, member, keep, outcome)

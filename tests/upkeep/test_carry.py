@@ -210,3 +210,17 @@ async def test_a_queue_that_is_no_more_counts_as_cancelled(make_yard: MakeYard, 
         pass
     assert await other.stage("one", "b") == "cancelled"
     await fresh.close()
+
+
+async def test_what_cannot_be_carried_yet_keeps_none_behind_it_waiting(make_yard: MakeYard) -> None:
+    """More than a page of entries that nobody can read, which sort before all others."""
+    yard = await make_yard()
+    await yard.put("one", "a")
+    await yard.put("one", "b", after=(("one", "a"),))
+    outbox = yard.queues["one"].keys[0]["outbox"]
+    await yard.store.client.zadd(outbox, {f"A{n:03}": 0 for n in range(PAGE + 20)})
+    await yard.end("one", "a")
+    for _ in range(4):
+        yard.carrier.hear(yard.queues["one"], 0)
+        await yard.carrier.carry_some()
+    assert await yard.stage("one", "b") == "waiting"

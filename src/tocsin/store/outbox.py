@@ -135,9 +135,9 @@ class Outbox:
 
     # Looking
 
-    async def page(self, queue: OpenQueue, partition: int) -> list[bytes]:
+    async def page(self, queue: OpenQueue, partition: int, at: int = 0) -> list[bytes]:
         key = queue.keys[partition]["outbox"]
-        return list(await self._store.read(lambda c: c.zrange(key, 0, PAGE - 1)))
+        return list(await self._store.read(lambda c: c.zrange(key, at, at + PAGE - 1)))
 
     async def watchers(self, queue: OpenQueue, partition: int, ends: Sequence[bytes]) -> list[list[bytes]]:
         """The first who wait for each of these ends. None for one that was carried meanwhile: who watches then waits

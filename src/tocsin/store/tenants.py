@@ -55,7 +55,7 @@ async def _names(store: Store, queue: OpenQueue) -> tuple[list[bytes], bool]:
             return await pipe.execute()
 
     found = await store.read(ask)
-    scans = found[len(ordered) * queue.partitions :]
+    scans = found[len(ordered) * len(queue.keys) :]
     sets = [*found[: -len(scans)], *(list(page) for _, page in scans)]
     is_cut = any(cursor for cursor, _ in scans) or any(len(names) > LARGEST_BATCH for names in sets)
     return list(dict.fromkeys(name for names in sets for name in names)), is_cut

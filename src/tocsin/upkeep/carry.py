@@ -44,6 +44,8 @@ class Carrier:
         self._clock = clock
         self._look_again = look_again
         self._heard: dict[tuple[str, int], Place] = {}
+        # How many entries of an outbox were passed by in this round, because they cannot be carried yet.
+        self._passed: dict[tuple[str, int], int] = {}
         self._places: list[Place] = []
         self._next_look = 0.0
 
@@ -88,8 +90,12 @@ class Carrier:
         return places
 
     async def _carry_page(self, queue: OpenQueue, partition: int) -> None:
-        entries = await self._outbox.page(queue, partition)
-        if await self.carry(queue, partition, entries) and len(entries) == PAGE:
+        at = self._passed.pop((queue.name, partition), 0)
+        entries = await self._outbox.page(queue, partition, at)
+        done = await self.carry(queue, partition, entries)
+        if len(entries) == PAGE:
+            # A page of what cannot be carried now must not keep those behind it waiting.
+            self._passed[queue.name, partition] = at if done else at + PAGE
             self.hear(queue, partition)
 
     async def carry(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> bool:

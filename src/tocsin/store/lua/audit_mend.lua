@@ -52,7 +52,8 @@ local function clear(id, places, claim, spoilt)
   local failed = redis.call('HEXISTS', errors, id) == 1
   if claim then drop(claims, id) end
   if failed then drop(errors, id) end
-  return #places > 0 or claim or failed or spoilt
+  local told = tell_watchers(id, CANCELLED)
+  return #places > 0 or claim or failed or spoilt or told
 end
 
 -- A run that nobody holds: back in line, with what its claim remembers, and what a person wished meanwhile.

@@ -59,6 +59,11 @@ local function block(id, due, mode, record, wait)
     if mode == IGNORE and not removing then return '0' end
     -- Its claim has no room for what a job waits for.
     if redis.call('ZSCORE', working, id) then return '6' end
+    if readable(old) and is_recurring(old) then
+      local spot = spot_of(id)
+      local first = raw and read_claim(raw).due or spot and spot.due
+      if first then skip(id, first, math.min(now + 1, due), WHY_EDITED) end
+    end
     take_out(id)
     set_aside(id, due, with_counts_of(record, old), wait)
     return '2'

@@ -22,11 +22,14 @@ local own = claim and (spot or claim.token > 0) and claim.due or spot and spot.d
 
 -- The one that replaces others (run_plan) has a name without its time.
 local sole = id .. '\31' .. '0'
-local sole_raw, sole_line = redis.call('HGET', claims, sole), redis.call('ZSCORE', waiting, sole)
-local sole_due = sole_raw and read_claim(sole_raw).due or sole_line and tonumber(sole_line)
+local sole_raw, sole_spot = redis.call('HGET', claims, sole), spot_of(sole)
+local sole_claim = sole_raw and read_claim(sole_raw)
+local sole_due = sole_claim and sole_claim.due or sole_spot and sole_spot.due
+-- And the one that follows it, if it is being replaced.
+local sole_next = sole_claim and sole_claim.put_due
 
 local function is_there(member, due)
-  return due == own or due == sole_due or adding[member] or redis.call('HEXISTS', jobs, member) == 1
+  return due == own or due == sole_due or due == sole_next or adding[member] or redis.call('HEXISTS', jobs, member) == 1
 end
 
 for _, due in ipairs(cmsgpack.unpack(dues)) do

@@ -100,6 +100,7 @@ local function finish(id, raw, next_due, record, outcome, extra, rest, ranges)
     local verdict, put = obeyed(id, claim, record or latest[id] or nil, tonumber(next_due) or 0, true)
     if verdict ~= 'removed' then tell_passed(id, claim, next_due, ranges) end
     if verdict then
+      if verdict ~= 'removed' and next_due ~= '' then tell_watchers(id, outcome) end
       keep_record(id, put or false)
       return
     end
