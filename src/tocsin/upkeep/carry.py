@@ -23,8 +23,8 @@ from tocsin.store.store import OpenQueue, Store
 log = structlog.get_logger("tocsin.carry")
 
 # How often a worker looks for what others left, and at how many outboxes, in one round trip.
-EVERY_S = 5.0
-PLACES = 32
+EVERY_S = 10.0
+PLACES = 16
 # Partitions that one pass carries from.
 MOST = 50
 

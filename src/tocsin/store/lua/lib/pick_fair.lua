@@ -68,43 +68,63 @@ do
     for i, record in ipairs(redis.call('HMGET', jobs, unpack(ids))) do whose[i].first = record end
   end
 
-  -- Those of a band who are read next, in order of their start tags, those of the same tag by name. As many as can be
-  -- served, then some at a time.
-  local function read_turns(heap, band, most)
-    local size = heap.read == 0 and most or 50
-    local found, new, names = redis.call('ZRANGE', TURNS[band], heap.read, heap.read + size - 1, 'WITHSCORES'), {}, {}
+  -- The turns of a band: those read from Redis, which come in order, from `at` on; and in a heap those that were served
+  -- and come again. `last` is the last one read: who is not read yet comes after it.
+  -- As many are read as can be served, then some at a time.
+  local function read_turns(turns, band, most)
+    local size = turns.read == 0 and most or 50
+    local found, new, names = redis.call('ZRANGE', TURNS[band], turns.read, turns.read + size - 1, 'WITHSCORES'), {}, {}
     for at = 1, #found, 2 do
       local n = #new + 1
       new[n] = {band = band, tenant = found[at], tag = tonumber(found[at + 1]), held = 0}
-      names[n], heap[#heap + 1] = found[at], new[n]
-      sift_up(heap)
+      names[n], turns[#turns + 1] = found[at], new[n]
     end
-    if #found > 0 then heap.last = {tenant = found[#found - 1], tag = tonumber(found[#found])} end
+    if #found > 0 then turns.last = {tenant = found[#found - 1], tag = tonumber(found[#found])} end
     -- Without caps and rates they are asked for only when somebody leaves the turns.
     if is_limited then load_states(names) end
     if #new >= MANY then read_first_records(new) end
-    heap.read, heap.all = heap.read + size, #found < size * 2
+    turns.read, turns.all = turns.read + size, #found < size * 2
   end
 
-  -- The turns of a band as a heap. `last` is the last one read: who is not read yet comes after it.
-  local turns = {}
-  local function turns_of(band, most)
-    local heap = turns[band]
-    if not heap then
-      heap = {read = 0}
-      turns[band] = heap
-    end
-    while not heap.all and not (heap[1] and not goes_before(heap.last, heap[1])) do
-      read_turns(heap, band, most)
-    end
-    return heap
+  local function first_of(turns)
+    local fresh, again = turns[turns.at], turns.again[1]
+    if not again or (fresh and goes_before(fresh, again)) then return fresh end
+    return again
   end
 
-  local function take_off(heap)
+  local lines = {}
+  local function turn_in(band, most)
+    local turns = lines[band]
+    if not turns then
+      turns = {read = 0, at = 1, again = {}}
+      lines[band] = turns
+    end
+    local first = first_of(turns)
+    while not turns.all and not (first and not goes_before(turns.last, first)) do
+      read_turns(turns, band, most)
+      first = first_of(turns)
+    end
+    return first
+  end
+
+  -- It is no longer first, and does not come again.
+  local function take_off(turn)
+    local turns = lines[turn.band]
+    if turns[turns.at] == turn then
+      turns.at = turns.at + 1
+      return
+    end
+    local heap = turns.again
     local last = #heap
     heap[1] = heap[last]
     heap[last] = nil
     if last > 2 then sift_down(heap) end
+  end
+
+  local function come_again(turn)
+    local heap = lines[turn.band].again
+    heap[#heap + 1] = turn
+    sift_up(heap)
   end
 
   -- Turns that are to be written: they have another tag, or none any more.
@@ -124,7 +144,7 @@ do
     state.tags[turn.band], touched[turn.tenant] = turn.tag, state
     turn.left, gone = true, gone + 1
     note(turn)
-    take_off(turns[turn.band])
+    take_off(turn)
   end
 
   -- The record of the job before `turn.at`. Whoever is served more than twice has more than one read at once.
@@ -144,7 +164,7 @@ do
   local function first_turn(most)
     local best, first
     for band = 0, 4 do
-      local turn = turns_of(band, most)[1]
+      local turn = turn_in(band, most)
       if turn and not aging then return turn end
       if turn then
         local member = next_job(turn)
@@ -217,7 +237,7 @@ do
     local tenant, member = turn.tenant, next_job(turn)
     if turn.held >= MOST_HELD or (not member and turn.held > 0) then
       -- It keeps its turn, and is not asked again here.
-      return take_off(turns[turn.band])
+      return take_off(turn)
     end
     if not member then return leave_turns(turn) end
     turn.at = turn.at + 1
@@ -236,10 +256,13 @@ do
     if not fits then return park(id, due, place, record, raw) end
     if suspect then suspects_left = suspects_left - 1 end
     accept(tenant, id, due, place, record, raw)
+    -- Off before it is charged: where it stands depends on its tag.
+    local more = next_job(turn) or turn.held > 0
+    if more then take_off(turn) end
     charge(turn, record)
-    if not next_job(turn) and turn.held == 0 then return leave_turns(turn) end
+    if not more then return leave_turns(turn) end
     note(turn)
-    sift_down(turns[turn.band])
+    come_again(turn)
   end
 
   -- Tenants of whom nothing need be known any more; a few more of them than went just now, so that they do not add up.
@@ -272,7 +295,7 @@ do
       if turn.left then
         leave(TURNS[turn.band], turn.tenant)
       else
-        enter(TURNS[turn.band], number_text(turn.tag), turn.tenant)
+        enter(TURNS[turn.band], turn.tag, turn.tenant)
       end
     end
     forget_tenants()
