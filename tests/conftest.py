@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
+from hypothesis import settings
 
 from servers import Server, flavours
 from tocsin.model import codec
@@ -18,6 +20,12 @@ from tocsin.store.store import OpenQueue, Store
 from tocsin.testing import ManualClock
 
 HANDLER = "tests.handler"
+
+# The same examples in each run of the suite, so that a run says something about a change; `make soak` draws others.
+# Properties are checked on machines that are busy with other tests: no example is failed for being slow.
+settings.register_profile("suite", derandomize=True, deadline=None)
+settings.register_profile("soak", derandomize=False, deadline=None)
+settings.load_profile(os.environ.get("TOCSIN_EXAMPLES", "suite"))
 
 
 @pytest.fixture(scope="session")

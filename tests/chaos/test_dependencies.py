@@ -12,9 +12,8 @@ DIAMONDS = 60
 async def test_a_chain_and_diamonds_survive_a_killed_worker_in_order(fleet: Fleet) -> None:
     upstreams = await _put_everything(fleet)
     victim, *_ = await fleet.start(3, queues=list(QUEUES))
-    await until(
-        lambda: len(fleet.diary.started(victim.pid)) >= len(upstreams) // 8, "the worker is in the middle of it"
-    )
+    # The others may have been quicker: some of them are enough.
+    await until(lambda: len(fleet.diary.started(victim.pid)) >= 5, "the worker is in the middle of it")
     victim.kill()
     for queue in QUEUES:
         await fleet.all_done(within=60, queue=queue)

@@ -103,8 +103,8 @@ class TestHeld:
         assert held is not None
         assert (held.owner, held.token) == (line.runs.owner, taken.token)
         item = finish_item(taken, 0, SUCCEEDED)
-        assert not await settle_as(line.store, "another", "finish", line.queue, 0, item)
-        assert await settle_as(line.store, held.owner, "finish", line.queue, 0, item)
+        assert not await settle_as(line.store, "another", "finish", line.queue, item)
+        assert await settle_as(line.store, held.owner, "finish", line.queue, item)
         assert await line.jobs.held(line.queue, "a") is None
 
     async def test_what_came_back_is_held_by_nobody(self, line: Line):
