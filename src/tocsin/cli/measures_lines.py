@@ -11,6 +11,7 @@ from tocsin.app import Tocsin, options
 from tocsin.cli.measures import PAYLOAD, Measure
 from tocsin.config import Config
 from tocsin.model import codec
+from tocsin.model.ids import new_id
 from tocsin.model.job import PRIORITIES
 from tocsin.store.jobs import Jobs, Put
 from tocsin.store.runs import SUCCEEDED, Claimed, Runs, Wish, finish_item
@@ -18,6 +19,7 @@ from tocsin.store.store import LARGEST_BATCH
 from tocsin.worker import Settings
 
 FEW, MANY = 10, 10_000
+ROUNDS = 3
 # For the shares: so many tenants of weight 1, and one of this weight.
 EQUALS, HEAVY = 100, 10
 
@@ -62,7 +64,11 @@ class _Lines:
         yield Measure("  server CPU per run against order due", cost / plain, "", 3, at_least=False)
         yield Measure(f"fair queue, {FEW} tenants, drain", await self._drain("by-few", FEW), "runs/s", 25_000)
         yield Measure(f"fair queue, {MANY} tenants, drain", await self._drain("by-many", MANY), "runs/s", 25_000)
-        few, many = await self._cost("by-few", FEW), await self._cost("by-many", MANY)
+        few = many = 0.0
+        # In turns: a machine that is quicker now than a second ago is so for both.
+        for _ in range(ROUNDS):
+            few += await self._cost("by-few", FEW) / ROUNDS
+            many += await self._cost("by-many", MANY) / ROUNDS
         yield Measure(f"  server CPU per run, {MANY} tenants, against order due", many / plain, "", 3, at_least=False)
         yield Measure(f"  {MANY} tenants against {FEW}", many / few, "", 1.3, at_least=False)
 
@@ -116,7 +122,7 @@ class _Lines:
     async def _serve(self, queue: str, wanted: int) -> Counter[str]:
         """Whose runs a worker gets, in batches of 100."""
         where = await self._app.store.open_queue(self._app._registry.known_queue(queue))
-        runs, served = Runs(self._app.store, "shares.1"), Counter[str]()
+        runs, served = Runs(self._app.store, f"{new_id()}.1"), Counter[str]()
         while sum(served.values()) < wanted:
             [answer] = await runs.claim([Wish(where, 0, 100)], lease=1e15)
             assert isinstance(answer, Claimed)
