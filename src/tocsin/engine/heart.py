@@ -70,8 +70,10 @@ class Heart:
         return beat
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="tocsin heart", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="tocsin heart", daemon=True)
+        thread.start()
+        # Only now: whoever stops us meanwhile, on another thread, cannot wait for one that has not begun.
+        self._thread = thread
 
     def stop(self) -> None:
         self._stop.set()
