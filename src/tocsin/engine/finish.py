@@ -16,7 +16,7 @@ import structlog
 from msgspec import Struct
 
 from tocsin.engine import decide
-from tocsin.engine.told import describe, stored_result
+from tocsin.engine.told import describe, keep_of, stored_result
 from tocsin.engine.unit import Lane, Sent, Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
@@ -395,7 +395,3 @@ def _item(claim: Claim, decision: decide.Decision, error: bytes, now: Millis) ->
 def _who(claim: Claim) -> str:
     """A job, among those of all queues."""
     return f"{claim.queue} {claim.job_id}"
-
-
-def keep_of(record: bytes) -> int:
-    return int.from_bytes(record[9:13], "big")

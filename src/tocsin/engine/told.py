@@ -46,3 +46,8 @@ def stored_result(value: Any, spec: Spec) -> bytes:
         log.warning("result too large to be stored", handler=spec.name, bytes=len(data), limit=LARGEST_RESULT)
         return b""
     return data
+
+
+def keep_of(record: bytes) -> int:
+    """For how many seconds its end is to be remembered."""
+    return int.from_bytes(record[9:13], "big")

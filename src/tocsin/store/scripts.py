@@ -28,13 +28,16 @@ _TURNS = tuple(f"turns{band}" for band in range(5))
 _FORMS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "due": {"line": (("pace", "line"), ())},
     "priority": {
-        "line": (("pace", "ready", "line_priority"), ("jobs", "waiting", *_READY)),
+        "line": (("pace", "ready", "line_priority", "entering"), ("jobs", "waiting", *_READY)),
         "standing": (("standing_priority",), _READY),
         "pick": (("pick_priority",), ()),
         "places": (("places_priority",), _READY),
     },
     "fair": {
-        "line": (("pace", "ready", "line_fair"), ("jobs", "waiting", *_READY, *_TURNS, "tenants", "spots", "resting")),
+        "line": (
+            ("pace", "ready", "line_fair", "entering"),
+            ("jobs", "waiting", *_READY, *_TURNS, "tenants", "spots", "resting"),
+        ),
         "standing": (("standing_fair",), ("spots", *_READY)),
         "pick": (("pick_fair",), ("weights",)),
         "places": (("places_fair",), (*_READY, *_TURNS, "tenants", "spots", "resting")),

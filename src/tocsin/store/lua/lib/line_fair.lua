@@ -78,13 +78,6 @@ local function ready_spot(id)
   end
 end
 
-local function spot_of(id)
-  local spot = ready_spot(id)
-  if spot then return spot end
-  local score = redis.call('ZSCORE', waiting, id)
-  if score then return {due = tonumber(score), score = score, place = 0} end
-end
-
 -- A tenant that has no more work in the band stays in the turns until its turn comes and nothing is found.
 local function leave_line(id, spot)
   if not spot.band then return leave(waiting, id) end
@@ -104,15 +97,6 @@ local function enter_ready(id, due, place, record)
   enter(READY[band], 0, at .. '\0' .. id)
   set(spots, id, band .. at)
   join(band, tenant)
-end
-
-local function enter_line(id, not_before, claim, record)
-  not_before = tonumber(not_before)
-  if not_before > now then
-    enter(waiting, string.format('%.0f', not_before), id)
-  else
-    enter_ready(id, claim and claim.due or not_before, claim and claim.place, record)
-  end
 end
 
 -- One that rested may have its turns again, wherever it has work.

@@ -12,13 +12,6 @@ local function ready_spot(id)
   end
 end
 
-local function spot_of(id)
-  local spot = ready_spot(id)
-  if spot then return spot end
-  local score = redis.call('ZSCORE', waiting, id)
-  if score then return {due = tonumber(score), score = score, place = 0} end
-end
-
 local function leave_line(id, spot) leave(spot.band and READY[spot.band] or waiting, id) end
 
 -- Wherever it stands there, also if it should not.
@@ -29,15 +22,6 @@ end
 local function enter_ready(id, due, place, record)
   local band = lane_of(id, record)
   enter(READY[band], score_of(due, place or next_place()), id)
-end
-
-local function enter_line(id, not_before, claim, record)
-  not_before = tonumber(not_before)
-  if not_before > now then
-    enter(waiting, string.format('%.0f', not_before), id)
-  else
-    enter_ready(id, claim and claim.due or not_before, claim and claim.place, record)
-  end
 end
 
 local function freed(raw) end

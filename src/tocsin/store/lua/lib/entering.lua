@@ -1,0 +1,16 @@
+-- entering: how the lines of ordered queues are entered, and where a job stands in one. What is not due yet waits.
+local function spot_of(id)
+  local spot = ready_spot(id)
+  if spot then return spot end
+  local score = redis.call('ZSCORE', waiting, id)
+  if score then return {due = tonumber(score), score = score, place = 0} end
+end
+
+local function enter_line(id, not_before, claim, record)
+  not_before = tonumber(not_before)
+  if not_before > now then
+    enter(waiting, string.format('%.0f', not_before), id)
+  else
+    enter_ready(id, claim and claim.due or not_before, claim and claim.place, record)
+  end
+end
