@@ -1,6 +1,7 @@
 """Tocsin runs jobs on time, on Redis."""
 
 from tocsin.app import Handle, Tocsin
+from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.errors import (
     ClaimLost,
     ConflictingJobs,
@@ -18,8 +19,12 @@ from tocsin.model.errors import (
     TocsinError,
     UnknownJob,
 )
+from tocsin.model.http import Http
 from tocsin.model.job import Job, Retry, Stage
+from tocsin.model.message import Message
+from tocsin.model.program import Subprocess
 from tocsin.model.run import Run
+from tocsin.model.secret import Secret
 from tocsin.model.trigger import Cron, Dates, Every, Holidays, Once, Rrule
 from tocsin.resilience.failure import FailureClass
 
@@ -33,6 +38,10 @@ __all__ = [
     "Rrule",
     "Holidays",
     "Dates",
+    "Http",
+    "Message",
+    "Subprocess",
+    "Secret",
     "Retry",
     "Run",
     "Job",
@@ -48,6 +57,7 @@ __all__ = [
     "ClaimLost",
     "RunCancelled",
     "RunFailed",
+    "DeliveryFailed",
     "ResultTimeout",
     "StoreUnavailable",
     "StoreFull",

@@ -79,6 +79,10 @@ CHANGED = {
     "redis.connection.timeout": 500,
     "redis.connection.connect-timeout": 500,
     "schedules.retry-exceeds-interval": "error",
+    "http.allow": ["10.0.0.0/8", "localhost"],
+    "http.max-per-host": 5,
+    "secrets.allow": ["BILLING_*"],
+    "subprocess.allow": ["/usr/bin/true"],
 }
 
 
@@ -155,6 +159,10 @@ def observed(config: Config) -> dict[str, object]:
         "redis.connection.timeout": store.connections.timeout_s,
         "redis.connection.connect-timeout": store.connections.connect_timeout_s,
         "schedules.retry-exceeds-interval": _refuses_long_retries(config),
+        "http.allow": settings.reach.http_allow,
+        "http.max-per-host": settings.reach.max_per_host,
+        "secrets.allow": settings.reach.secrets,
+        "subprocess.allow": settings.reach.programs,
     }
     if zombies is not None:
         group = f"{S}.zombie-cleanup"

@@ -106,7 +106,14 @@ def test_each_key_exists_with_its_default(key: str) -> None:
 
 
 def test_there_are_no_other_keys_but_the_address() -> None:
-    assert SETTINGS.keys() - KEYS.keys() == {"redis.connection.url", "schedules.retry-exceeds-interval"}
+    assert SETTINGS.keys() - KEYS.keys() == {
+        "redis.connection.url",
+        "schedules.retry-exceeds-interval",
+        "http.allow",
+        "http.max-per-host",
+        "secrets.allow",
+        "subprocess.allow",
+    }
 
 
 def test_the_reference_itself_can_be_loaded_and_changes_nothing(tmp_path: Path) -> None:

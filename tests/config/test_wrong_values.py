@@ -196,7 +196,7 @@ def test_a_wrong_value_in_the_file_is_told_although_a_variable_is_over_it(tmp_pa
             "redis.agent.colour",
             "there are: redis.agent.disabled-pattern, redis.agent.enabled-pattern, redis.agent.max-",
         ),
-        ("ledger", "there are: redis"),
+        ("ledger", "there are: http, redis"),
         ("rediss", "did you mean 'redis'?"),
     ],
 )

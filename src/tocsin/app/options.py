@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import structlog
 from msgspec import Struct
-from msgspec.structs import replace
 
 from tocsin.engine.catalog import Bound, Handler
 from tocsin.model import codec
@@ -31,11 +30,13 @@ from tocsin.model.job import (
     check_timeout,
 )
 from tocsin.model.queue import Queue
-from tocsin.model.trigger import Every, Once, Trigger, check_trigger
+from tocsin.model.target import Target, fields_of
+from tocsin.model.trigger import Every, Once, Trigger
 from tocsin.store import jobs
 from tocsin.store.jobs import Put
+from tocsin.targets.builtin import handler_for, timeout_of
 from tocsin.triggers.recurrence import counts_from_now, first_due, phase
-from tocsin.triggers.ticks import Known, NextAt, next_at, shortest_distance
+from tocsin.triggers.ticks import NextAt, next_at, shortest_distance
 
 log = structlog.get_logger("tocsin.schedules")
 
@@ -96,7 +97,7 @@ class Plan(Struct, frozen=True):
 
 
 def plan(
-    what: Handler | Bound,
+    what: Handler | Bound | Target,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     *,
@@ -119,22 +120,37 @@ def plan(
             retry=check_retry(retry) if retry is not None else handler.retry,
             policy=None if policy == PLAIN else policy,
         ),
-        timeout=handler.timeout if timeout is None else check_timeout(timeout),
+        timeout=_timeout(what, handler) if timeout is None else check_timeout(timeout),
         tenant=check_tenant(tenant),
         cost=check_cost(cost),
         band=NORMAL if priority is None else check_priority(priority),
     )
 
 
+def own_name(handler: Handler, what: object) -> str:
+    """The id of a schedule that was given none."""
+    if isinstance(what, Target):
+        raise InvalidArgument(f"give the schedule an id=: {what} has no name that it could have instead")
+    return handler.name
+
+
+def _timeout(what: object, handler: Handler) -> Millis:
+    return timeout_of(what) if isinstance(what, Target) else handler.timeout
+
+
 def bound(
-    what: Handler | Bound, args: tuple[Any, ...], kwargs: dict[str, Any]
+    what: Handler | Bound | Target, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Handler, tuple[Any, ...], dict[str, Any]]:
     if isinstance(what, Bound):
         if args or kwargs:
             raise InvalidArgument("pass the arguments to bind() or to the call, not to both")
         return what.handler, what.args, what.kwargs
+    if isinstance(what, Target):
+        if args or kwargs:
+            raise InvalidArgument(f"{what} takes no arguments: what is sent stands in it")
+        return handler_for(what), fields_of(what), {}
     if not isinstance(what, Handler):
-        raise InvalidArgument(f"{what!r} is not a job: decorate the function with @app.job()")
+        raise InvalidArgument(f"{what!r} is not a job: decorate the function with @app.job(), or give Http, Message …")
     refuse_unknown(what, kwargs)
     return what, args, what.check(args, kwargs)
 
@@ -201,78 +217,6 @@ def check_tries(spec: Spec, member: str, exceeding: str) -> None:
     if exceeding == "error":
         raise InvalidTrigger(f"{what}: try less often, or run it less often")
     log.warning("retries may outlast the time to the next run", job=member, retries_ms=worst, apart_ms=distance)
-
-
-class Rows:
-    """Rows of bulk calls: what they share is checked and encoded once."""
-
-    def __init__(self, what: Handler | Bound, exceeding: str = "warn", **shared: Any) -> None:
-        if isinstance(what, Bound) and (what.args or what.kwargs):
-            raise InvalidArgument("the rows are the arguments here: pass the job itself, not what bind() made of it")
-        self.handler = what.handler if isinstance(what, Bound) else what
-        empty = Bound(handler=self.handler, args=(), kwargs={}) if isinstance(self.handler, Handler) else what
-        self._plan = plan(empty, (), {}, **shared)
-        self._fits: set[Any] = set()
-        self._known = Known()
-        self._exceeding = exceeding
-        self._checked: set[Trigger] = set()
-
-    def one_shots(
-        self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, remembered: bool
-    ) -> Callable[[str, Any], Put]:
-        sample = one_shot(self._plan, "x" if remembered else None, "x", at, delay, if_exists, keep)
-        header = sample.record[: codec.FIXED_SIZE + sample.record[codec.FIXED_SIZE - 1]]
-
-        def make(member: str, row: Any) -> Put:
-            body = codec.encode_spec(self.spec(row))
-            return Put(member, header + body, sample.due, sample.relative, sample.mode)
-
-        return make
-
-    def spec(self, row: Any, trigger: Trigger | None = None) -> Spec:
-        args, kwargs = self._arguments(row)
-        like = self._plan.spec
-        return Spec(like.name, args, kwargs, trigger, like.retry, like.policy)
-
-    def schedule(self, row: Any, mode: int, now: Millis) -> Put:
-        try:
-            member, trigger, args = row
-        except (TypeError, ValueError):
-            raise InvalidArgument(f"a row of schedule_many is (id, trigger, args), not {row!r:.100}") from None
-        planned = replace(self._plan, spec=self.spec(args, check_trigger(trigger)))
-        if self._plan.spec.retry is not None and trigger not in self._checked:
-            # Once for all rows that have it in common.
-            check_tries(planned.spec, str(member), self._exceeding)
-            self._checked.add(trigger)
-        return recurring(planned, check_job_id(member), now, mode, self._known.next_at)
-
-    def _arguments(self, row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if isinstance(row, Mapping):
-            args, kwargs, shape = (), dict(row), frozenset(row)
-        elif isinstance(row, (tuple, list)):
-            args, kwargs, shape = tuple(row), {}, len(row)  # type: ignore[assignment]
-        else:
-            raise InvalidArgument(f"a row is a tuple of arguments or a mapping, not {row!r:.100}")
-        # Rows of one shape fit or do not fit together: bind() is slow.
-        if shape not in self._fits:
-            self.handler.check(args, kwargs)
-            self._fits.add(shape)
-        return args, kwargs
-
-
-def schedules(
-    what: Handler | Bound, given: dict[str, Any], exceeding: str
-) -> tuple[Callable[[Any, Millis], Put], Handler, str | None, str | None]:
-    """For `schedule_many`: how to make a put of a row; then the handler, and the queue and priority asked for."""
-    rules = ("overlap", "misfire", "grace", "catch_up", "criticality", "jitter", "starts", "ends")
-    shared = ("retry", "timeout", "tenant", "priority")
-    for name in given:
-        if name not in (known := (*rules, *shared, "queue", "if_exists")):
-            raise InvalidArgument(f"schedule_many has no option {name!r}; {nearest(name, known)}")
-    mode = mode_of(given.get("if_exists", "update"), ("update", "ignore", "replace"))
-    wanted = policy(**{name: given[name] for name in rules if name in given})
-    rows = Rows(what, exceeding, policy=wanted, **{name: given[name] for name in shared if name in given})
-    return (lambda row, now: rows.schedule(row, mode, now)), rows.handler, given.get("queue"), given.get("priority")
 
 
 def policy(

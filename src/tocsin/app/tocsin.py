@@ -13,6 +13,7 @@ from tocsin.app.after import After, check_after
 from tocsin.app.bulk import Bulk
 from tocsin.app.handle import Handle
 from tocsin.app.look_calls import LookCalls, shift_of
+from tocsin.app.rows import Kind, rows_of, schedules
 from tocsin.app.service import serve
 from tocsin.app.sync import BlockingHandle
 from tocsin.app.update import changed
@@ -23,6 +24,7 @@ from tocsin.model.ids import check_job_id, extra_member, new_id, parse_run_id
 from tocsin.model.job import Retry, Stage
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Claim, Run
+from tocsin.model.target import Target
 from tocsin.model.trigger import Trigger, check_trigger
 from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, Put, record_of
 from tocsin.store.queues import open_queue
@@ -41,7 +43,7 @@ class Tocsin(LookCalls):
 
     async def enqueue(
         self,
-        what: Handler | Bound,
+        what: Handler | Bound | Target,
         *args: Any,
         id: str | None = None,
         at: datetime | None = None,
@@ -71,7 +73,7 @@ class Tocsin(LookCalls):
 
     async def enqueue_many(
         self,
-        what: Handler | Bound,
+        what: Handler | Bound | Kind,
         rows: Iterable[Any] | AsyncIterable[Any],
         *,
         ids: Iterable[str] | None = None,
@@ -92,9 +94,7 @@ class Tocsin(LookCalls):
         """One-shot jobs in bulk: rows are argument tuples or mappings. How many were new."""
         waits = check_after(after, on_upstream_failure)
         rules = options.policy(criticality=criticality)
-        first = options.Rows(
-            what, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules
-        )
+        first = rows_of(what, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules)
         where = await self._queue_for(first.handler, queue, priority)
         names = None if ids is None else iter(ids)
         make = first.one_shots(at, delay, if_exists, keep, remembered=ids is not None)
@@ -107,7 +107,7 @@ class Tocsin(LookCalls):
 
     async def schedule(
         self,
-        what: Handler | Bound,
+        what: Handler | Bound | Target,
         trigger: Trigger,
         *args: Any,
         id: str | None = None,
@@ -137,15 +137,17 @@ class Tocsin(LookCalls):
             tenant=tenant, priority=priority, policy=rules,
         )  # fmt: skip
         where = await self._queue_for(planned.handler, queue, priority)
-        member = planned.handler.name if id is None else check_job_id(id)
+        member = options.own_name(planned.handler, what) if id is None else check_job_id(id)
         mode = options.mode_of(if_exists, ("update", "ignore", "replace"))
         options.check_tries(planned.spec, member, self.config.schedules.retry_exceeds_interval)
         return await self._put(where, options.recurring(planned, member, self._now(), mode))
 
-    async def schedule_many(self, what: Handler | Bound, rows: Iterable[Any] | AsyncIterable[Any], **given: Any) -> int:
+    async def schedule_many(
+        self, what: Handler | Bound | Kind, rows: Iterable[Any] | AsyncIterable[Any], **given: Any
+    ) -> int:
         """Recurring jobs in bulk: rows are (id, trigger, args), options as for `schedule`. How many were new."""
         exceeding = self.config.schedules.retry_exceeds_interval
-        make, handler, queue, priority = options.schedules(what, given, exceeding)
+        make, handler, queue, priority = schedules(what, given, exceeding)
         where = await self._queue_for(handler, queue, priority)
         return await Bulk(self._jobs, where, self._ringer.ring).put_all(rows, lambda row: make(row, self._now()))
 

@@ -12,9 +12,10 @@ from tocsin.model.codec import trigger_digest
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
 from tocsin.model.job import PLAIN, Header, Job, Policy, Spec, check_keep, check_priority, check_timeout
+from tocsin.model.target import NAMES, Target, fields_of, name_of
 from tocsin.model.trigger import Once, check_trigger
 
-_SPEC = ("trigger", "args", "kwargs", "retry")
+_SPEC = ("trigger", "args", "kwargs", "retry", "target")
 _HEADER = ("timeout", "tenant", "keep", "cost", "priority")
 _RULES = ("overlap", "misfire", "grace", "catch_up", "starts", "ends", "jitter", "criticality", "error_interval")
 CHANGEABLE = (*_SPEC, *_HEADER, *_RULES)
@@ -41,8 +42,12 @@ def _spec(job: Job, changes: dict[str, Any], registry: Registry) -> Spec:
     spec = job.spec
     args, kwargs = tuple(changes.get("args", spec.args)), dict(changes.get("kwargs", spec.kwargs))
     handler = registry.catalog.get(spec.name)
-    if handler is not None and ("args" in changes or "kwargs" in changes):
+    if "target" in changes:
+        args = _fields(job, changes)
+    elif handler is not None and ("args" in changes or "kwargs" in changes):
         handler.check(args, kwargs)
+    if spec.name in NAMES and ("args" in changes or "kwargs" in changes):
+        raise InvalidArgument(f"job {job.id!r} has no arguments: give target=")
     trigger = check_trigger(changes["trigger"]) if "trigger" in changes else spec.trigger
     if job.recurring and isinstance(trigger, Once):
         raise InvalidTrigger(f"job {job.id!r} is recurring: remove it and schedule another for Once(...)")
@@ -56,6 +61,16 @@ def _spec(job: Job, changes: dict[str, Any], registry: Registry) -> Spec:
         retry=None if retry is None else options.check_retry(retry),
         policy=None if rules == PLAIN else rules,
     )
+
+
+def _fields(job: Job, changes: dict[str, Any]) -> tuple[Any, ...]:
+    """Another request, message or program of the same kind."""
+    target = changes["target"]
+    if not isinstance(target, Target) or name_of(target) != job.name:
+        raise InvalidArgument(f"job {job.id!r} runs {job.name}: {target!r:.100} is not another of that kind")
+    if "args" in changes or "kwargs" in changes:
+        raise InvalidArgument("give target=, or args= and kwargs= for a function, not both")
+    return fields_of(target)
 
 
 def _header(header: Header, changes: dict[str, Any]) -> Header:

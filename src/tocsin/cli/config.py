@@ -78,6 +78,8 @@ def _lines(loaded: Loaded) -> Iterator[str]:
 def _scalar(value: Value) -> str:
     import yaml  # not at the top: no other command needs it
 
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_scalar, value)) + "]"
     style = '"' if isinstance(value, str) else None
     # A plain scalar is followed by a line that ends the document.
     return yaml.safe_dump(value, default_style=style, width=float("inf"), allow_unicode=True).splitlines()[0]

@@ -123,9 +123,21 @@ class _Reading:
             self._take_group(key, value)
         elif isinstance(value, yaml.ScalarEvent) and not self._null(value):
             self.found[key] = Given(value.value, value.style is None, self._line)
+        elif isinstance(value, yaml.SequenceStartEvent) and SETTINGS[key].kind is tuple:
+            self._take_list(key)
         else:
             self._wrong(self._line, f"{key} must be {wanted(SETTINGS[key])}, not {self._kind(value)}")
             self._skip(value)
+
+    def _take_list(self, key: str) -> None:
+        line, items = self._line, []
+        while not isinstance(item := self._next(), yaml.SequenceEndEvent):
+            if isinstance(item, yaml.ScalarEvent) and not self._tagged(item, key) and not self._null(item):
+                items.append(str(item.value))
+            else:
+                self._wrong(self._line, f"{key} must be {wanted(SETTINGS[key])}, and here is {self._kind(item)}")
+                self._skip(item)
+        self.found[key] = Given("", True, line, tuple(items))
 
     def _take_group(self, key: str, value: Any) -> None:
         if isinstance(value, yaml.MappingStartEvent):

@@ -65,7 +65,7 @@ def warn(values: Mapping[str, Value]) -> Iterator[Broken]:
 
 
 def _at_least(rule: AtLeast, values: Mapping[str, Value]) -> Iterator[Broken]:
-    value, other = int(values[rule.key]), int(values[rule.other])
+    value, other = int(str(values[rule.key])), int(str(values[rule.other]))
     if value < other + rule.more:
         more = f" + {rule.more}" if rule.more else ""
         least = f"{rule.other}{more}, which is {other + rule.more}"

@@ -175,6 +175,26 @@ class Schedules(Group, frozen=True):
     retry_exceeds_interval: Literal["warn", "error"] = "warn"
 
 
+class Http(Group, frozen=True):
+    # Networks and hosts that requests may go to although they are private: 10.0.0.0/8, localhost, *.internal.
+    allow: tuple[str, ...] = ()
+    # Requests of one worker to one host at a time, and never more than half of what it runs.
+    max_per_host: Some = 50
+
+
+class Secrets(Group, frozen=True):
+    # Variables and files that jobs may name, beside those that are there for it (docs/guide/webhooks.md).
+    allow: tuple[str, ...] = ()
+
+
+class Subprocess(Group, frozen=True):
+    # Programs that jobs may start, by their paths; `*` for any. None: this worker takes no such jobs.
+    allow: tuple[str, ...] = ()
+
+
 class Config(Group, frozen=True):
     redis: Redis = Redis()
     schedules: Schedules = Schedules()
+    http: Http = Http()
+    secrets: Secrets = Secrets()
+    subprocess: Subprocess = Subprocess()

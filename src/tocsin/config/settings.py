@@ -15,9 +15,9 @@ _SHOWN = 100
 
 class Setting(Struct, frozen=True):
     key: str
-    # bool, int, float or str.
+    # bool, int, float, str, or tuple for a list of texts.
     kind: type
-    default: bool | int | float | str
+    default: bool | int | float | str | tuple[str, ...]
     limits: Meta | None = None
     # What it may be, if there is a list of that.
     choices: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ def _setting(key: str, kind: Any, default: Any) -> Setting:
     if get_origin(kind) is Annotated:
         bare, limits = get_args(kind)
         return Setting(key, bare, default, limits)
-    return Setting(key, kind, default)
+    return Setting(key, get_origin(kind) or kind, default)
 
 
 _ALL = list(_walk(Config, ""))

@@ -11,7 +11,7 @@ from tocsin.config.mask import masked
 from tocsin.config.settings import Setting
 from tocsin.model.errors import nearest
 
-Value = bool | int | float | str
+Value = bool | int | float | str | tuple[str, ...]
 
 # YAML 1.1's, which the file's readers are used to. Case is that of the first letter or of all.
 _TRUE = {"true", "yes", "on"}
@@ -29,6 +29,8 @@ class Given(Struct, frozen=True):
     text: str
     plain: bool
     line: int = 0
+    # Of a list in the file; None: one text, which for a list is its parts between commas.
+    items: tuple[str, ...] | None = None
 
 
 class WrongValue(Exception):
@@ -37,7 +39,7 @@ class WrongValue(Exception):
 
 def parse(setting: Setting, given: Given) -> Value:
     text = given.text
-    if not given.plain and setting.kind is not str:
+    if not given.plain and setting.kind not in (str, tuple):
         raise WrongValue(f"must be {wanted(setting)}, not text: write it without quotes")
     if setting.kind is bool:
         return _truth(text)
@@ -45,12 +47,21 @@ def parse(setting: Setting, given: Given) -> Value:
         return _whole(setting, text)
     if setting.kind is float:
         return _number(setting, text)
+    if setting.kind is tuple:
+        parts = text.split(",") if given.items is None else given.items
+        return tuple(_text(setting, part.strip()) for part in parts if part.strip())
     return _text(setting, text)
 
 
 def wanted(setting: Setting) -> str:
     """must be …"""
-    return {bool: "true or false", int: "a whole number", float: "a number", str: 'text ("" for none)'}[setting.kind]
+    return {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+        str: 'text ("" for none)',
+        tuple: "a list of texts ([] for none)",
+    }[setting.kind]
 
 
 def _truth(text: str) -> bool:

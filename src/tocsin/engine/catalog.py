@@ -24,6 +24,14 @@ class NotStarted(Exception):
     """The target could not even begin, for lack of something here: nothing has happened, another worker may try."""
 
 
+class NotYet(NotStarted):
+    """The other side takes no more for now: nothing has happened, and the run goes back for so many seconds."""
+
+    def __init__(self, why: str, delay: float) -> None:
+        super().__init__(why)
+        self.delay = delay
+
+
 class Deliver(Protocol):
     """How runs reach what they are for; the targets satisfy it."""
 

@@ -92,6 +92,9 @@ class Setback(Struct, frozen=True):
     chance: float = 0.0
     kind: FailureClass = FailureClass.UNKNOWN
     streak: int = 1
+    # Trying again cannot mend it; and when the other side wants to be asked again, if it said so.
+    final: bool = False
+    wait: Millis | None = None
 
 
 def after_failure(
@@ -100,7 +103,9 @@ def after_failure(
     """The class of the failure says how long, `Retry` how often. Out of retries, one-shots are dead, the others wait
     for their next time. A failure that trying again cannot mend is not retried at all."""
     retry, kind = spec.retry, setback.kind
-    may_retry = retry is not None and claim.attempt <= retry.retries
+    may_retry = retry is not None and claim.attempt <= retry.retries and not setback.final
+    if setback.wait is not None:
+        return _as_asked(claim, spec, recurring, now, setback, may_retry)
     if backoff.enabled and kind in _OWN_DELAY:
         wait = delay_ms(backoff, kind, setback.streak, 0, setback.chance)
         if may_retry and kind is not FailureClass.PERMANENT_FORBIDDEN:
@@ -119,6 +124,16 @@ def after_failure(
         wait = delay_ms(backoff, FailureClass.UNKNOWN, 1, ceil_ms(error_interval), setback.chance)
         return _failed(claim, spec, now, now + wait)
     return _ended(claim, spec, recurring, now, FAILED)
+
+
+def _as_asked(claim: Claim, spec: Spec, recurring: bool, now: Millis, setback: Setback, may_retry: bool) -> Decision:
+    """The other side said when to come back. Not all at that very moment: jitter comes on top."""
+    wait = setback.wait or 0
+    if may_retry and spec.retry is not None:
+        return RetryIn(wait + ceil_ms(spec.retry.jitter * setback.chance))
+    if not recurring:
+        return BURY
+    return _failed(claim, spec, now, tick_from(spec, claim.due, now + wait, _shift(claim, spec)))
 
 
 def after_cancel(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> Decision:

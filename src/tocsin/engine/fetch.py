@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from tocsin.engine import decide
 from tocsin.engine.catalog import Catalog
-from tocsin.engine.finish import Ended, Finisher
+from tocsin.engine.finish import Finisher
 from tocsin.engine.pool import Pool
+from tocsin.engine.settle import Ended
 from tocsin.engine.timetable import Timetable
 from tocsin.engine.unit import Lane, Unit
 from tocsin.model import codec

@@ -7,38 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
-from msgspec import Struct
 
 from tocsin.engine import decide
-from tocsin.engine.told import describe, keep_of, stored_result
+from tocsin.engine.settle import Ended, Settler
+from tocsin.engine.told import describe
 from tocsin.engine.unit import Lane, Sent, Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
-from tocsin.model.durations import Millis
+from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.errors import QueueMoving, StoreChanged, StoreError, StoreUnavailable
-from tocsin.model.job import Failure, Spec
-from tocsin.model.run import Claim
-from tocsin.resilience.backoff import BackoffSettings, Streaks
+from tocsin.model.job import Failure
+from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import Breaker, BreakerSettings
 from tocsin.resilience.classify import Classifier
 from tocsin.resilience.failure import FailureClass
-from tocsin.store.runs import (
-    FAILED,
-    SUCCEEDED,
-    Item,
-    Runs,
-    failed_item,
-    finish_item,
-    plan_item,
-    release_item,
-    retry_item,
-)
+from tocsin.store.runs import Item, Runs
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.telemetry.metrics import Tally
 
@@ -53,21 +41,6 @@ PASSES = 2
 MOST_TRIES = 3
 # While a queue is being repartitioned: how often it is asked whether that is over.
 STILL_S = 0.25
-_NOT_KEPT = bytes(4)
-
-
-class Ended(Struct, gc=False):
-    """A run that has ended and is not written down yet."""
-
-    lane: Lane
-    claim: Claim
-    spec: Spec | None
-    # succeeded, failed, cancelled, released, parked or settled (already decided).
-    how: str
-    result: Any = None
-    error: bytes = b""
-    decision: decide.Decision | None = None
-    kind: FailureClass = FailureClass.UNKNOWN
 
 
 class Finisher:
@@ -97,15 +70,12 @@ class Finisher:
         self._runs = runs
         self._clock = clock
         self._classifier = classifier or Classifier()
-        self._backoff = backoff
+        self._settler = Settler(backoff)
         self.breaker = breaker or Breaker(BreakerSettings(), clock.monotonic)
         # The server did not answer when we wrote last.
         self.away = False
         self._tally = tally or Tally()
         self._batch = batch
-        self._spread_ms = 0.0
-        # Failures in a row of each job, as this worker saw them.
-        self._streaks = Streaks()
         self._on_lost = on_lost
         # Something is due sooner than the fetcher knows.
         self._on_due = on_due
@@ -135,7 +105,11 @@ class Finisher:
         self.wake.set()
 
     def failed(self, unit: Unit, error: BaseException) -> None:
-        self._add(unit, "failed", describe(error, self._clock.server_ms()), self._classifier.classify(error))
+        described, kind = describe(error, self._clock.server_ms()), self._classifier.classify(error)
+        if isinstance(error, DeliveryFailed):
+            self.add(Ended(unit.lane, unit.claim, unit.spec, "failed", error=described, kind=kind, failure=error))
+        else:
+            self._add(unit, "failed", described, kind)
 
     def stopped(self, unit: Unit, reason: str) -> None:
         """Its handler was cancelled by us: why decides what becomes of it."""
@@ -149,12 +123,15 @@ class Finisher:
             self.release(unit)
         # "lost": another incarnation or worker has it; there is nothing to write.
 
-    def release(self, unit: Unit) -> None:
-        self._add(unit, "released", b"")
+    def release(self, unit: Unit, delay: float = 0.0) -> None:
+        if delay:
+            self.add(Ended(unit.lane, unit.claim, unit.spec, "released", delay=delay))
+        else:
+            self._add(unit, "released", b"")
 
     def spread_releases(self, seconds: float) -> None:
         """From now on what goes back waits for a random part of this long: a fleet that stops wakes others gently."""
-        self._spread_ms = seconds * 1000
+        self._settler.spread_ms = seconds * 1000
 
     def add(self, ended: Ended) -> None:
         self.waiting.append(ended)
@@ -338,7 +315,7 @@ class Finisher:
         waiting, unsent = self.waiting, self._unsent
         for _ in range(len(waiting)):
             ended = waiting.popleft()
-            verb, item, due = self._settled(ended, now)
+            verb, item, due = self._settler.settled(ended, now)
             lane = ended.lane
             if lane.layout != lane.queue.layout:
                 lane.follow()
@@ -347,51 +324,3 @@ class Finisher:
             if lane.timetable is not None:
                 lane.timetable.plan(verb, ended.claim.member, due)
             unsent.add(lane)
-
-    def _settled(self, ended: Ended, now: Millis) -> tuple[str, Item, Millis]:
-        """The verb, its item, and when the job waits for then; 0 if it does not, or nobody can tell."""
-        claim, how = ended.claim, ended.how
-        recurring = claim.record[1] & codec.RECURRING != 0
-        spec = ended.spec
-        if how == "succeeded" and spec is not None:
-            if not recurring:
-                if claim.record[9:13] == _NOT_KEPT:
-                    return "finish", finish_item(claim, 0, SUCCEEDED), 0
-                result = b"" if ended.result is None else stored_result(ended.result, spec)
-                return "finish", finish_item(claim, 0, SUCCEEDED, keep_of(claim.record), result), 0
-            if self._streaks:
-                self._streaks.succeeded(_who(claim))
-            decision = decide.after_success(claim, spec, recurring, now)
-        elif how == "released":
-            return "release", release_item(claim, int(self._spread_ms * random.random())), claim.due
-        elif how == "parked" or spec is None:
-            return "park", failed_item(claim, ended.error), 0
-        elif how == "settled" and ended.decision is not None:
-            decision = ended.decision
-        elif how == "cancelled":
-            decision = decide.after_cancel(claim, spec, recurring, now)
-        else:
-            streak = self._streaks.failed(_who(claim)) if recurring else claim.attempt
-            setback = decide.Setback(random.random(), ended.kind, streak)
-            decision = decide.after_failure(claim, spec, recurring, now, setback, self._backoff)
-        return _item(claim, decision, ended.error, now)
-
-
-def _item(claim: Claim, decision: decide.Decision, error: bytes, now: Millis) -> tuple[str, Item, Millis]:
-    if isinstance(decision, decide.Finish):
-        keep = 0 if decision.next_due else keep_of(claim.record)
-        failure = error if decision.outcome == FAILED else b""
-        item = finish_item(claim, decision.next_due, decision.outcome, keep, b"", failure, decision.skips)
-        return "finish", item, decision.next_due
-    if isinstance(decision, decide.Plan):
-        return "plan", plan_item(claim, decision.next_due, decision.alone, decision.skips), decision.next_due
-    if isinstance(decision, decide.RetryIn):
-        return "retry", retry_item(claim, decision.delay, error), now + decision.delay
-    if isinstance(decision, decide.Bury):
-        return "bury", failed_item(claim, error), 0
-    return "release", release_item(claim), claim.due
-
-
-def _who(claim: Claim) -> str:
-    """A job, among those of all queues."""
-    return f"{claim.queue} {claim.job_id}"

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from tocsin.engine.catalog import NotStarted
+from tocsin.engine.catalog import NotStarted, NotYet
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import monotonic
 from tocsin.model.run import SUSPECT
@@ -39,7 +39,7 @@ class Report(Protocol):
     def succeeded(self, unit: Unit, result: Any) -> None: ...
     def failed(self, unit: Unit, error: BaseException) -> None: ...
     def stopped(self, unit: Unit, reason: str) -> None: ...
-    def release(self, unit: Unit) -> None: ...
+    def release(self, unit: Unit, delay: float = 0.0) -> None: ...
 
 
 class Runner:
@@ -103,6 +103,9 @@ class Runner:
                 pool.report.failed(unit, error)
         except GeneratorExit:
             raise
+        except NotYet as error:
+            pool.report.release(unit, error.delay)
+            return self._ended(unit, None)
         except NotStarted as error:
             pool.not_started += 1
             log.warning("run could not be started and goes back", run=unit.claim.run_id, error=str(error))
@@ -120,13 +123,18 @@ class Runner:
             if self.reason:
                 self._uncancel()
             pool.report.succeeded(unit, result)
-        ended = monotonic()
+        return self._ended(unit, started)
+
+    def _ended(self, unit: Unit, started: float | None) -> float:
+        """When. One that did not start says nothing about how long its handler takes."""
+        pool, ended = self._pool, monotonic()
         self.unit = None
         self.reason = ""
-        took = ended - started
-        handler.mean += (took - handler.mean) * WEIGHT
-        pool.took(took)
-        pool.ran += unit.size()
+        if started is not None:
+            took = ended - started
+            unit.handler.mean += (took - unit.handler.mean) * WEIGHT
+            pool.took(took)
+            pool.ran += unit.size()
         pool.forget(unit)
         return ended
 

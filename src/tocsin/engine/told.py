@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 from tocsin.model import codec
+from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.job import Failure, Spec
 
 log = structlog.get_logger("tocsin.finish")
@@ -24,7 +25,8 @@ def describe(error: BaseException, at: float) -> bytes:
     except Exception:
         text = type(error).__name__
     try:
-        trace = "".join(traceback.format_exception(error))
+        # What failed elsewhere is told by its message; the trace would only name our own code.
+        trace = "" if isinstance(error, DeliveryFailed) else "".join(traceback.format_exception(error))
     except Exception:
         trace = ""
     failure = Failure(_clean(text)[:LONGEST_ERROR], _clean(trace)[-LONGEST_TRACEBACK:], int(at))

@@ -9,6 +9,7 @@ TocsinError
 ├── ClaimLost                the run was taken over by another worker; nothing was changed
 ├── RunCancelled             a run was cancelled by a person (raised by Handle.result)
 ├── RunFailed                a run ended in failure (raised by Handle.result)
+├── DeliveryFailed           a request, message or program did not do what it was for (model/delivery.py)
 ├── ResultTimeout            no result within the given time (also a TimeoutError)
 └── StoreError
     ├── StoreUnavailable     the server cannot be reached, or refuses to serve for now; try again

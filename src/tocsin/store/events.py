@@ -20,6 +20,7 @@ PAGE = 100
 _RUN = struct.Struct(">QIB")
 _ids = msgspec.msgpack.Decoder(list[str])
 _skips = msgspec.msgpack.Decoder(list[str | int])
+_told_of = msgspec.json.Decoder(dict[str, Any])
 # Attempts that did not end their run are told by the call that ended them.
 _ENDS = {b"retry": "retried", b"bury": "dead"}
 
@@ -34,6 +35,8 @@ class PastRun(msgspec.Struct, frozen=True):
     attempt: int
     outcome: str
     ended_ms: Millis
+    # What its target told of it: the status, the time it took, the head of the answer.
+    told: dict[str, Any] = {}
 
     @property
     def due(self) -> datetime:
@@ -105,6 +108,7 @@ def _runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
         members = _ids.decode(event[b"ids"])
     except msgspec.MsgspecError:
         return []
+    notes = _notes(event)
     return [
         PastRun(
             id=run_id(member, due & DUE_MASK),
@@ -114,9 +118,20 @@ def _runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
             attempt=attempt,
             outcome=_ENDS.get(event[b"kind"], OUTCOMES[outcome]),
             ended_ms=at,
+            told=notes.get(member, {}),
         )
         for member, (due, attempt, outcome) in zip(members, _RUN.iter_unpack(ends), strict=False)
     ]
+
+
+def _notes(event: dict[bytes, Any]) -> dict[str, dict[str, Any]]:
+    if b"notes" not in event:
+        return {}
+    try:
+        flat = _ids.decode(event[b"notes"])
+        return {member: _told_of.decode(note) for member, note in zip(*[iter(flat)] * 2, strict=True)}
+    except (msgspec.MsgspecError, ValueError):
+        return {}
 
 
 def _decisions(queue: str, event: dict[bytes, Any]) -> list[Decision]:

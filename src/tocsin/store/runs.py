@@ -30,7 +30,7 @@ VERBS = ("finish", "plan", "retry", "release", "bury", "park")
 # An item of a settling call: how many msgpack values, and their bytes.
 Item = tuple[int, bytes]
 # Bits that run_finish adds to an outcome.
-_EXTRA_RUN, _MORE, _PASSED = 8, 16, 32
+_EXTRA_RUN, _MORE, _PASSED, _NOTED = 8, 16, 32, 64
 _EXTRA_MARK = EXTRA.encode()
 # How codec.text begins a text of 32 bytes and more.
 _LONG_TEXT = 0xDB
@@ -244,12 +244,13 @@ def finish_item(
     result: bytes = b"",
     error: bytes = b"",
     skips: Sequence[Skip] = (),
+    note: bytes = b"",
 ) -> Item:
     if _EXTRA_MARK in claim.key:
         outcome |= _EXTRA_RUN
     held = codec.text(claim.key) + b"\xa8" + claim.token.to_bytes(8, "big")
     due = codec.text(b"%d" % next_due) if next_due else b"\xa0"
-    if not (keep or result or error or skips):
+    if not (keep or result or error or skips or note):
         return 4, held + due + bytes((outcome,))
     size, rest = 4, b""
     if keep or result or error:
@@ -258,6 +259,9 @@ def finish_item(
     if skips:
         size, outcome = size + 1, outcome | _PASSED
         rest += _ranges(skips)
+    if note:
+        size, outcome = size + 1, outcome | _NOTED
+        rest += codec.text(note)
     return size, held + due + bytes((outcome,)) + rest
 
 
@@ -274,17 +278,17 @@ def key_of(item: Item) -> bytes:
     return packed[1 : 1 + (packed[0] & 0x1F)]
 
 
-def retry_item(claim: Claim, delay: Millis, error: bytes) -> Item:
-    return 4, _held(claim) + codec.integer(delay) + codec.text(error)
+def retry_item(claim: Claim, delay: Millis, error: bytes, note: bytes = b"") -> Item:
+    return 5, _held(claim) + codec.integer(delay) + codec.text(error) + codec.text(note)
 
 
 def release_item(claim: Claim, delay: Millis = 0) -> Item:
     return 3, _held(claim) + codec.integer(delay)
 
 
-def failed_item(claim: Claim, error: bytes) -> Item:
+def failed_item(claim: Claim, error: bytes, note: bytes = b"") -> Item:
     """For bury and park."""
-    return 3, _held(claim) + codec.text(error)
+    return 4, _held(claim) + codec.text(error) + codec.text(note)
 
 
 def _ranges(skips: Sequence[Skip]) -> bytes:

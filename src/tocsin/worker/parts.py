@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 import os
 import socket
@@ -39,6 +40,7 @@ from tocsin.store.store import OpenQueue, Store
 from tocsin.store.strays import Strays
 from tocsin.store.survey import Survey
 from tocsin.store.term import Terms
+from tocsin.targets.outside import Outside
 from tocsin.targets.processes import Processes
 from tocsin.targets.python import target_for
 from tocsin.targets.threads import Threads
@@ -115,10 +117,7 @@ class Parts(ABC):
         self._ringer = Ringer(self._fleet)
         self.acquisition_breaker = Breaker(settings.breaker, clock.monotonic)
         self.redis_breaker = Breaker(redis_breaker_settings(settings.breaker), clock.monotonic)
-        self._threads, self._processes = Threads(), Processes()
-        for handler in self.catalog:
-            prefix = store.keys.prefix
-            handler.deliver_by(target_for(handler, self._make_run, prefix, self._threads, self._processes))
+        self._place_handlers()
         self.lanes = {queue.name: Lane(queue) for queue in self.queues}
         self.reconciler = self._claim_agents_by_id()
         self._new_incarnation()
@@ -147,6 +146,17 @@ class Parts(ABC):
         if self.election is not None:
             self.election.on_lead = self._begin_to_lead
         self.vitals = Vitals(self, self.tally)
+
+    def _place_handlers(self) -> None:
+        """Where the runs of each go."""
+        prefix = self.store.keys.prefix
+        self._threads, self._processes = Threads(), Processes()
+        for handler in self.catalog:
+            handler.deliver_by(target_for(handler, self._make_run, prefix, self._threads, self._processes))
+        self._outside = Outside(prefix, self.clock, self.settings.reach)
+        for handler, target in self._outside.targets():
+            self.catalog.add(own := copy.copy(handler))
+            own.deliver_by(target)
 
     def _patience(self) -> Patience:
         rules = self.settings.zombies

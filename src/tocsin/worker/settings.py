@@ -13,6 +13,7 @@ from tocsin.engine.heart import BEAT_S, TTL_S
 from tocsin.model.durations import Millis
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import BreakerSettings
+from tocsin.targets.outside import Reach
 from tocsin.upkeep import orphans, reconcile, zombies
 from tocsin.upkeep.ownership import Ownership
 
@@ -65,6 +66,8 @@ class Settings(Struct, frozen=True):
     summary_s: float = 600.0
     # What is handed over at a stop comes back spread over this long.
     shutdown_jitter_s: float = 0.0
+    # Where jobs may go outside this process.
+    reach: Reach = Reach()
 
 
 def settings_of(config: Config, shard: Callable[[str], bool] | None = None) -> Settings:
@@ -84,6 +87,13 @@ def settings_of(config: Config, shard: Callable[[str], bool] | None = None) -> S
         cleanup=_cleanup(scheduler.orphan_cleanup),
         summary_s=float(scheduler.health_summary_period_seconds),
         shutdown_jitter_s=float(scheduler.jitter.shutdown_seconds),
+        reach=Reach(
+            http_allow=config.http.allow,
+            max_per_host=config.http.max_per_host,
+            secrets=config.secrets.allow,
+            programs=config.subprocess.allow,
+            longest_wait_s=scheduler.failure_backoff.throttled.cap_ms / 1000,
+        ),
     )
 
 

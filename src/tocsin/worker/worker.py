@@ -170,6 +170,7 @@ class Worker(Parts):
         self.vitals.end()
         await self.pool.close()
         await self.ear.close()
+        await self._outside.close()
         await asyncio.to_thread(self._processes.close)
 
     async def _end_upkeep(self) -> None:

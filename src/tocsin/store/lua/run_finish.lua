@@ -14,19 +14,20 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token (8 bytes), next due (text, '' for none), outcome] * n;
 --        outcome 0 failed, 1 succeeded, 2 skipped, 3 cancelled; +8 for an extra run; +16 if keep (s), result and error
---        follow; +32 if then the ticks follow that the job passes: [first u64, until u64, why u8] * n
+--        follow; +32 if then the ticks follow that the job passes: [first u64, until u64, why u8] * n; +64 if then a
+--        note follows, which is told in the event
 -- RETURN {1, lost, head, carry}: the ids whose claim was lost (nothing changed for them); head: the first in line,
 --        or -1; carry: 1 if others wait for one of them, and are to be told
 -- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
 local COUNTERS = {[FAILED] = 'failed', [SUCCEEDED] = 'succeeded', [SKIPPED] = 'skipped', [CANCELLED] = 'cancelled'}
-local EXTRA_RUN, MORE, PASSED = 8, 16, 32
+local EXTRA_RUN, MORE, PASSED, NOTED = 8, 16, 32, 64
 local flat = cmsgpack.unpack(items)
 local plain_owner, owner_ends = string.char(0, #owner) .. owner, 24 + #owner
 local any_errors = redis.call('EXISTS', errors) == 1
 local lost, told, ends, tally = {}, {}, {}, {[0] = 0, 0, 0, 0}
 
-local ids, tokens, nexts, outcomes, extras, more, passed, going_on = {}, {}, {}, {}, {}, {}, {}, {}
+local ids, tokens, nexts, outcomes, extras, more, passed, noted, going_on = {}, {}, {}, {}, {}, {}, {}, {}, {}
 local at, n, size = 1, 0, #flat
 while at <= size do
   n = n + 1
@@ -35,6 +36,8 @@ while at <= size do
   local outcome = flat[at + 3]
   at = at + 4
   if outcome >= MORE then
+    local is_noted = outcome >= NOTED
+    if is_noted then outcome = outcome - NOTED end
     local passes = outcome >= PASSED
     if passes then outcome = outcome - PASSED end
     if outcome >= MORE then
@@ -44,6 +47,10 @@ while at <= size do
     end
     if passes then
       passed[n] = flat[at]
+      at = at + 1
+    end
+    if is_noted then
+      noted[n] = flat[at]
       at = at + 1
     end
   end
@@ -138,6 +145,7 @@ for i = 1, n do
   if raw and string.sub(raw, 1, 8) == tokens[i]
     and (string.sub(raw, 23, owner_ends) == plain_owner or read_claim(raw).owner == owner) then
     finish(id, raw, nexts[i], record, outcome, extras[i], more[i], passed[i])
+    if noted[i] then note(id, noted[i]) end
     tally[outcome] = tally[outcome] + 1
     told[#told + 1] = id
     ends[#ends + 1] = string.sub(raw, 9, 20)

@@ -13,15 +13,15 @@
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, error] * n
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, error, note] * n as run_bury
 -- RETURN {1, lost, head, carry} as run_finish
 -- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
-local ids, raws = ids_and_claims(flat, 3)
+local ids, raws = ids_and_claims(flat, 4)
 local lost, told = {}, {}
 for i, id in ipairs(ids) do
-  local at = (i - 1) * 3
+  local at = (i - 1) * 4
   local claim = held_by(raws[i], flat[at + 2], owner)
   if claim then
     stop(id, raws[i])
@@ -39,6 +39,7 @@ for i, id in ipairs(ids) do
         enter(parked, 0, id)
       end
     end
+    note(id, flat[at + 4])
     told[#told + 1] = id
   else
     lost[#lost + 1] = id

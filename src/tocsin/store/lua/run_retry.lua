@@ -12,12 +12,13 @@
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, delay ms, error] * n
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, delay ms, error, note] * n; note: what is told of the
+--        attempt in the event, '' for nothing
 -- RETURN {1, lost, head, carry} as run_finish
 -- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
-local ids, raws = ids_and_claims(flat, 4)
+local ids, raws = ids_and_claims(flat, 5)
 local lost, told, ends = {}, {}, {}
 
 local function retry(id, raw, claim, delay, err)
@@ -40,11 +41,12 @@ local function retry(id, raw, claim, delay, err)
 end
 
 for i, id in ipairs(ids) do
-  local at = (i - 1) * 4
+  local at = (i - 1) * 5
   local claim = held_by(raws[i], flat[at + 2], owner)
   if claim then
     told[#told + 1] = id
     ends[#ends + 1] = struct.pack('>I8I4B', claim.due, claim.attempt, FAILED)
+    note(id, flat[at + 5])
     retry(id, raws[i], claim, flat[at + 3], flat[at + 4])
   else
     lost[#lost + 1] = id

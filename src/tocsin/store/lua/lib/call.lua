@@ -47,19 +47,29 @@ local function skip(id, first, to, why)
   skips[n + 1], skips[n + 2], skips[n + 3], skips[n + 4] = id, first, to, why
 end
 
+-- What is told of runs that went outside: id, note.
+local notes = {}
+local function note(id, text)
+  if text == '' then return end
+  local n = #notes
+  notes[n + 1], notes[n + 2] = id, text
+end
+
 -- Remember the answer, count the call, tell the events. Events are bounded by count and, as if all were as
 -- large as this one, by bytes; a reader sees a gap in their seq.
 -- `ids` is who changed; `runs`, where attempts ended, has for each of them due u64, attempt u32, outcome u8;
--- `skips`, only where there are some, has id, first, until, why of each.
+-- `skips`, only where there are some, has id, first, until, why of each; so has `notes` id, note.
 local function commit(reply, kind, ids, runs)
   redis.call('HSET', meta, 'seq', string.format('%.0f', version), 'fence', string.format('%.0f', token))
   redis.call('HSET', sessions, session, struct.pack('>I8I8', seq, now) .. cmsgpack.pack(reply))
   local told, ended = cmsgpack.pack(ids), runs and table.concat(runs) or ''
   local passed = skips[1] and cmsgpack.pack(skips) or ''
-  local most = math.max(16, math.min(10000, math.floor(1048576 / (#told + #ended + #passed + 64))))
+  local noted = notes[1] and cmsgpack.pack(notes) or ''
+  local most = math.max(16, math.min(10000, math.floor(1048576 / (#told + #ended + #passed + #noted + 64))))
   local entry = {'seq', string.format('%.0f', version), 'kind', kind, 'at', string.format('%.0f', now), 'ids', told,
     'runs', ended}
   if passed ~= '' then entry[11], entry[12] = 'skips', passed end
+  if noted ~= '' then entry[#entry + 1], entry[#entry + 2] = 'notes', noted end
   redis.call('XADD', events, 'MAXLEN', '~', most, '*', unpack(entry))
   return reply
 end

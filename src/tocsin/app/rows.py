@@ -1,0 +1,149 @@
+"""Rows of bulk calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec.structs import replace
+
+from tocsin.app.options import Plan, check_tries, mode_of, one_shot, plan, policy, recurring
+from tocsin.engine.catalog import Bound, Handler
+from tocsin.model import codec
+from tocsin.model.durations import Duration, Millis
+from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.http import Http
+from tocsin.model.ids import check_job_id
+from tocsin.model.job import Spec
+from tocsin.model.message import Message
+from tocsin.model.program import Subprocess
+from tocsin.model.trigger import Trigger, check_trigger
+from tocsin.store.jobs import Put
+from tocsin.targets.builtin import handler_for
+from tocsin.triggers.ticks import Known
+
+# What takes no arguments, but is given whole in each row.
+KINDS = (Http, Message, Subprocess)
+Kind = type[Http] | type[Message] | type[Subprocess]
+
+
+def rows_of(what: Handler | Bound | Kind, exceeding: str = "warn", **shared: Any) -> Rows:
+    if isinstance(what, type) and issubclass(what, KINDS):
+        return TargetRows(what, exceeding, shared)
+    return Rows(what, exceeding, **shared)
+
+
+class Rows:
+    """Arguments of one handler: what they share is checked and encoded once."""
+
+    def __init__(self, what: Handler | Bound, exceeding: str = "warn", **shared: Any) -> None:
+        if isinstance(what, Bound) and (what.args or what.kwargs):
+            raise InvalidArgument("the rows are the arguments here: pass the job itself, not what bind() made of it")
+        self.handler = what.handler if isinstance(what, Bound) else what
+        empty = Bound(handler=self.handler, args=(), kwargs={}) if isinstance(self.handler, Handler) else what
+        self._plan = plan(empty, (), {}, **shared)
+        self._fits: set[Any] = set()
+        self._known = Known()
+        self._exceeding = exceeding
+        self._checked: set[Trigger] = set()
+
+    def one_shots(
+        self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, remembered: bool
+    ) -> Callable[[str, Any], Put]:
+        sample = one_shot(self._plan, "x" if remembered else None, "x", at, delay, if_exists, keep)
+        header = sample.record[: codec.FIXED_SIZE + sample.record[codec.FIXED_SIZE - 1]]
+
+        def make(member: str, row: Any) -> Put:
+            body = codec.encode_spec(self.spec(row))
+            return Put(member, header + body, sample.due, sample.relative, sample.mode)
+
+        return make
+
+    def spec(self, row: Any, trigger: Trigger | None = None) -> Spec:
+        args, kwargs = self._arguments(row)
+        like = self._plan.spec
+        return Spec(like.name, args, kwargs, trigger, like.retry, like.policy)
+
+    def schedule(self, row: Any, mode: int, now: Millis) -> Put:
+        try:
+            member, trigger, args = row
+        except (TypeError, ValueError):
+            raise InvalidArgument(f"a row of schedule_many is (id, trigger, args), not {row!r:.100}") from None
+        planned = self._planned(args, check_trigger(trigger))
+        if planned.spec.retry is not None and trigger not in self._checked:
+            # Once for all rows that have it in common.
+            check_tries(planned.spec, str(member), self._exceeding)
+            self._checked.add(trigger)
+        return recurring(planned, check_job_id(member), now, mode, self._known.next_at)
+
+    def _planned(self, args: Any, trigger: Trigger) -> Plan:
+        return replace(self._plan, spec=self.spec(args, trigger))
+
+    def _arguments(self, row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if isinstance(row, Mapping):
+            args, kwargs, shape = (), dict(row), frozenset(row)
+        elif isinstance(row, (tuple, list)):
+            args, kwargs, shape = tuple(row), {}, len(row)  # type: ignore[assignment]
+        else:
+            raise InvalidArgument(f"a row is a tuple of arguments or a mapping, not {row!r:.100}")
+        # Rows of one shape fit or do not fit together: bind() is slow.
+        if shape not in self._fits:
+            self.handler.check(args, kwargs)
+            self._fits.add(shape)
+        return args, kwargs
+
+
+class TargetRows(Rows):
+    """Requests, messages or programs: each is planned alone, because nothing but the options is shared."""
+
+    def __init__(self, kind: Kind, exceeding: str, shared: dict[str, Any]) -> None:
+        self.handler = _SAMPLES[kind]
+        self._kind = kind
+        self._shared = shared
+        self._known = Known()
+        self._exceeding = exceeding
+        self._checked = set()
+        # Said now, and not when the first row comes.
+        plan(Bound(handler=self.handler, args=(), kwargs={}), (), {}, **shared)
+
+    def one_shots(
+        self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, remembered: bool
+    ) -> Callable[[str, Any], Put]:
+        def make(member: str, row: Any) -> Put:
+            return one_shot(self._plan_of(row), member if remembered else None, member, at, delay, if_exists, keep)
+
+        return make
+
+    def _planned(self, args: Any, trigger: Trigger) -> Plan:
+        return self._plan_of(args, trigger)
+
+    def _plan_of(self, row: Any, trigger: Trigger | None = None) -> Plan:
+        if isinstance(row, (tuple, list)) and len(row) == 1:
+            [row] = row
+        if not isinstance(row, self._kind):
+            raise InvalidArgument(f"a row is one {self._kind.__name__}(…) here, not {row!r:.100}")
+        return plan(row, (), {}, trigger=trigger, **self._shared)
+
+
+# For its queue, which is the same for all of a kind.
+_SAMPLES: dict[type, Handler] = {
+    Http: handler_for(Http.get("http://localhost/")),
+    Message: handler_for(Message("redis:///stream")),
+    Subprocess: handler_for(Subprocess(["true"])),
+}
+
+
+def schedules(
+    what: Handler | Bound | Kind, given: dict[str, Any], exceeding: str
+) -> tuple[Callable[[Any, Millis], Put], Handler, str | None, str | None]:
+    """For `schedule_many`: how to make a put of a row; then the handler, and the queue and priority asked for."""
+    rules = ("overlap", "misfire", "grace", "catch_up", "criticality", "jitter", "starts", "ends")
+    shared = ("retry", "timeout", "tenant", "priority")
+    for name in given:
+        if name not in (known := (*rules, *shared, "queue", "if_exists")):
+            raise InvalidArgument(f"schedule_many has no option {name!r}; {nearest(name, known)}")
+    mode = mode_of(given.get("if_exists", "update"), ("update", "ignore", "replace"))
+    wanted = policy(**{name: given[name] for name in rules if name in given})
+    rows = rows_of(what, exceeding, policy=wanted, **{name: given[name] for name in shared if name in given})
+    return (lambda row, now: rows.schedule(row, mode, now)), rows.handler, given.get("queue"), given.get("priority")

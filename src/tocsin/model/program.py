@@ -1,0 +1,75 @@
+"""A program as what a job does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from tocsin.model.durations import Duration, seconds
+from tocsin.model.errors import InvalidArgument
+from tocsin.model.secret import Secret
+from tocsin.model.template import check_template
+
+DEFAULT_TIMEOUT_S = 60.0
+LONGEST_TIMEOUT_S = 30 * 86_400.0
+DEFAULT_OUTPUT = 64 * 1024
+LARGEST_OUTPUT = 1024 * 1024
+
+
+class Subprocess(Struct, frozen=True, array_like=True):
+    """A program that a worker starts, if its operator allows that: no shell, the arguments as they stand here."""
+
+    argv: tuple[str, ...]
+    timeout: float = DEFAULT_TIMEOUT_S
+    # Bytes of its output that are kept; a program that writes more goes on, and the rest is dropped.
+    output: int = DEFAULT_OUTPUT
+    # Beside what every program gets; nothing else of the worker's environment is passed on.
+    env: dict[str, str | Secret] = {}
+    cwd: str | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            argv: Sequence[str],
+            timeout: Duration = DEFAULT_TIMEOUT_S,
+            output: int = DEFAULT_OUTPUT,
+            env: Mapping[str, str | Secret] = {},
+            cwd: str | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        given: object = self.argv
+        if isinstance(given, str):
+            raise InvalidArgument(f"argv is a list like ['rsync', '-a', …], not {given!r:.100}: there is no shell")
+        force_setattr(self, "argv", tuple(_check_text(text, "an argument") for text in self.argv))
+        if not self.argv or not self.argv[0]:
+            raise InvalidArgument("argv needs a program to start")
+        for text in self.argv[1:]:
+            check_template(text, "an argument")
+        for name, value in self.env.items():
+            if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+                raise InvalidArgument(f"{name!r:.100} is no name of a variable")
+            if not isinstance(value, Secret):
+                check_template(_check_text(value, f"the variable {name}"), f"the variable {name}")
+        if self.cwd is not None:
+            _check_text(self.cwd, "cwd")
+        timeout = seconds(self.timeout, "a timeout")
+        if not 0.001 <= timeout <= LONGEST_TIMEOUT_S:
+            raise InvalidArgument(f"the timeout of a program must be between 1 ms and 30 days, not {self.timeout!r}")
+        force_setattr(self, "timeout", timeout)
+        if not isinstance(self.output, int) or not 0 <= self.output <= LARGEST_OUTPUT:
+            raise InvalidArgument(f"output must be from 0 to {LARGEST_OUTPUT} bytes, not {self.output!r}")
+
+    def __str__(self) -> str:
+        """For people."""
+        return " ".join(self.argv)
+
+
+def _check_text(text: object, what: str) -> str:
+    if not isinstance(text, str) or "\0" in text:
+        raise InvalidArgument(f"{what} must be text without NUL, not {text!r:.100}")
+    return text

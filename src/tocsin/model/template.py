@@ -1,0 +1,29 @@
+"""Text with fields of the run in it, like {run.due}. Braces around anything else are only braces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from tocsin.model.errors import InvalidArgument, nearest
+
+# What `{run.…}` may name. `key` is the idempotency key, `due` and `due_ms` are the same moment.
+FIELDS = ("id", "job_id", "due", "due_ms", "attempt", "key", "queue", "tenant", "priority")
+MARK = "{run."
+
+_FIELD = re.compile(r"\{run\.([^{}]*)\}")
+
+
+def check_template(text: str, what: str) -> str:
+    """Refuses a field that no run has: found when the job is put, not at three in the morning."""
+    for name in _FIELD.findall(text):
+        if name not in FIELDS:
+            raise InvalidArgument(f"{what} has the field {{run.{name}}}, and no run has that; {nearest(name, FIELDS)}")
+    return text
+
+
+def fill(text: str, values: Mapping[str, str], written: Callable[[str], str] = str) -> str:
+    """The text with its fields filled in, each value as `written` writes it there."""
+    if MARK not in text:
+        return text
+    return _FIELD.sub(lambda found: written(values[found[1]]), text)

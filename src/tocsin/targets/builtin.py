@@ -1,0 +1,37 @@
+"""Handlers that no program declares: those of requests, messages and programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tocsin.engine.catalog import Handler
+from tocsin.model.durations import Millis, ceil_ms
+from tocsin.model.job import DEFAULT_TIMEOUT, check_timeout
+from tocsin.model.queue import DEFAULT_QUEUE
+from tocsin.model.target import NAMES, Target, name_of
+
+# A run must outlast its delivery by the time that it takes to begin and to tell of it.
+SLACK_S = 10.0
+
+
+async def _delivered(*fields: Any) -> None:
+    raise RuntimeError("targets are delivered by a worker, not called")
+
+
+_HANDLERS = {
+    name: Handler(name, _delivered, executor="loop", queue=DEFAULT_QUEUE, timeout=check_timeout(DEFAULT_TIMEOUT))
+    for name in NAMES
+}
+
+
+def handler_for(target: Target) -> Handler:
+    return _HANDLERS[name_of(target)]
+
+
+def handler_named(name: str) -> Handler | None:
+    return _HANDLERS.get(name)
+
+
+def timeout_of(target: Target) -> Millis:
+    """Of a run whose caller says nothing."""
+    return ceil_ms(max(DEFAULT_TIMEOUT, target.timeout + SLACK_S))

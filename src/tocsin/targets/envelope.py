@@ -1,0 +1,66 @@
+"""What a run tells about itself to whom it is delivered."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from urllib.parse import quote
+
+import msgspec
+
+from tocsin.engine.unit import Unit
+from tocsin.model.codec import decode_header
+from tocsin.model.durations import moment
+from tocsin.model.ids import idempotency_key
+from tocsin.model.job import PRIORITIES
+
+# What may stand in a header as it is: ids may hold line breaks, and any other character.
+_PLAIN = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
+
+
+class Envelope:
+    """A run as the other side sees it: the same for each attempt, but for their number."""
+
+    def __init__(self, unit: Unit, namespace: str) -> None:
+        claim = unit.claim
+        self._record = claim.record
+        self.queue = claim.queue
+        self.attempt = claim.attempt
+        self.due_ms = claim.due
+        self.job_id = claim.job_id
+        self.run_id = claim.run_id
+        self.key = idempotency_key(namespace, claim.queue, claim.member, claim.due)
+
+    @property
+    def due(self) -> str:
+        """In UTC, to the millisecond."""
+        return moment(self.due_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    @cached_property
+    def values(self) -> dict[str, str]:
+        """For templates."""
+        header = decode_header(self._record)
+        return {
+            "id": self.run_id,
+            "job_id": self.job_id,
+            "due": self.due,
+            "due_ms": str(self.due_ms),
+            "attempt": str(self.attempt),
+            "key": self.key,
+            "queue": self.queue,
+            "tenant": header.tenant,
+            "priority": PRIORITIES[min(header.band, len(PRIORITIES) - 1)],
+        }
+
+
+def in_header(text: str) -> str:
+    """As it is if it is printable ASCII; what is not is percent-encoded."""
+    return quote(text, safe=_PLAIN)
+
+
+def in_url(text: str) -> str:
+    return quote(text, safe="")
+
+
+def in_json(text: str) -> str:
+    """Inside the quotes of a JSON string."""
+    return msgspec.json.encode(text).decode()[1:-1]

@@ -1,0 +1,45 @@
+"""Where runs go that leave this process: requests, messages, programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from tocsin.engine.catalog import Deliver, Handler
+from tocsin.model.clock import Clock
+from tocsin.model.target import HTTP
+from tocsin.targets.builtin import handler_named
+from tocsin.targets.http import HttpTarget
+from tocsin.targets.secrets import Secrets
+
+
+class Reach(Struct, frozen=True):
+    """Where jobs may go, as the operator says."""
+
+    http_allow: tuple[str, ...] = ()
+    max_per_host: int = 50
+    secrets: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    # The other side may not make us wait longer than this.
+    longest_wait_s: float = 600.0
+
+
+class Outside:
+    """The targets of one worker, and what they hold open."""
+
+    def __init__(self, namespace: str, clock: Clock, reach: Reach) -> None:
+        self._http = HttpTarget(namespace, clock, Secrets(reach.secrets), reach.longest_wait_s)
+
+    def targets(self) -> Iterator[tuple[Handler, Deliver]]:
+        """Those that this worker can deliver to: what is missing here is not known here, and left to others."""
+        yield _handler(HTTP), self._http
+
+    async def close(self) -> None:
+        await self._http.close()
+
+
+def _handler(name: str) -> Handler:
+    found = handler_named(name)
+    assert found is not None
+    return found
