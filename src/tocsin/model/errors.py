@@ -11,6 +11,7 @@ TocsinError
 ├── RunFailed                a run ended in failure (raised by Handle.result)
 ├── DeliveryFailed           a request, message or program did not do what it was for (model/delivery.py)
 ├── ResultTimeout            no result within the given time (also a TimeoutError)
+├── InvalidSignature         a request that nobody who knows the secret has sent at about this time
 └── StoreError
     ├── StoreUnavailable     the server cannot be reached, or refuses to serve for now; try again
     │   ├── StoreFull        the server is out of memory; nothing was written
@@ -73,6 +74,10 @@ class RunFailed(TocsinError):
 
 class ResultTimeout(TocsinError, TimeoutError):
     """The run has not ended yet."""
+
+
+class InvalidSignature(TocsinError):
+    """The request is not signed, or by somebody else, or was signed too long ago."""
 
 
 class StoreError(TocsinError):
