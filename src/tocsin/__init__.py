@@ -1,6 +1,7 @@
 """Tocsin runs jobs on time, on Redis."""
 
-from tocsin.app import Handle, Tocsin
+from typing import TYPE_CHECKING
+
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.errors import (
     ClaimLost,
@@ -27,6 +28,19 @@ from tocsin.model.run import Run
 from tocsin.model.secret import Secret
 from tocsin.model.trigger import Cron, Dates, Every, Holidays, Once, Rrule
 from tocsin.resilience.failure import FailureClass
+
+if TYPE_CHECKING:
+    from tocsin.app import Handle, Tocsin
+else:
+
+    def __getattr__(name: str) -> object:
+        """What runs jobs is loaded when it is asked for: who only receives (`tocsin.receive`) needs none of it."""
+        if name not in ("Handle", "Tocsin"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import tocsin.app
+
+        return getattr(tocsin.app, name)
+
 
 __version__ = "0.1.0"
 
