@@ -7,33 +7,46 @@ import contextlib
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
-from servers import Server
 from tocsin.store.scripts import script
 
 CUTS = ("before", "after")
 
 
+class Listening(Protocol):
+    @property
+    def socket(self) -> Path: ...
+
+
 class Proxy:
     """Passes everything on until the next call of one script: around that it cuts the connection."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Listening) -> None:
         self.cuts = 0
+        self.folder = Path(tempfile.mkdtemp(prefix="tocsin-", dir="/tmp"))
         self._server = server
-        self._folder = Path(tempfile.mkdtemp(prefix="tocsin-", dir="/tmp"))
-        self._when, self._sha = "", b""
+        self._when, self._mark, self._passing = "", b"", 0
         self._off = False
         self._callers: set[asyncio.StreamWriter] = set()
         self._busy: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
-        return f"unix://{self._folder / 'p'}"
+        return f"unix://{self._socket}"
+
+    @property
+    def _socket(self) -> Path:
+        # Clients of some servers look for a name.
+        return self.folder / self._server.socket.name
 
     def cut(self, when: str, name: str, order: str = "due") -> None:
         """`before` it reaches the server, or `after` the server ran it and before its reply is heard."""
-        self._when, self._sha = when, script(name, order).sha.encode()
+        self.cut_at(when, script(name, order).sha.encode())
+
+    def cut_at(self, when: str, mark: bytes, *, passing: int = 0) -> None:
+        """Around the next call in which the mark stands, after as many others with it have passed."""
+        self._when, self._mark, self._passing = when, mark, passing
 
     def cut_off(self) -> None:
         """Everything, and let nobody in until it is mended."""
@@ -45,7 +58,7 @@ class Proxy:
         self._off = False
 
     async def __aenter__(self) -> Self:
-        self._listener = await asyncio.start_unix_server(self._serve, str(self._folder / "p"))
+        self._listener = await asyncio.start_unix_server(self._serve, str(self._socket))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -53,7 +66,7 @@ class Proxy:
         for task in self._busy:
             task.cancel()
         await asyncio.gather(*self._busy, return_exceptions=True)
-        shutil.rmtree(self._folder)
+        shutil.rmtree(self.folder)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -89,12 +102,17 @@ class Proxy:
         with contextlib.suppress(ConnectionError):
             while (data := await answers.read(1 << 20)) and not deaf.is_set():
                 writer.write(data)
+            # Some clients wait until the server hangs up.
+            writer.close()
 
     def _is_the_one(self, data: bytes) -> bool:
-        if not self._sha or self._sha not in data:
+        if not self._mark or self._mark not in data:
+            return False
+        if self._passing:
+            self._passing -= 1
             return False
         self.cuts += 1
-        self._sha = b""
+        self._mark = b""
         return True
 
 

@@ -61,5 +61,5 @@ def monotonic() -> float:
 
 
 def wall_ms() -> Millis:
-    """This machine's own idea of now, for people; nothing is decided by it."""
+    """This machine's own idea of now: for people, and for the age of a signature. No run is decided by it."""
     return int(time.time() * 1000)

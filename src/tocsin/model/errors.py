@@ -12,6 +12,9 @@ TocsinError
 ├── DeliveryFailed           a request, message or program did not do what it was for (model/delivery.py)
 ├── ResultTimeout            no result within the given time (also a TimeoutError)
 ├── InvalidSignature         a request that nobody who knows the secret has sent at about this time
+├── StillRunning             the first request with this key has no answer yet; try again
+├── KeyReused                the key came with another request before
+├── TurnLost                 what was done for a key took so long that another did it too; nothing was remembered
 └── StoreError
     ├── StoreUnavailable     the server cannot be reached, or refuses to serve for now; try again
     │   ├── StoreFull        the server is out of memory; nothing was written
@@ -78,6 +81,28 @@ class ResultTimeout(TocsinError, TimeoutError):
 
 class InvalidSignature(TocsinError):
     """The request is not signed, or by somebody else, or was signed too long ago."""
+
+
+class StillRunning(TocsinError):
+    def __init__(self, key: str, retry_after_s: float) -> None:
+        super().__init__(f"the first request with the key {key!r} is still at work: try again in {retry_after_s:.1f} s")
+        self.key = key
+        self.retry_after_s = retry_after_s
+
+
+class KeyReused(TocsinError):
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the key {key!r} came with another request before: a new request needs a key of its own")
+        self.key = key
+
+
+class TurnLost(TocsinError):
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"the turn of the key {key!r} was lost to another, so this answer was not remembered: "
+            "do not block the event loop for longer than the lease, or make the lease longer"
+        )
+        self.key = key
 
 
 class StoreError(TocsinError):

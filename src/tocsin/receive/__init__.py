@@ -1,0 +1,12 @@
+"""The receiver's side: each request of a run has its effect once, however often it is sent.
+
+It runs in the receiver's process, so it is light: of Tocsin it loads the model only, and what it remembers is in a
+Redis or an SQL database of the receiver's own.
+"""
+
+from tocsin.model.errors import InvalidSignature, KeyReused, StillRunning, TurnLost
+from tocsin.model.signing import sign, verify
+from tocsin.receive.asgi import Receiver
+from tocsin.receive.once import Once
+
+__all__ = ["Once", "Receiver", "sign", "verify", "InvalidSignature", "StillRunning", "KeyReused", "TurnLost"]
