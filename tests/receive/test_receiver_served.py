@@ -91,7 +91,7 @@ async def settled(client: httpx.AsyncClient, served: Served, path: str) -> httpx
 async def test_requests_to_several_receivers_have_one_effect(serve, client, notes):
     receivers = [serve(), serve()]
     assert notes.count("up") == 2
-    told = await asyncio.gather(*(post(client, served) for served in receivers for _ in range(25)))
+    told = await asyncio.gather(*(settled(client, served, "/hook") for served in receivers for _ in range(25)))
     assert {each.status_code for each in told} == {200}
     assert len({each.text for each in told}) == 1
     assert [each.headers.get("idempotency-replayed") for each in told].count(None) == 1
