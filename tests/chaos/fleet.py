@@ -52,6 +52,7 @@ class Entry(msgspec.Struct, frozen=True):
     handler: str = ""
     # Of the lines `ready` and `stats`.
     worker: str = ""
+    ran: int = 0
     lost: int = 0
     recovered: int = 0
 

@@ -16,6 +16,7 @@ from chaos.chores import declare, note
 from tocsin import Tocsin
 from tocsin.app.service import signals
 from tocsin.worker import Settings
+from tocsin.worker.settings import settings_of
 
 
 async def work(order: dict[str, Any]) -> None:
@@ -32,7 +33,8 @@ async def work_as_told(app: Tocsin, order: dict[str, Any]) -> None:
     """As `app.work` does, with settings that it does not take; SIGUSR1 asks for a line in the diary."""
     stop, hurry = asyncio.Event(), asyncio.Event()
     with signals(stop, hurry):
-        settings = Settings(concurrency=order["concurrency"], **order["settings"])
+        reach = settings_of(app.config).reach
+        settings = Settings(concurrency=order["concurrency"], reach=reach, **order["settings"])
         worker = await app.worker(queues=order["queues"], settings=settings)
         await worker.start()
         loop = asyncio.get_running_loop()

@@ -121,6 +121,19 @@ def test_a_schedule_with_its_rules_and_the_ticks_that_did_not_run(tocsin: Tool) 
     assert f"passed:       edited from {passed['first']} to {passed['until']}" in tocsin("jobs", "show", "often")
 
 
+def test_a_schedule_shows_how_often_it_succeeded_failed_and_was_tried(tocsin: Tool) -> None:
+    async def run_some(app: Tocsin) -> None:
+        await app.schedule(shop.quick, Every("1h"), 1, id="often")
+        for _ in range(2):
+            await app.fire("often")
+        await app.work(until="idle")
+
+    tocsin.do(run_some)
+    about = tocsin.json("jobs", "show", "often")
+    assert (about["succeeded"], about["failed"], about["attempts"]) == (2, 0, 2)
+    assert "attempts:     2" in tocsin.quick("jobs", "show", "often")
+
+
 def test_a_job_that_ended_is_shown_while_it_is_remembered(seen: Tool) -> None:
     about = seen.json("jobs", "show", "five")
     assert (about["stage"], about["outcome"], about["result"]) == ("done", "succeeded", 5)

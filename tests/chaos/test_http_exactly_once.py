@@ -1,0 +1,152 @@
+"""Requests whose worker dies between the delivery and the finish: sent again with their key, they have one effect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from chaos.fleet import Fleet, Member, until
+from servers import Server
+from store.proxy import Proxy
+from targets.receiver import Receiver
+from tocsin import Http
+
+ORDERS = 10
+WAVES, PER_WAVE, SOME = 4, 50, 5
+
+
+class Shop(Receiver):
+    """Books each order once: a key that it knows is answered and changes nothing. While it is closed, answers wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.booked = Counter[str]()
+        self.repeated = Counter[str]()
+        # Those that have been delivered and not answered.
+        self.waiting = Counter[str]()
+        self.answered = 0
+        self._open = asyncio.Event()
+        self._open.set()
+        self._keys: set[str] = set()
+        self.answers = [self._answer]
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        key = request.headers["Idempotency-Key"]
+        order = request.path.removeprefix("/")
+        if key in self._keys:
+            self.repeated[order] += 1
+        else:
+            self._keys.add(key)
+            self.booked[order] += 1
+        self.waiting[order] += 1
+        await self._open.wait()
+        self.waiting[order] -= 1
+        answer = web.Response(text="booked")
+        await answer.prepare(request)
+        await answer.write_eof()
+        self.answered += 1
+        return answer
+
+
+@pytest.fixture
+async def shop(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Shop]:
+    monkeypatch.setenv("TOCSIN_HTTP__ALLOW", "127.0.0.0/8")
+    shop = Shop()
+    await shop.start()
+    yield shop
+    shop.open()
+    await shop.stop()
+
+
+async def put(fleet: Fleet, shop: Shop, n: int, first: int = 0) -> list[str]:
+    orders = [f"order{number}" for number in range(first, first + n)]
+    for order in orders:
+        await fleet.app.enqueue(Http.post(f"{shop.url}/{order}", json={"order": order}), id=order, keep=0)
+    return orders
+
+
+def attempts(shop: Shop) -> set[str]:
+    return {each.headers["Tocsin-Attempt"] for each in shop.received}
+
+
+async def test_a_worker_killed_before_it_was_answered_is_followed_by_one_effect(fleet: Fleet, shop: Shop) -> None:
+    [victim] = await fleet.start()
+    shop.close()
+    orders = await put(fleet, shop, ORDERS)
+    await until(lambda: shop.waiting.total() == len(orders), "all are delivered, and none is answered")
+    await fleet.start()
+    victim.kill()
+    shop.open()
+    await fleet.all_done(within=15)
+    assert shop.booked == shop.repeated == Counter(orders)
+    assert await fleet.count("recovered") == await fleet.count("succeeded") == len(orders)
+    # A recovery is no failure: the receiver is told so too.
+    assert attempts(shop) == {"1"}
+
+
+async def test_a_worker_killed_after_it_was_answered_and_before_it_wrote_that_is_followed_by_one_effect(
+    valkey: Server, fleet: Fleet, shop: Shop
+) -> None:
+    async with Proxy(valkey) as way:
+        [victim] = await fleet.start(url=way.url)
+        shop.close()
+        orders = await put(fleet, shop, ORDERS)
+        await until(lambda: shop.waiting.total() == len(orders), "all are delivered, and none is answered")
+        way.cut_off()
+        shop.open()
+        await until(lambda: shop.answered == len(orders), "all are answered")
+        await _until_it_knows(victim, len(orders))
+        victim.kill()
+    assert await fleet.held_by(victim.mark) == set(orders)
+    await fleet.start()
+    await fleet.all_done(within=15)
+    assert shop.booked == shop.repeated == Counter(orders)
+    assert await fleet.count("recovered") == await fleet.count("succeeded") == len(orders)
+    assert attempts(shop) == {"1"}
+
+
+async def _until_it_knows(worker: Member, ended: int) -> None:
+    async def knows() -> bool:
+        return (await worker.stats()).ran == ended
+
+    await until(knows, "the worker has got the answers")
+
+
+async def test_of_many_orders_each_has_one_effect_while_workers_are_killed(fleet: Fleet, shop: Shop) -> None:
+    [survivor] = await fleet.start()
+    unanswered = 0
+    for wave in range(WAVES):
+        [victim] = await fleet.start()
+        await until(lambda: not shop.waiting.total(), "nobody waits for an answer")
+        shop.close()
+        await put(fleet, shop, PER_WAVE, first=wave * PER_WAVE)
+        for worker in (survivor, victim):
+            await until(lambda by=worker: _some_of(fleet, shop, by), "it has delivered some")
+        unanswered += len(await _unanswered(fleet, shop, victim))
+        victim.kill()
+        shop.open()
+    await fleet.all_done(within=20)
+    orders = WAVES * PER_WAVE
+    assert shop.booked == Counter(f"order{number}" for number in range(orders))
+    assert await fleet.count("succeeded") == orders
+    # What was claimed and not sent yet when its worker was killed came for the first time.
+    assert 0 < unanswered <= shop.repeated.total() <= await fleet.count("recovered")
+
+
+async def _some_of(fleet: Fleet, shop: Shop, worker: Member) -> bool:
+    return len(await _unanswered(fleet, shop, worker)) >= SOME
+
+
+async def _unanswered(fleet: Fleet, shop: Shop, worker: Member) -> set[str]:
+    """The orders that it has delivered, and waits for."""
+    return await fleet.held_by(worker.mark) & set(+shop.waiting)
