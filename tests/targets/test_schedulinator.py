@@ -200,10 +200,9 @@ async def test_a_success_counts_once_for_each_occurrence_and_attempts_are_counte
     assert (job.succeeded, job.failed, job.attempts) == (3, 1, 6)
 
 
-async def test_what_a_task_that_failed_was_told_is_kept(
+async def test_the_last_failure_of_a_task_names_the_request_and_the_status(
     tocsin_app: Tocsin, tocsin_clock: ManualClock, receiver: Receiver
 ) -> None:
-    """Where the seed only prints it."""
     receiver.answers = [500]
     await tocsin_app.schedule(Http.get(receiver.url), Every("1m"), id="ping")
     tocsin_clock.advance("1m")
