@@ -15,6 +15,7 @@ from tocsin.cli.measures import Bench, Measure
 from tocsin.cli.measures_agents import AgentBench
 from tocsin.cli.measures_lines import LineBench
 from tocsin.cli.measures_schedules import ScheduleBench
+from tocsin.cli.measures_targets import TargetBench
 from tocsin.cli.options import Given, WrongUsage
 from tocsin.cli.show import print_json, say
 from tocsin.config import Config
@@ -33,8 +34,8 @@ async def bench(
     measures: list[Measure] = []
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as folder:
         async with Tocsin(data=folder, config=Config()) as app:
-            for group in (Bench(app, scale), AgentBench(app, scale), ScheduleBench(app, scale), LineBench(app, scale)):
-                async for measure in group.all():
+            for group in (Bench, AgentBench, ScheduleBench, LineBench, TargetBench):
+                async for measure in group(app, scale).all():
                     measures.append(measure)
                     say(f"  {measure.what}: {shown(measure.value)} {measure.unit}")
     if options.json:

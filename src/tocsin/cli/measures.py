@@ -100,7 +100,7 @@ class Bench:
         put = n / (time.perf_counter() - began)
         async with self._worker() as worker:
             began = time.perf_counter()
-            await _until(lambda: worker.pool.ran >= n and worker.finisher.idle())
+            await until(lambda: worker.pool.ran >= n and worker.finisher.idle())
             drained = n / (time.perf_counter() - began)
         return [
             Measure("bulk put", put, "jobs/s", 80_000),
@@ -166,7 +166,7 @@ class Bench:
             late = self._lateness()
         return [
             Measure(f"recurring, {n} schedules", rate, "runs/s", 60_000 * min(1.0, self._scale * 4)),
-            Measure("  lateness p99", _percentile(late, 99), "ms", 20, at_least=False),
+            Measure("  lateness p99", percentile(late, 99), "ms", 20, at_least=False),
         ]
 
     # Latency
@@ -178,7 +178,7 @@ class Bench:
             due = int(server_now) + 1500
             await self._app.enqueue_many(self._nothing, ((PAYLOAD,) for _ in range(n)), at=moment(due))
             self.starts = array("d")
-            await _until(lambda: len(self.starts) >= n)
+            await until(lambda: len(self.starts) >= n)
             last = max(self._lateness()) / 1000
         return [Measure(f"{n} due at once: the last starts after", last, "s", 0.2, at_least=False)]
 
@@ -190,9 +190,9 @@ class Bench:
                 self.starts = array("d")
                 began = time.monotonic()
                 await self._app.enqueue(self._nothing, PAYLOAD)
-                await _until(lambda: bool(self.starts), 0.0002)
+                await until(lambda: bool(self.starts), 0.0002)
                 waits.append((self._started - began) * 1000)
-        return [Measure("idle: from enqueue to start, p99", _percentile(waits, 99), "ms", 5, at_least=False)]
+        return [Measure("idle: from enqueue to start, p99", percentile(waits, 99), "ms", 5, at_least=False)]
 
     async def steady(self) -> list[Measure]:
         async with self._worker(warm=True):
@@ -200,17 +200,17 @@ class Bench:
             for _ in range(500):
                 await self._app.enqueue(self._nothing, PAYLOAD, delay=0.5)
                 await asyncio.sleep(0.01)
-            await _until(lambda: len(self.starts) >= 500)
+            await until(lambda: len(self.starts) >= 500)
             late = self._lateness()
-        return [Measure("at 100 runs/s: lateness p99", _percentile(late, 99), "ms", 5, at_least=False)]
+        return [Measure("at 100 runs/s: lateness p99", percentile(late, 99), "ms", 5, at_least=False)]
 
     async def idle_worker(self) -> list[Measure]:
         async with self._worker(warm=True):
             await asyncio.sleep(1)
             seconds = 10.0
-            cpu = _own_cpu()
+            cpu = own_cpu()
             await asyncio.sleep(seconds)
-            cpu = _own_cpu() - cpu
+            cpu = own_cpu() - cpu
             commands = await commands_sent(self._store, seconds)
         return [
             Measure("idle worker: CPU", 100 * cpu / seconds, "%", 1, at_least=False),
@@ -282,7 +282,7 @@ class Bench:
         await worker.start()
         if warm:
             await self._app.enqueue_many(self._nothing, ((PAYLOAD,) for _ in range(1000)))
-            await _until(lambda: worker.pool.ran >= 1000 and worker.finisher.idle())
+            await until(lambda: worker.pool.ran >= 1000 and worker.finisher.idle())
             await asyncio.sleep(0.1)
         try:
             yield worker
@@ -332,16 +332,16 @@ async def commands_sent(store: Store, seconds: float) -> float:
     return sent / seconds
 
 
-def _own_cpu() -> float:
+def own_cpu() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
-def _percentile(values: list[float], percent: float) -> float:
+def percentile(values: list[float], percent: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else float("inf")
 
 
-async def _until(condition: Callable[[], bool], pause: float = 0.002) -> None:
+async def until(condition: Callable[[], bool], pause: float = 0.002) -> None:
     while not condition():
         await asyncio.sleep(pause)
