@@ -181,6 +181,7 @@ class Fleet:
             "queues": ["default"],
             "concurrency": 20,
             "settings": QUICK,
+            "reach": {},
             "grace": 10,
         }
         self.app = Tocsin(url, prefix=self._order["prefix"], hash_tag=hash_tag)

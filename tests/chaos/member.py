@@ -15,8 +15,8 @@ import msgspec
 from chaos.chores import declare, note
 from tocsin import Tocsin
 from tocsin.app.service import signals
+from tocsin.targets.outside import Reach
 from tocsin.worker import Settings
-from tocsin.worker.settings import settings_of
 
 
 async def work(order: dict[str, Any]) -> None:
@@ -33,7 +33,7 @@ async def work_as_told(app: Tocsin, order: dict[str, Any]) -> None:
     """As `app.work` does, with settings that it does not take; SIGUSR1 asks for a line in the diary."""
     stop, hurry = asyncio.Event(), asyncio.Event()
     with signals(stop, hurry):
-        reach = settings_of(app.config).reach
+        reach = msgspec.convert(order["reach"], Reach)
         settings = Settings(concurrency=order["concurrency"], reach=reach, **order["settings"])
         worker = await app.worker(queues=order["queues"], settings=settings)
         await worker.start()

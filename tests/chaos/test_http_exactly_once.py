@@ -15,7 +15,10 @@ from store.proxy import Proxy
 from targets.receiver import Receiver
 from tocsin import Http
 
-ORDERS = 10
+# Where requests of these workers may go.
+LOOPBACK = {"http_allow": ["127.0.0.0/8"]}
+# So few that a worker sends them all at once to one host.
+ORDERS = 8
 WAVES, PER_WAVE, SOME = 4, 50, 5
 
 
@@ -59,8 +62,7 @@ class Shop(Receiver):
 
 
 @pytest.fixture
-async def shop(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Shop]:
-    monkeypatch.setenv("TOCSIN_HTTP__ALLOW", "127.0.0.0/8")
+async def shop() -> AsyncIterator[Shop]:
     shop = Shop()
     await shop.start()
     yield shop
@@ -80,11 +82,11 @@ def attempts(shop: Shop) -> set[str]:
 
 
 async def test_a_worker_killed_before_it_was_answered_is_followed_by_one_effect(fleet: Fleet, shop: Shop) -> None:
-    [victim] = await fleet.start()
+    [victim] = await fleet.start(reach=LOOPBACK)
     shop.close()
     orders = await put(fleet, shop, ORDERS)
     await until(lambda: shop.waiting.total() == len(orders), "all are delivered, and none is answered")
-    await fleet.start()
+    await fleet.start(reach=LOOPBACK)
     victim.kill()
     shop.open()
     await fleet.all_done(within=15)
@@ -98,7 +100,7 @@ async def test_a_worker_killed_after_it_was_answered_and_before_it_wrote_that_is
     valkey: Server, fleet: Fleet, shop: Shop
 ) -> None:
     async with Proxy(valkey) as way:
-        [victim] = await fleet.start(url=way.url)
+        [victim] = await fleet.start(url=way.url, reach=LOOPBACK)
         shop.close()
         orders = await put(fleet, shop, ORDERS)
         await until(lambda: shop.waiting.total() == len(orders), "all are delivered, and none is answered")
@@ -108,7 +110,7 @@ async def test_a_worker_killed_after_it_was_answered_and_before_it_wrote_that_is
         await _until_it_knows(victim, len(orders))
         victim.kill()
     assert await fleet.held_by(victim.mark) == set(orders)
-    await fleet.start()
+    await fleet.start(reach=LOOPBACK)
     await fleet.all_done(within=15)
     assert shop.booked == shop.repeated == Counter(orders)
     assert await fleet.count("recovered") == await fleet.count("succeeded") == len(orders)
@@ -123,10 +125,10 @@ async def _until_it_knows(worker: Member, ended: int) -> None:
 
 
 async def test_of_many_orders_each_has_one_effect_while_workers_are_killed(fleet: Fleet, shop: Shop) -> None:
-    [survivor] = await fleet.start()
+    [survivor] = await fleet.start(reach=LOOPBACK)
     unanswered = 0
     for wave in range(WAVES):
-        [victim] = await fleet.start()
+        [victim] = await fleet.start(reach=LOOPBACK)
         await until(lambda: not shop.waiting.total(), "nobody waits for an answer")
         shop.close()
         await put(fleet, shop, PER_WAVE, first=wave * PER_WAVE)
