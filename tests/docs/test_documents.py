@@ -14,6 +14,9 @@ import yaml
 from tocsin.cli.main import app as command_line
 from tocsin.cli.main import run
 from tocsin.config.settings import GROUPS, SETTINGS
+from tocsin.model.errors import InvalidArgument
+from tocsin.model.http import check_header
+from tocsin.model.template import FIELDS
 from tocsin.resilience.breaker import State as Breaker
 from tocsin.telemetry.metrics import COUNTS, LEVELS, SPREADS
 from tocsin.upkeep.health import Signal, Snapshot, assess
@@ -269,6 +272,23 @@ def test_the_redis_commands_of_the_first_seed_are_told() -> None:
         'redis-cli zscore waiting "agent-name"',
         "redis-cli get cleanup-leader",
     ]
+
+
+# What webhooks says
+
+WEBHOOKS = ROOT / "docs" / "guide" / "webhooks.md"
+
+
+def test_each_field_that_a_request_may_have_is_told_and_no_other() -> None:
+    assert tuple(re.findall(r"`\{run\.(\w+)\}`", prose(WEBHOOKS))) == FIELDS
+
+
+def test_headers_that_are_told_as_ours_cannot_be_given() -> None:
+    told = [name for row in rows(WEBHOOKS) if "header" in row for name in code(row["header"]) if name != "Content-Type"]
+    assert len(told) > 5
+    for name in told:
+        with pytest.raises(InvalidArgument, match="is set when the request is sent"):
+            check_header(name, "x")
 
 
 # What troubleshooting says
