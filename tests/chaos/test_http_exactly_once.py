@@ -89,7 +89,7 @@ async def test_a_worker_killed_before_it_was_answered_is_followed_by_one_effect(
     await fleet.start(reach=LOOPBACK)
     victim.kill()
     shop.open()
-    await fleet.all_done(within=15)
+    await fleet.all_done(within=40)
     assert shop.booked == shop.repeated == Counter(orders)
     assert await fleet.count("recovered") == await fleet.count("succeeded") == len(orders)
     # A recovery is no failure: the receiver is told so too.
@@ -111,7 +111,7 @@ async def test_a_worker_killed_after_it_was_answered_and_before_it_wrote_that_is
         victim.kill()
     assert await fleet.held_by(victim.mark) == set(orders)
     await fleet.start(reach=LOOPBACK)
-    await fleet.all_done(within=15)
+    await fleet.all_done(within=40)
     assert shop.booked == shop.repeated == Counter(orders)
     assert await fleet.count("recovered") == await fleet.count("succeeded") == len(orders)
     assert attempts(shop) == {"1"}
@@ -137,7 +137,7 @@ async def test_of_many_orders_each_has_one_effect_while_workers_are_killed(fleet
         unanswered += len(await _unanswered(fleet, shop, victim))
         victim.kill()
         shop.open()
-    await fleet.all_done(within=20)
+    await fleet.all_done(within=40)
     orders = WAVES * PER_WAVE
     assert shop.booked == Counter(f"order{number}" for number in range(orders))
     assert await fleet.count("succeeded") == orders
