@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -10,10 +11,11 @@ import pytest
 from aiohttp import web
 
 from chaos.fleet import Fleet, Member, until
+from proxy import Proxy
 from servers import Server
-from store.proxy import Proxy
 from targets.receiver import Receiver
 from tocsin import Http
+from tocsin.receive import Once
 
 # Where requests of these workers may go.
 LOOPBACK = {"http_allow": ["127.0.0.0/8"]}
@@ -25,7 +27,7 @@ WAVES, PER_WAVE, SOME = 4, 50, 5
 class Shop(Receiver):
     """Books each order once: a key that it knows is answered and changes nothing. While it is closed, answers wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, once: Once) -> None:
         super().__init__()
         self.booked = Counter[str]()
         self.repeated = Counter[str]()
@@ -34,7 +36,7 @@ class Shop(Receiver):
         self.answered = 0
         self._open = asyncio.Event()
         self._open.set()
-        self._keys: set[str] = set()
+        self._once = once
         self.answers = [self._answer]
 
     def close(self) -> None:
@@ -44,17 +46,19 @@ class Shop(Receiver):
         self._open.set()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        key = request.headers["Idempotency-Key"]
         order = request.path.removeprefix("/")
-        if key in self._keys:
-            self.repeated[order] += 1
-        else:
-            self._keys.add(key)
+        before = self.booked[order]
+
+        async def book() -> str:
             self.booked[order] += 1
+            return "booked"
+
+        said = await self._once(request.headers["Idempotency-Key"], book, wait="10s")
+        self.repeated[order] += self.booked[order] == before
         self.waiting[order] += 1
         await self._open.wait()
         self.waiting[order] -= 1
-        answer = web.Response(text="booked")
+        answer = web.Response(text=said)
         await answer.prepare(request)
         await answer.write_eof()
         self.answered += 1
@@ -62,12 +66,13 @@ class Shop(Receiver):
 
 
 @pytest.fixture
-async def shop() -> AsyncIterator[Shop]:
-    shop = Shop()
-    await shop.start()
-    yield shop
-    shop.open()
-    await shop.stop()
+async def shop(valkey: Server) -> AsyncIterator[Shop]:
+    async with Once(valkey.url, name=secrets.token_hex(4)) as once:
+        shop = Shop(once)
+        await shop.start()
+        yield shop
+        shop.open()
+        await shop.stop()
 
 
 async def put(fleet: Fleet, shop: Shop, n: int, first: int = 0) -> list[str]:
