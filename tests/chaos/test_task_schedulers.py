@@ -10,8 +10,8 @@ import pytest
 
 from chaos.clerk import CLERK, QUEUE
 from chaos.fleet import Fleet, until
+from proxy import Proxy
 from servers import Server
-from store.proxy import Proxy
 from tocsin.patterns import Schedule, TaskQueue, TaskScheduler
 
 # Many, so that whoever is in trouble has some of them in its hands.

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from executions import enqueue_all, event, process, schedule_all, status
 
-from store.proxy import CUTS, Proxy
+from proxy import CUTS, Proxy
 from tocsin import InvalidArgument, Tocsin
 from tocsin.model.errors import InvalidConfig
 from tocsin.model.run import MAX_RECOVERIES

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 from line import Line
-from proxy import Proxy
 
+from proxy import Proxy
 from servers import Server
 from tocsin.store.store import OpenQueue, Store
 from tocsin.testing import ManualClock

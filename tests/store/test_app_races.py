@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from line import Line, dump
-from proxy import CUTS, Proxy, comparable
 from redis.asyncio import Redis
 
+from proxy import CUTS, Proxy, comparable
 from servers import Server
 from tocsin import Every, Tocsin
 from tocsin.engine.catalog import Handler

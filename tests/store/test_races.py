@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from changes import CHANGES, in_each_order
 from line import FOR_EVER, Line, record
-from proxy import CUTS, Proxy, comparable
 
+from proxy import CUTS, Proxy, comparable
 from servers import Server
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.queue import Queue

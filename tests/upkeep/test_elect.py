@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from structlog.testing import capture_logs
 
+from proxy import CUTS, Proxy
 from servers import Server
-from store.proxy import CUTS, Proxy
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store import store as store_module
 from tocsin.store.store import Store

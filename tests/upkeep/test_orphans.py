@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from proxy import CUTS, Proxy
 from servers import Server, cluster
 from store.line import Line, record
-from store.proxy import CUTS, Proxy
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.queue import Queue
 from tocsin.store import store as store_module
