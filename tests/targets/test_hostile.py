@@ -162,6 +162,7 @@ async def test_what_is_packed_stays_packed(sender: Sender) -> None:
         finally:
             tracemalloc.stop()
     assert told["status"] == 200
+    assert told["head"].startswith("\x1f\ufffd")
     assert most < 5 * 2**20
 
 
