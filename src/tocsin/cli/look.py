@@ -10,6 +10,7 @@ import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from tocsin.cli.given import given
 from tocsin.cli.options import Given, Options, QueueName, Watch, WrongUsage, check_time, connected, parse_time
 from tocsin.cli.show import Listing, cell, distance, iso, local, plain, print_json, show, span
 from tocsin.inspector import Inspector, JobView, WorkerView
@@ -164,8 +165,7 @@ def as_dict(job: Job) -> dict[str, Any]:
         "succeeded": job.succeeded,
         "failed": job.failed,
         "attempts": job.attempts,
-        "args": plain(job.args),
-        "kwargs": plain(job.kwargs),
+        **given(job),
         "error": job.failure.error if job.failure else None,
     }
 

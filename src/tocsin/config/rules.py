@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from tocsin.config.values import Value
+from tocsin.model.errors import InvalidArgument
+from tocsin.model.networks import entry_of
 
 _ORPHAN = "redis.scheduler.orphan-cleanup"
 _POOL = "redis.connection.pool"
@@ -18,6 +20,7 @@ _KEYS = "redis.scheduler.keys"
 EXCEPTIONAL = "redis.scheduler.zombie-cleanup.exceptional-agents.pattern"
 ENABLED = "redis.agent.enabled-pattern"
 _PATTERNS = (ENABLED, "redis.agent.disabled-pattern")
+_ALLOWED = "http.allow"
 _NAMES = tuple(f"{_KEYS}.{name}" for name in ("waiting-set", "working-set", "cleanup-leader-key"))
 
 
@@ -54,6 +57,7 @@ def check(values: Mapping[str, Value]) -> Iterator[Broken]:
         if why := _not_a_regex(str(values.get(key, ""))):
             yield Broken((key,), f"{key} is not a regex: {why}")
     yield from _names(values)
+    yield from _places(values)
 
 
 def warn(values: Mapping[str, Value]) -> Iterator[Broken]:
@@ -82,6 +86,15 @@ def _names(values: Mapping[str, Value]) -> Iterator[Broken]:
             yield Broken((key, first), f"{key} must not be the same as {first}")
     if {"{", "}"} & set(str(values.get(f"{_KEYS}.hash-tag", ""))):
         yield Broken((f"{_KEYS}.hash-tag",), f"{_KEYS}.hash-tag is written without braces, like ps")
+
+
+def _places(values: Mapping[str, Value]) -> Iterator[Broken]:
+    allowed = values.get(_ALLOWED, ())
+    for entry in allowed if isinstance(allowed, tuple) else ():
+        try:
+            entry_of(entry)
+        except InvalidArgument as error:
+            yield Broken((_ALLOWED,), f"{_ALLOWED}: {error}")
 
 
 def _not_a_regex(text: str) -> str:

@@ -117,7 +117,7 @@ def after_failure(
         return RetryIn(ceil_ms(retry.delay(claim.attempt - 1, setback.chance)))
     if not recurring:
         return BURY
-    if backoff.enabled and kind in _PASSING and setback.streak <= backoff.max_immediate_retries:
+    if backoff.enabled and kind in _PASSING and not setback.final and setback.streak <= backoff.max_immediate_retries:
         return RetryIn(0)
     error_interval = spec.rules.error_interval
     if error_interval is not None:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tocsin.engine import decide
 from tocsin.engine.catalog import Catalog
 from tocsin.engine.finish import Finisher
+from tocsin.engine.pace import Pace
 from tocsin.engine.pool import Pool
 from tocsin.engine.settle import Ended
 from tocsin.engine.timetable import Timetable
@@ -107,6 +108,7 @@ class Fetcher:
         # Partitions that a pass is asking at the moment, and for how many runs.
         self._asked: dict[tuple[str, int], int] = {}
         self._allowed = 0
+        self._pace = Pace()
 
     async def step(self) -> float:
         for lane in self.lanes:
@@ -193,6 +195,7 @@ class Fetcher:
     def _plan(self, due: dict[Lane, list[int]]) -> list[tuple[Lane, Wish]]:
         """Equal shares of the permits for the lanes that have work, so that unused shares pass on."""
         pool = self._pool
+        self._pace.look(pool.ran, self._clock.monotonic())
         taken = pool.busy + sum(self._asked.values())
         free, fetched_ahead = max(0.0, pool.permits - taken), max(0.0, taken - pool.permits)
         wishes: list[tuple[Lane, Wish]] = []
@@ -214,7 +217,7 @@ class Fetcher:
         slowest = lane.slowest()
         if slowest > QUICK_S or self._pool.permits == math.inf:
             return 0.0
-        return min(self._pool.permits * AHEAD_S / max(slowest, 1e-6), MOST_AHEAD)
+        return min(self._pool.permits * AHEAD_S / max(slowest, 1e-6), self._pace.rate * AHEAD_S, MOST_AHEAD)
 
     def _wishes(self, lane: Lane, due: list[int], units: float) -> list[tuple[Lane, Wish]]:
         """As many from each partition as are known to be due there; equal parts where that is not known."""

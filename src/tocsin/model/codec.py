@@ -53,9 +53,14 @@ def encode_spec(spec: Spec, largest: int = LARGEST_PAYLOAD) -> bytes:
 
 def decode_spec(record: bytes) -> Spec:
     try:
-        return _spec_decoder.decode(record[FIXED_SIZE + record[FIXED_SIZE - 1] :])
+        return _spec_decoder.decode(body_of(record))
     except (msgspec.MsgspecError, IndexError, ValueError, TypeError) as error:
         raise RecordUnreadable(f"a record cannot be read: {error}") from None
+
+
+def body_of(record: bytes) -> bytes:
+    """What stands behind the header: the encoded spec."""
+    return record[FIXED_SIZE + record[FIXED_SIZE - 1] :]
 
 
 def encode_header(header: Header) -> bytes:

@@ -71,6 +71,8 @@ class Http(Struct, frozen=True, array_like=True):
             raise InvalidArgument(f"{self.method!r} is no HTTP method: GET, POST, PUT, PATCH, DELETE or HEAD")
         check_url(self.url)
         force_setattr(self, "headers", {name: check_header(name, value) for name, value in self.headers.items()})
+        if without_login(self.url) != self.url and any(name.lower() == "authorization" for name in self.headers):
+            raise InvalidArgument("give the login in the URL or in the header Authorization, not in both")
         self._take_body()
         timeout = seconds(self.timeout, "a timeout")
         if not 0.001 <= timeout <= LONGEST_TIMEOUT_S:

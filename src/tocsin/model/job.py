@@ -12,6 +12,7 @@ from msgspec.structs import force_setattr
 
 from tocsin.model.durations import Duration, Millis, ceil_ms, moment, seconds
 from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.http import without_login
 from tocsin.model.trigger import Every as Every
 from tocsin.model.trigger import Once as Once
 from tocsin.model.trigger import Trigger as Trigger
@@ -120,6 +121,12 @@ class Spec(Struct, frozen=True, array_like=True):
     @property
     def rules(self) -> Policy:
         return self.policy or PLAIN
+
+    def __repr__(self) -> str:
+        """Logins in addresses are not for logs and tracebacks."""
+        shown = [without_login(arg) if isinstance(arg, str) else arg for arg in self.args]
+        trigger, retry, policy = self.trigger, self.retry, self.policy
+        return f"Spec({self.name!r}, args={shown!r}, kwargs={self.kwargs!r}, {trigger=}, {retry=}, {policy=})"
 
 
 class Header(Struct, frozen=True):

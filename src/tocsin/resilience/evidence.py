@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Iterator
 from typing import Any, TypeGuard
 
+from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.errors import StoreFull, StoreUnavailable
 from tocsin.resilience.failure import FailureClass
 
@@ -162,8 +163,8 @@ def facts(error: BaseException) -> Iterator[FailureClass]:
 
 def message_says(error: BaseException) -> FailureClass | None:
     """A guess from the words, for when there are no facts."""
-    # Its message quotes the statement and the parameters; what the database said is in `orig`.
-    if "sqlalchemy.StatementError" in _names(error):
+    # Its message quotes the statement and the parameters; what the database said is in `orig`. Ours quotes the URL.
+    if "sqlalchemy.StatementError" in _names(error) or _is_a(error, DeliveryFailed):
         return None
     return _matching(_MESSAGES, text_of(error))
 

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Callable
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import Clock
-from tocsin.model.delivery import Delivered, DeliveryFailed, head_of
+from tocsin.model.delivery import Delivered, DeliveryFailed
 from tocsin.model.http import Http
-from tocsin.model.target import target_of
-from tocsin.model.template import fill
-from tocsin.targets.envelope import Envelope, in_header, in_json, in_url
+from tocsin.model.networks import places
+from tocsin.targets.answers import Answer, briefly, judge, told_of
+from tocsin.targets.envelope import Envelope
+from tocsin.targets.guard import Guard
+from tocsin.targets.request import Drafts, Request, build
 from tocsin.targets.secrets import Secrets
 
 if TYPE_CHECKING:
-    import aiohttp
+    from aiohttp.abc import AbstractResolver
 
-# Of a body so much is read, so that the connection can be used again; of a longer one, or a slower one, it is closed.
-LARGEST_BODY = 64 * 1024
-RETRY_AFTER = (429, 503)
-PASSING = (408, 425, 429)
+    from tocsin.targets.sessions import Sessions
 
 
 class HttpTarget:
@@ -32,102 +27,64 @@ class HttpTarget:
 
     stoppable = True
 
-    def __init__(self, namespace: str, clock: Clock, secrets: Secrets, longest_wait_s: float = 600.0) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        clock: Clock,
+        secrets: Secrets,
+        longest_wait_s: float = 600.0,
+        allow: tuple[str, ...] = (),
+        resolver: AbstractResolver | None = None,
+    ) -> None:
         self._namespace = namespace
         self._clock = clock
         self._secrets = secrets
         self._longest_wait_s = longest_wait_s
-        self._session: aiohttp.ClientSession | None = None
+        self._guard = Guard(places(allow))
+        self._resolver = resolver
+        self._drafts = Drafts()
+        self._sessions: Sessions | None = None
 
     async def deliver(self, unit: Unit) -> Delivered:
-        target = target_of(unit.spec)
-        assert isinstance(target, Http)
+        clock, draft = self._clock, self._drafts.of(unit)
         envelope = Envelope(unit, self._namespace)
-        url, headers, body = self._request(target, envelope)
-        started = self._clock.monotonic()
-        status, said, head = await self._send(target, url, headers, body)
-        told = {"status": status, "ms": round((self._clock.monotonic() - started) * 1000), "head": head_of(head)}
-        wait = retry_after(said, self._clock.server_ms() / 1000, self._longest_wait_s)
-        return judge(target, status, told, wait)
+        request = build(draft, envelope, self._secrets, clock.server_ms() / 1000)
+        started = clock.monotonic()
+        answer = await self._send(draft.target, request)
+        told = told_of(answer, round((clock.monotonic() - started) * 1000), request.secrets)
+        return judge(draft.target, answer, told, clock.server_ms() / 1000, self._longest_wait_s)
 
-    def _request(self, target: Http, envelope: Envelope) -> tuple[str, dict[str, str], bytes]:
-        values: Callable[[], dict[str, str]] = lambda: envelope.values  # noqa: E731
-        url = fill(target.url, values(), in_url) if "{" in target.url else target.url
-        body = target.body
-        if target.fills:
-            body = fill(body.decode(), values(), in_json).encode()
-        headers = {
-            "Idempotency-Key": envelope.key,
-            "Tocsin-Run": in_header(envelope.run_id),
-            "Tocsin-Due": envelope.due,
-            "Tocsin-Attempt": str(envelope.attempt),
-            "traceparent": _traceparent(envelope),
-        }
-        for name, value in target.headers.items():
-            if isinstance(value, str):
-                headers[name] = fill(value, values(), in_header) if "{" in value else value
-            else:
-                headers[name] = self._secrets.read(value)
-        return url, headers, body
-
-    async def _send(
-        self, target: Http, url: str, headers: dict[str, str], body: bytes
-    ) -> tuple[int, str | None, bytes]:
-        """The status, what it says about coming back, and the head of the body."""
-        import aiohttp
-
-        session = self._session = self._session or self._open()
-        sending = session.request(target.method, url, headers=headers, data=body or None, allow_redirects=False)
+    async def _send(self, target: Http, request: Request) -> Answer:
+        """The answer, of wherever the request led to."""
         try:
-            async with asyncio.timeout(target.timeout), sending as answer:
-                head = await answer.content.read(LARGEST_BODY)
-                return answer.status, answer.headers.get("Retry-After"), head
+            async with asyncio.timeout(target.timeout):
+                return await self._follow(target, request)
         except TimeoutError:
-            raise DeliveryFailed(f"{target}: no whole answer within {target.timeout:g} s", status=408) from None
-        except aiohttp.ClientError as error:
-            raise DeliveryFailed(f"{target}: {error}") from error
+            raise DeliveryFailed(
+                f"{briefly(target)}: no whole answer within {target.timeout:g} s", status=408
+            ) from None
 
-    def _open(self) -> aiohttp.ClientSession:
-        import aiohttp
+    async def _follow(self, target: Http, request: Request) -> Answer:
+        from tocsin.targets import redirects
 
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None),
-            headers={"User-Agent": "tocsin"},
-        )
+        sessions = self._open()
+        answer = await sessions.exchange(target, request)
+        followed = 0
+        while redirects.leads_on(target, answer):
+            if followed == target.redirects:
+                raise redirects.too_many(target, answer)
+            followed += 1
+            request = redirects.hop(target, request, answer)
+            answer = await sessions.exchange(target, request)
+        return answer
+
+    def _open(self) -> Sessions:
+        if self._sessions is None:
+            from tocsin.targets.sessions import Sessions
+
+            self._sessions = Sessions(self._guard, self._resolver)
+        return self._sessions
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-
-def judge(target: Http, status: int, told: dict[str, Any], wait: float | None = None) -> Delivered:
-    """What a status means: done, or how it failed."""
-    if status in target.expect if target.expect else 200 <= status <= 299:
-        return Delivered(told)
-    passing = status in PASSING or status >= 500
-    asked = wait if status in RETRY_AFTER else None
-    raise DeliveryFailed(f"{target} answered {status}", told, status=status, final=not passing, retry_after=asked)
-
-
-def retry_after(said: str | None, now_s: float, longest_s: float) -> float | None:
-    """Seconds from now, whether the header gives seconds or a date; None if it says nothing that can be understood."""
-    if said is None:
-        return None
-    try:
-        wait = float(int(said)) if said.strip().isdigit() else _at(said) - now_s
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return min(max(wait, 0.0), longest_s)
-
-
-def _at(date: str) -> float:
-    found: datetime = parsedate_to_datetime(date)
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-
-
-def _traceparent(envelope: Envelope) -> str:
-    """W3C trace context: one trace per run, one span per attempt."""
-    span = hashlib.blake2b(f"{envelope.key}:{envelope.attempt}".encode(), digest_size=8).hexdigest()
-    return f"00-{envelope.key}-{span}-01"
+        if self._sessions is not None:
+            await self._sessions.close()

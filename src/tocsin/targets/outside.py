@@ -29,7 +29,7 @@ class Outside:
     """The targets of one worker, and what they hold open."""
 
     def __init__(self, namespace: str, clock: Clock, reach: Reach) -> None:
-        self._http = HttpTarget(namespace, clock, Secrets(reach.secrets), reach.longest_wait_s)
+        self._http = HttpTarget(namespace, clock, Secrets(reach.secrets), reach.longest_wait_s, reach.http_allow)
 
     def targets(self) -> Iterator[tuple[Handler, Deliver]]:
         """Those that this worker can deliver to: what is missing here is not known here, and left to others."""

@@ -1,0 +1,82 @@
+"""Networks and hosts as an operator names them: 10.0.0.0/8, 127.0.0.1, localhost, *.internal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+
+from msgspec import Struct
+
+from tocsin.model.errors import InvalidArgument
+from tocsin.model.http import without_login
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
+# Resolvers take such a name for an address: 2130706433 and 0x7f.1 are 127.0.0.1.
+_NUMERIC = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
+
+
+class Places(Struct, frozen=True):
+    """Some networks, and some hosts by their names."""
+
+    networks: tuple[Network, ...] = ()
+    names: frozenset[str] = frozenset()
+    # Of *.internal, ".internal".
+    endings: tuple[str, ...] = ()
+
+    def have_address(self, address: Address) -> bool:
+        return any(address in network for network in self.networks)
+
+    def have_name(self, host: str) -> bool:
+        name = plain_name(host)
+        return name in self.names or (bool(self.endings) and name.endswith(self.endings))
+
+
+def places(entries: Iterable[str]) -> Places:
+    read = [entry_of(entry) for entry in entries]
+    names = [entry for entry in read if isinstance(entry, str)]
+    return Places(
+        networks=tuple(entry for entry in read if not isinstance(entry, str)),
+        names=frozenset(name for name in names if not name.startswith("*")),
+        endings=tuple(name[1:] for name in names if name.startswith("*")),
+    )
+
+
+def entry_of(text: str) -> Network | str:
+    """A network, or the name of a host or of all below it. Refused with what is wrong, and how to say it."""
+    try:
+        return ip_network(text.strip())
+    except ValueError:
+        name = plain_name(text.strip())
+    if _HOST.fullmatch(name) and not _NUMERIC.fullmatch(name):
+        return name
+    raise InvalidArgument(f"{without_login(text)!r:.100} is neither a network nor a host{_why(text.strip())}")
+
+
+def plain_name(host: str) -> str:
+    """In the one form in which names are compared: lower case, in ASCII, without the dot of the root."""
+    name = host.lower().rstrip(".")
+    if name.isascii():
+        return name
+    try:
+        return name.encode("idna").decode()
+    except UnicodeError:
+        return name
+
+
+def _why(text: str) -> str:
+    try:
+        return f": with that many bits it is {ip_network(text, strict=False)}"
+    except ValueError:
+        pass
+    if "://" in text:
+        return ": leave out the scheme and the path"
+    if re.fullmatch(r"[^:]+:\d+|\[.*\](:\d+)?", text):
+        return ": leave out the port, and the brackets of an IPv6 address"
+    if "*" in text:
+        return ": * stands before the first dot, as in *.internal; 0.0.0.0/0 and ::/0 are all there is"
+    return ": write 10.0.0.0/8, 127.0.0.1, localhost or *.internal"

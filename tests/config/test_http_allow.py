@@ -1,0 +1,29 @@
+"""Where requests may go is checked with the rest of the configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from files import problems, write
+
+from tocsin.config import load_config
+
+
+def test_networks_and_hosts_are_taken(tmp_path: Path) -> None:
+    path = write(tmp_path, 'http:\n  allow: [10.0.0.0/8, localhost, "*.internal", "::1"]\n')
+    assert load_config(path, {}).config.http.allow == ("10.0.0.0/8", "localhost", "*.internal", "::1")
+
+
+@pytest.mark.parametrize("entry", ["10.0.0.0/33", "127.1", "host:80", "https://host", "a b"])
+def test_each_entry_that_is_neither_is_told(tmp_path: Path, entry: str) -> None:
+    path = write(tmp_path, f'http:\n  allow: [localhost, "{entry}", "*"]\n')
+    first, second = problems(path)
+    assert first.startswith(f"{path}:2: http.allow: {entry!r} is neither a network nor a host")
+    assert "'*' is neither a network nor a host" in second
+
+
+def test_variables_too() -> None:
+    [problem] = problems(TOCSIN_HTTP__ALLOW="localhost,10.0.0.5/8")
+    assert "http.allow: '10.0.0.5/8' is neither" in problem
+    assert "it is 10.0.0.0/8" in problem
