@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from tocsin.model.job import Header, Spec
 from tocsin.model.run import Claim
 from tocsin.model.target import HTTP, fields_of
 from tocsin.store.jobs import record_of
+from tocsin.targets.gates import Gates
 from tocsin.targets.http import HttpTarget
 from tocsin.targets.secrets import Secrets
 from tocsin.testing import ManualClock
@@ -52,12 +54,21 @@ def unit_of(target: Http, attempt: int = 1, job: str = "job") -> Unit:
     return Unit(claim, spec, handler, handler, 0.0, 60.0)
 
 
+class OpenGates(Gates):
+    """Everybody is let in: what hosts do to each other's deliveries is not asked here."""
+
+    def __init__(self) -> None: ...
+
+    def to(self, host: str, deadline: float = 0.0) -> Any:
+        return contextlib.nullcontext()
+
+
 class Sender:
     """An HttpTarget of an operator who allows `allow`."""
 
     def __init__(self, *allow: str, resolver: AbstractResolver | None = None, longest_wait_s: float = 600.0) -> None:
         self.clock = ManualClock()
-        self.target = HttpTarget("test:", self.clock, Secrets(), longest_wait_s, allow, resolver)
+        self.target = HttpTarget("test:", self.clock, OpenGates(), Secrets(), longest_wait_s, allow, resolver)
 
     async def __aenter__(self) -> Sender:
         return self

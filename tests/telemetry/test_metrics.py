@@ -75,7 +75,7 @@ def test_what_parts_add_is_told_once(told: Told, name: str, field: str):
     assert told.values(name) == {(): 5}
 
 
-@pytest.mark.parametrize("breaker", ["acquisition", "redis"])
+@pytest.mark.parametrize("breaker", ["acquisition", "redis", "host"])
 @pytest.mark.parametrize(
     ("name", "add"),
     [
@@ -87,7 +87,7 @@ def test_what_parts_add_is_told_once(told: Told, name: str, field: str):
 def test_breakers_are_told_apart(told: Told, name: str, add: Callable[[Tally, str], None], breaker: str):
     add(told.tally, breaker)
     told.flush()
-    expected = {(("breaker", "acquisition"),): 0, (("breaker", "redis"),): 0}
+    expected = {(("breaker", name),): 0 for name in ("acquisition", "redis", "host")}
     assert told.values(name) == expected | {(("breaker", breaker),): 1}
 
 

@@ -125,6 +125,8 @@ def look(dogs: Watchdogs, snapshot: Snapshot, *times: float) -> list[Signal]:
     ("bad", "signals"),
     [
         (LEAK, [Signal.PERMIT_LEAK_SUSPECT]),
+        (replace(LEAK, acquired=99), [Signal.PERMIT_LEAK_SUSPECT]),
+        (replace(LEAK, acquired=100), []),
         (replace(LEAK, ready=0, backlog=4), [Signal.PERMIT_LEAK_SUSPECT]),
         (replace(LEAK, permits_total=1, permits_free=0), [Signal.PERMIT_LEAK_SUSPECT]),
         (SKEW, [Signal.CAPACITY_SKEW]),

@@ -21,7 +21,7 @@ class Delivered(Struct, frozen=True):
 
 class DeliveryFailed(TocsinError):
     """It did not arrive, or was not taken. `final`: trying again will not help; `retry_after`: when the receiver
-    wants to be asked again, in seconds."""
+    wants to be asked again, in seconds; `sent`: something may have reached it."""
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class DeliveryFailed(TocsinError):
         status: int | None = None,
         final: bool = False,
         retry_after: float | None = None,
+        sent: bool = True,
     ) -> None:
         super().__init__(message)
         self.told = told or {}
@@ -38,6 +39,7 @@ class DeliveryFailed(TocsinError):
         self.status = status
         self.final = final
         self.retry_after = retry_after
+        self.sent = sent
 
 
 def note_of(told: dict[str, Any]) -> bytes:

@@ -123,6 +123,11 @@ class Breaker:
         if len(self._failures) >= self._settings.failure_threshold:
             self._open(now)
 
+    def forgive(self, permit: Permit) -> None:
+        """A success that makes up for a failure: for another side on which some calls fail, whatever its state."""
+        if permit == self._permit and self._failures:
+            self._failures.popleft()
+
     def answered(self, permit: Permit, answers: Iterable[object]) -> bool:
         """What came of the calls of one permit, and whether the server was away. That it was wiped or replaced is an
         answer; that a script failed is not."""
@@ -138,6 +143,10 @@ class Breaker:
         self._catch_up(self._monotonic())
         if self._state is State.OPEN:
             self._enter(State.HALF_OPEN)
+
+    def trip(self) -> None:
+        """Open for a full cooldown, because others found the other side failing."""
+        self._open(self._monotonic())
 
     def reset(self) -> None:
         """Closed at once, by a person who knows better. The totals stay."""

@@ -34,6 +34,8 @@ workers   HASH    worker -> what it says of itself
 beats     HASH    worker -> counter
 buried    ZSET    worker -> since ms
 zones     STRING  the version of the zone database by which jobs are planned
+hosts     ZSET    host that fails -> nobody sends to it before ms
+outages   HASH    such a host -> since ms, and the probe that was let through last
 bell:Q    LIST    partitions of queue Q with work
 mail:W    LIST    messages for worker W
 
@@ -57,7 +59,7 @@ PARTITION_KEYS = (
 )  # fmt: skip
 BANDS = ("ready0", "ready1", "ready2", "ready3", "ready4")
 TURNS = ("turns0", "turns1", "turns2", "turns3", "turns4")
-FLEET_KEYS = ("queues", "workers", "beats", "buried", "zones")
+FLEET_KEYS = ("queues", "workers", "beats", "buried", "zones", "hosts", "outages")
 LEADER_KEY = "cleanup-leader"
 # The fields of `meta` that count something, as lua/*.lua names them.
 COUNTERS = ("put", "claimed", "succeeded", "failed", "skipped", "cancelled", "retried", "recovered", "buried")

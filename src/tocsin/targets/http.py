@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import Clock
 from tocsin.model.delivery import Delivered, DeliveryFailed
+from tocsin.model.host import host_of
 from tocsin.model.http import Http
 from tocsin.model.networks import places
 from tocsin.targets.answers import Answer, briefly, judge, told_of
 from tocsin.targets.envelope import Envelope
+from tocsin.targets.gates import Gates
 from tocsin.targets.guard import Guard
 from tocsin.targets.request import Drafts, Request, build
 from tocsin.targets.secrets import Secrets
@@ -31,6 +33,7 @@ class HttpTarget:
         self,
         namespace: str,
         clock: Clock,
+        gates: Gates,
         secrets: Secrets,
         longest_wait_s: float = 600.0,
         allow: tuple[str, ...] = (),
@@ -38,6 +41,7 @@ class HttpTarget:
     ) -> None:
         self._namespace = namespace
         self._clock = clock
+        self._gates = gates
         self._secrets = secrets
         self._longest_wait_s = longest_wait_s
         self._guard = Guard(places(allow))
@@ -47,10 +51,13 @@ class HttpTarget:
 
     async def deliver(self, unit: Unit) -> Delivered:
         clock, draft = self._clock, self._drafts.of(unit)
+        passage = self._gates.to(host_of(draft.target.url), unit.deadline)
         envelope = Envelope(unit, self._namespace)
         request = build(draft, envelope, self._secrets, clock.server_ms() / 1000)
-        started = clock.monotonic()
-        answer = await self._send(draft.target, request)
+        async with passage:
+            started = clock.monotonic()
+            answer = await self._send(draft.target, request)
+            passage.ok = answer.status < 500 or answer.status in draft.target.expect
         told = told_of(answer, round((clock.monotonic() - started) * 1000), request.secrets)
         return judge(draft.target, answer, told, clock.server_ms() / 1000, self._longest_wait_s)
 
@@ -75,7 +82,12 @@ class HttpTarget:
                 raise redirects.too_many(target, answer)
             followed += 1
             request = redirects.hop(target, request, answer)
-            answer = await sessions.exchange(target, request)
+            try:
+                answer = await sessions.exchange(target, request)
+            except DeliveryFailed as error:
+                # If not this one, those before it were.
+                error.sent = True
+                raise
         return answer
 
     def _open(self) -> Sessions:

@@ -10,6 +10,7 @@ from tocsin.engine.catalog import Deliver, Handler
 from tocsin.model.clock import Clock
 from tocsin.model.target import HTTP
 from tocsin.targets.builtin import handler_named
+from tocsin.targets.gates import Gates
 from tocsin.targets.http import HttpTarget
 from tocsin.targets.secrets import Secrets
 
@@ -28,8 +29,9 @@ class Reach(Struct, frozen=True):
 class Outside:
     """The targets of one worker, and what they hold open."""
 
-    def __init__(self, namespace: str, clock: Clock, reach: Reach) -> None:
-        self._http = HttpTarget(namespace, clock, Secrets(reach.secrets), reach.longest_wait_s, reach.http_allow)
+    def __init__(self, namespace: str, clock: Clock, reach: Reach, gates: Gates) -> None:
+        secrets = Secrets(reach.secrets)
+        self._http = HttpTarget(namespace, clock, gates, secrets, reach.longest_wait_s, reach.http_allow)
 
     def targets(self) -> Iterator[tuple[Handler, Deliver]]:
         """Those that this worker can deliver to: what is missing here is not known here, and left to others."""

@@ -105,7 +105,8 @@ def _failed(target: Http, error: Exception) -> DeliveryFailed:
     if isinstance(error, aiohttp.ClientResponseError):
         # Its status is not one that the receiver sent.
         return DeliveryFailed(f"{what}: the answer is not HTTP ({error.message.strip():.200})", status=502)
-    return DeliveryFailed(f"{what}: {_text(error):.500}")
+    sent = not isinstance(error, aiohttp.ClientConnectorError)
+    return DeliveryFailed(f"{what}: {_text(error):.500}", sent=sent)
 
 
 def _text(error: Exception) -> str:

@@ -18,7 +18,8 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
 from tocsin.model.job import PRIORITIES
 
-BREAKERS = ("acquisition", "redis")
+# The last stands for those of all hosts that runs are delivered to.
+BREAKERS = ("acquisition", "redis", "host")
 SUCCESS = (True, False)
 # Where a compare-and-set may be refused: by token, by due time, by version or by counter.
 LOCATIONS = ("claim", "finish", "plan", "retry", "release", "bury", "park", "extend", "recover", "put", "term", "beat")

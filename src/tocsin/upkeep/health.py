@@ -177,7 +177,8 @@ def suspicions(s: Snapshot, limits: Limits = DEFAULT_LIMITS) -> set[Signal]:
     if s.away or not s.enabled:
         return found
     few = s.permits_free < max(1.0, s.permits_total * limits.permits_few)
-    if few and not s.active and not s.stuck and (s.ready or s.backlog):
+    # Permits that changed hands in this cycle are not lost: runs may end, or go back, as soon as they begin.
+    if few and not s.active and not s.stuck and s.acquired < s.permits_total and (s.ready or s.backlog):
         found.add(Signal.PERMIT_LEAK_SUSPECT)
     if _slots_unfilled(s, limits):
         # Also when none was acquired: a worker that takes a few now and then has skew in every cycle.

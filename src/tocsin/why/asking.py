@@ -8,11 +8,16 @@ from msgspec import Struct
 
 from tocsin.engine.heart import BEAT_S
 from tocsin.model.durations import Millis, moment
-from tocsin.model.errors import InvalidArgument
+from tocsin.model.errors import InvalidArgument, RecordUnreadable
+from tocsin.model.host import host_of
+from tocsin.model.http import Http
 from tocsin.model.ids import check_member, extra_member, job_of, parse_run_id
 from tocsin.model.job import Job, Stage
+from tocsin.model.message import Message
+from tocsin.model.target import target_of
 from tocsin.store import fleet, position
 from tocsin.store.events import PastRun, past_runs
+from tocsin.store.hosts import Hosts, Outage
 from tocsin.store.jobs import Jobs, Outcome
 from tocsin.store.outbox import Outbox
 from tocsin.store.store import OpenQueue, Store
@@ -45,6 +50,7 @@ class Why:
         self._jobs = Jobs(store)
         self._fleet = fleet.Fleet(store)
         self._outbox = Outbox(store)
+        self._hosts = Hosts(store)
 
     async def ask(self, job_id: str, queue: str | None = None) -> Answer:
         """Of a job's id, the member name of an extra run, or a run id. Raises InvalidArgument for no such queue."""
@@ -76,7 +82,15 @@ class Why:
             fleet=crew,
             now=now,
             wait=await self._outbox.wait_of(queue, job.id) if job.stage is Stage.BLOCKED else None,
+            outage=await self._outage(job),
         )
+
+    async def _outage(self, job: Job) -> Outage | None:
+        try:
+            target = target_of(job.spec)
+        except RecordUnreadable:
+            return None
+        return await self._hosts.find(host_of(target.url)) if isinstance(target, Http | Message) else None
 
     async def _has_moved(self, queue: OpenQueue, facts: Facts) -> bool:
         """Whether its place was read of another stage than its stage was."""

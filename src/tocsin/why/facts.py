@@ -7,6 +7,7 @@ from msgspec import Struct
 from tocsin.model.durations import Millis
 from tocsin.model.job import Job, Stage
 from tocsin.store.fleet import Worker
+from tocsin.store.hosts import Outage
 from tocsin.store.outbox import Wait
 from tocsin.store.position import Position
 
@@ -36,6 +37,8 @@ class Facts(Struct, frozen=True):
     now: Millis
     # Of a blocked job.
     wait: Wait | None = None
+    # Of the host that it is delivered to.
+    outage: Outage | None = None
 
     @property
     def is_readable(self) -> bool:

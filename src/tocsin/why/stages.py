@@ -36,11 +36,16 @@ def _waiting(facts: Facts) -> list[Reason]:
     if facts.not_before <= facts.now:
         return _in_line(facts)
     waits = _retry(facts) if facts.job.attempt > 1 else _not_due(facts)
-    return [waits, *_last_error(facts), *line.paused(facts), *crew.reasons(facts)]
+    return [waits, *_host_fails(facts), *_last_error(facts), *line.paused(facts), *crew.reasons(facts)]
 
 
 def _not_due(facts: Facts) -> Reason:
     when = at(facts.not_before, facts.now)
+    if facts.job.due_ms <= facts.now:
+        due = at(facts.job.due_ms, facts.now)
+        says = f"it was due at {due}, and was handed back without an attempt: it is taken again at {when}"
+        told = {"due": moment(facts.job.due_ms), "not_before": moment(facts.not_before)}
+        return Reason("handed_back", says, told)
     return Reason("not_due", f"it is not due until {when}", {"not_before": moment(facts.not_before)})
 
 
@@ -79,8 +84,27 @@ def _last_error(facts: Facts) -> list[Reason]:
     ]
 
 
+def _host_fails(facts: Facts) -> list[Reason]:
+    outage = facts.outage
+    if outage is None:
+        return []
+    since, until = at(outage.since, facts.now), at(outage.until, facts.now)
+    then = f"until {until}, then one run as a probe" if outage.until > facts.now else "but one run as a probe"
+    return [
+        Reason(
+            "host_fails",
+            f"{outage.host} has failed since {since}: nothing is sent to it {then}; no attempt is counted meanwhile",
+            {"host": outage.host, "since": moment(outage.since), "until": moment(outage.until)},
+            (f"see why {outage.host} fails or cannot be reached; once it answers, runs go on by themselves",),
+        )
+    ]
+
+
 def _in_line(facts: Facts) -> list[Reason]:
-    held = [*line.paused(facts), *line.limits(facts), *crew.reasons(facts), *line.ahead(facts), *line.suspect(facts)]
+    held = [
+        *line.paused(facts), *line.limits(facts), *_host_fails(facts), *crew.reasons(facts), *line.ahead(facts),
+        *line.suspect(facts),
+    ]  # fmt: skip
     since, tried = at(facts.not_before, facts.now), _last_error(facts)
     if held:
         told = {"since": moment(facts.not_before), "attempt": facts.job.attempt}

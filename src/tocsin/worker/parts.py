@@ -34,12 +34,14 @@ from tocsin.model.run import Claim, Run
 from tocsin.resilience.breaker import Breaker, BreakerStatus, redis_breaker_settings
 from tocsin.resilience.classify import Classifier
 from tocsin.store.fleet import About, Beat, Ear, Fleet, Pulse, Ringer
+from tocsin.store.hosts import Hosts
 from tocsin.store.jobs import Put
 from tocsin.store.runs import Runs
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.strays import Strays
 from tocsin.store.survey import Survey
 from tocsin.store.term import Terms
+from tocsin.targets.gates import Gates
 from tocsin.targets.outside import Outside
 from tocsin.targets.processes import Processes
 from tocsin.targets.python import target_for
@@ -153,7 +155,9 @@ class Parts(ABC):
         self._threads, self._processes = Threads(), Processes()
         for handler in self.catalog:
             handler.deliver_by(target_for(handler, self._make_run, prefix, self._threads, self._processes))
-        self._outside = Outside(prefix, self.clock, self.settings.reach)
+        reach = self.settings.reach
+        self.gates = Gates(Hosts(self.store), self.clock, self.settings.concurrency, reach.max_per_host)
+        self._outside = Outside(prefix, self.clock, reach, self.gates)
         for handler, target in self._outside.targets():
             self.catalog.add(own := copy.copy(handler))
             own.deliver_by(target)

@@ -61,6 +61,8 @@ class Vitals:
         for name, breaker in (("acquisition", worker.acquisition_breaker), ("redis", worker.redis_breaker)):
             status = breaker.status()
             tally.breaker(name, status.trips, status.blocked, status.recoveries)
+        gates = worker.gates
+        tally.breaker("host", gates.trips, gates.blocked, gates.recoveries)
         tally.submission_failures += worker.pool.not_started
         worker.pool.not_started = 0
         store = worker.store

@@ -47,7 +47,7 @@ class Worker(Parts):
             self._listen()
         for turn in range(finish.PASSES):
             self._run(self.finisher, self._stopped, f"finish {turn}")
-        parts: list[Part] = [self.sweep, self.reaper, self.carrier, self.referrer, Tender(self.store)]
+        parts: list[Part] = [self.sweep, self.reaper, self.carrier, self.referrer, self.gates, Tender(self.store)]
         for part in (*parts, *self.vitals.parts()):
             self._run(part, self._stopped)
         for upkeep in (self.election, self.orphans, self.replanner):

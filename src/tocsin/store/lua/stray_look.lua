@@ -8,12 +8,7 @@
 --        must be to be told, '' for none
 -- RETURN {cursor, [id]…, kinds}: '0' when the walk is over; a digit per id: 1 it has no record, and nobody holds it;
 --        2 its score is none of ours; 3 overdue; 4 overdue, and its claim cannot be read
--- USES   claims, scores
-local now = tonumber(clock)
-if clock == '' then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
+-- USES   now, claims, scores
 local works = stage == 'working'
 local late = works and overdue ~= '' and now - tonumber(overdue) or -math.huge
 

@@ -4,11 +4,7 @@
 --        buried    ZSET    worker -> since ms: whose claims are still to be brought back
 -- ARGV   clock, worker, counter, about, joins: '1' for the first beat of a worker, '' for all others
 -- RETURN {1, now, [worker, counter]…, [buried]…}; {0, now}: this worker was buried, or the server forgot it
-local now = tonumber(clock)
-if clock == '' then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
+-- USES   now
 if redis.call('ZSCORE', buried, worker) then return {0, now} end
 if joins == '' and redis.call('HEXISTS', beats, worker) == 0 then return {0, now} end
 redis.call('HSET', beats, worker, counter)

@@ -4,11 +4,7 @@
 --        buried    ZSET    worker -> since ms
 -- ARGV   clock, worker, counter
 -- RETURN 1 buried, 0 it has moved meanwhile, or somebody buried it before
-local now = tonumber(clock)
-if clock == '' then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
+-- USES   now
 if redis.call('HGET', beats, worker) ~= counter then return 0 end
 redis.call('HDEL', beats, worker)
 redis.call('HDEL', workers, worker)
