@@ -292,8 +292,10 @@ class Gates:
                 del self._closes[host]
 
     async def _read(self) -> None:
-        self._looked = self.clock.monotonic()
+        asked = self.clock.monotonic()
         failing = self._failing = await self._hosts.failing()
+        # Not before: who comes meanwhile waits for it.
+        self._looked = asked
         for host, gate in self._gates.items():
             if gate.probing or host in self._trips or host in self._closes:
                 continue  # What is known here is newer.

@@ -1,0 +1,189 @@
+"""A gate: as many inside as there is room for, a short line, and everybody else comes again later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from tocsin.engine.catalog import NotYet
+from tocsin.resilience.breaker import Breaker, BreakerSettings
+from tocsin.targets import gate as module
+from tocsin.targets.gate import LINE_S, Gate, Room
+from tocsin.testing import ManualClock
+
+
+class Street:
+    """Gates of one worker."""
+
+    def __init__(self, clock: ManualClock, permits: float = 100, most: int = 50) -> None:
+        self._clock = clock
+        self._room = Room(permits, most)
+
+    def gate(self, host: str = "http://a:80") -> Gate:
+        breaker = Breaker(BreakerSettings(), self._clock.monotonic)
+        return Gate(host, self._room, breaker, self._clock.monotonic)
+
+
+async def fill(gate: Gate) -> int:
+    """Until there is no more room. How many."""
+    before = gate.inside
+    while gate._has_room():
+        assert await gate.slot()
+    return gate.inside - before
+
+
+def away(gate: Gate) -> float:
+    """For how long a run is sent away."""
+    with pytest.raises(NotYet) as sent:
+        gate.check_line()
+    return sent.value.delay
+
+
+async def turn() -> None:
+    """Let who can go on."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("permits", "most", "inside"),
+    [
+        (1, 50, 1),
+        (2, 50, 1),
+        (3, 50, 2),
+        (4, 50, 2),
+        (100, 50, 50),
+        (100, 10, 10),
+        (1000, 50, 50),
+        (float("inf"), 7, 7),
+    ],
+)
+async def test_a_host_gets_half_of_the_permits_and_no_more_than_it_may(
+    clock: ManualClock, permits: float, most: int, inside: int
+):
+    assert await fill(Street(clock, permits, most).gate()) == inside
+
+
+async def test_hosts_that_hang_never_hold_all_permits(clock: ManualClock):
+    street = Street(clock, permits=100)
+    held = [await fill(street.gate(f"http://{n}:80")) for n in range(4)]
+    assert held == [50, 25, 13, 6]
+    assert sum(held) < 100
+
+
+async def test_one_delivery_to_each_host_is_always_let_in(clock: ManualClock):
+    street = Street(clock, permits=2)
+    assert [await street.gate(f"http://{n}:80").slot() for n in range(3)] == [True] * 3
+
+
+async def test_who_finds_no_room_waits_in_line_and_is_let_in_in_turn(clock: ManualClock):
+    gate = Street(clock, permits=4).gate()
+    await fill(gate)
+    entered: list[int] = []
+
+    async def enter(n: int) -> None:
+        await gate.slot()
+        entered.append(n)
+
+    waiting = [asyncio.create_task(enter(n)) for n in range(2)]
+    await turn()
+    assert entered == []
+    for expected in ([0], [0, 1]):
+        gate.leave()
+        await turn()
+        assert entered == expected
+        assert gate.inside == 2
+    await asyncio.gather(*waiting)
+
+
+async def test_as_many_may_wait_as_have_left_in_a_quarter_of_a_second(clock: ManualClock):
+    gate = Street(clock, permits=100, most=4).gate()
+    await fill(gate)
+    for _ in range(7):
+        gate.leave()
+        await fill(gate)
+    clock.advance("250ms")
+    waiting = [asyncio.create_task(gate.slot()) for _ in range(7)]
+    await turn()
+    away(gate)
+    gate.shut()
+    assert await asyncio.gather(*waiting) == [False] * 7
+
+
+async def test_nobody_waits_for_a_host_that_stands_still(clock: ManualClock):
+    gate = Street(clock).gate()
+    await fill(gate)
+    gate.check_line()
+    clock.advance("250ms")
+    assert away(gate) >= module.SHORTEST_AWAY_S
+
+
+async def test_the_longer_a_host_stands_still_the_later_runs_come_again(clock: ManualClock):
+    gate = Street(clock).gate()
+    await fill(gate)
+    waits = []
+    for _ in range(5):
+        clock.advance("4s")
+        waits.append(round(away(gate) - LINE_S / 2))
+    assert waits == [4, 8, 10, 10, 10]
+
+
+async def test_who_waits_too_long_in_line_is_sent_away(clock: ManualClock, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "LINE_S", 0.01)
+    gate = Street(clock, permits=2).gate()
+    await fill(gate)
+    with pytest.raises(NotYet):
+        await gate.slot()
+    gate.leave()
+    assert gate.inside == 0
+    assert gate.at_rest
+
+
+async def test_a_run_that_is_stopped_in_line_leaves_no_place_behind(clock: ManualClock):
+    gate = Street(clock, permits=2).gate()
+    await fill(gate)
+    waiting = asyncio.create_task(gate.slot())
+    await turn()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    gate.leave()
+    assert gate.at_rest
+
+
+async def test_a_run_that_is_stopped_as_it_is_let_in_gives_its_place_to_the_next(clock: ManualClock):
+    gate = Street(clock, permits=4).gate()
+    await fill(gate)
+    first, second = asyncio.create_task(gate.slot()), asyncio.create_task(gate.slot())
+    await turn()
+    gate.leave()
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert await second
+    assert gate.inside == 2
+
+
+async def test_runs_come_again_one_after_the_other(clock: ManualClock):
+    """However many they are: so many a second, and not all at once."""
+    gate = Street(clock).gate()
+    await fill(gate)
+    clock.advance("1s")
+    seconds = Counter(int(away(gate)) for _ in range(20_000))
+    assert max(seconds.values()) <= module.RETURNS + 1
+    assert max(seconds) in (20, 21)
+
+
+async def test_after_a_standstill_runs_come_soon_again(clock: ManualClock):
+    gate = Street(clock, permits=2).gate()
+    await fill(gate)
+    clock.advance("1s")
+    for _ in range(20_000):
+        away(gate)
+    await turn()
+    gate.leave()
+    await fill(gate)
+    clock.advance("300ms")
+    assert away(gate) < 2

@@ -1,0 +1,351 @@
+"""Breakers of hosts: opened by failures, known to the fleet, and closed by one probe."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from servers import Server
+from store.proxy import Proxy
+from tocsin.engine.catalog import NotYet
+from tocsin.model.delivery import DeliveryFailed
+from tocsin.store.hosts import Hosts
+from tocsin.store.store import Store
+from tocsin.targets import gates as module
+from tocsin.targets.gates import Gates
+from tocsin.testing import ManualClock
+
+HOST, OTHER = "http://a:80", "http://b:80"
+AWAY = DeliveryFailed("nobody there", sent=False)
+SILENT = DeliveryFailed("no answer")
+
+MakeGates = Callable[[], Gates]
+
+
+@pytest.fixture
+async def proxy(valkey: Server) -> AsyncIterator[Proxy]:
+    async with Proxy(valkey) as running:
+        yield running
+
+
+@pytest.fixture
+async def store(proxy: Proxy, clock: ManualClock) -> AsyncIterator[Store]:
+    opened = Store(proxy.url, prefix=f"t{secrets.token_hex(4)}:", clock=clock)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def make_gates(store: Store, clock: ManualClock) -> MakeGates:
+    """Of a worker each."""
+    return lambda: Gates(Hosts(store), clock, permits=100, most=50)
+
+
+@pytest.fixture
+def gates(make_gates: MakeGates) -> Gates:
+    return make_gates()
+
+
+async def send(gates: Gates, outcome: bool | BaseException = True, host: str = HOST) -> None:
+    async with gates.to(host) as passage:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        passage.ok = outcome
+
+
+async def fail(gates: Gates, times: int = 5, error: BaseException = SILENT) -> None:
+    for _ in range(times):
+        with pytest.raises(type(error)):
+            await send(gates, error)
+
+
+async def sent_away(gates: Gates) -> float:
+    with pytest.raises(NotYet) as sent:
+        await send(gates)
+    return sent.value.delay
+
+
+async def an_outage(gates: Gates, clock: ManualClock) -> None:
+    """Known to the fleet, and so old that it is time for a probe."""
+    await fail(gates)
+    await gates.step()
+    clock.advance("30s")
+
+
+# Within one worker
+
+
+async def test_a_host_is_left_alone_after_five_failures(gates: Gates):
+    await fail(gates, 4)
+    await send(gates, False)
+    assert 30 <= await sent_away(gates) <= 31
+    await send(gates, host=OTHER)
+    assert (gates.trips, gates.blocked, gates.recoveries) == (1, 1, 0)
+
+
+async def test_an_answer_that_something_failed_is_a_failure(gates: Gates):
+    for _ in range(5):
+        await send(gates, False)
+    await sent_away(gates)
+
+
+async def test_a_success_makes_up_for_a_failure(gates: Gates):
+    """A busy host on which a few requests fail, always, is not a host that fails."""
+    for _ in range(20):
+        await send(gates, False)
+        await send(gates)
+    await fail(gates, 4)
+    await send(gates)
+
+
+@pytest.mark.parametrize(
+    "error", [DeliveryFailed("not allowed", final=True), ValueError("ours"), asyncio.CancelledError()]
+)
+async def test_what_is_not_the_hosts_fault_does_not_count(gates: Gates, error: BaseException):
+    await fail(gates, 9, error)
+    await send(gates)
+
+
+async def test_a_run_that_is_stopped_at_its_deadline_was_kept_waiting_by_the_host(gates: Gates, clock: ManualClock):
+    for _ in range(5):
+        passage = await gates.to(HOST, deadline=clock.monotonic() + 1).__aenter__()
+        clock.advance("1s")
+        await passage.__aexit__(asyncio.CancelledError, asyncio.CancelledError(), None)
+    await sent_away(gates)
+
+
+async def test_answers_of_before_the_outage_say_nothing_about_it(gates: Gates, clock: ManualClock):
+    async with gates.to(HOST):
+        await fail(gates)
+    await sent_away(gates)
+
+
+async def test_who_is_let_in_as_the_breaker_opens_is_sent_away(gates: Gates):
+    inside = [gates.to(HOST) for _ in range(50)]
+    for passage in inside:
+        await passage.__aenter__()
+    waiting = [asyncio.create_task(send(gates)) for _ in range(5)]
+    await asyncio.sleep(0)
+    for passage in inside:
+        await passage.__aexit__(type(SILENT), SILENT, None)
+    assert [type(error) for error in await asyncio.gather(*waiting, return_exceptions=True)] == [NotYet] * 5
+    assert gates._room.inside == 0
+
+
+async def test_the_log_tells_once_that_a_host_fails_and_once_that_it_answers_again(gates: Gates, clock: ManualClock):
+    with capture_logs() as told:
+        await an_outage(gates, clock)
+        with pytest.raises(NotYet):
+            await send(gates, AWAY)
+        await gates.step()
+        await sent_away(gates)
+        clock.advance("30s")
+        await send(gates)
+        await gates.step()
+    assert [(entry["event"].partition(":")[0], entry["host"]) for entry in told] == [
+        ("host fails", HOST),
+        ("host answers again", HOST),
+    ]
+
+
+async def test_gates_at_rest_are_forgotten(gates: Gates, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "MOST_AT_REST", 3)
+    with pytest.raises(DeliveryFailed):
+        await send(gates, SILENT)
+    for n in range(5):
+        await send(gates, host=f"http://{n}:80")
+    await gates.step()
+    assert list(gates._gates) == [HOST]
+
+
+# In the fleet
+
+
+async def test_others_learn_of_an_outage_within_a_second(gates: Gates, make_gates: MakeGates, clock: ManualClock):
+    other = make_gates()
+    await send(other)
+    await fail(gates)
+    await gates.step()
+    clock.advance("1s")
+    assert await other.step() <= 1
+    assert 29 <= await sent_away(other) <= 30
+    assert other.trips == 0
+
+
+async def test_a_worker_that_was_idle_knows_of_it_before_it_sends_anything(gates: Gates, make_gates: MakeGates):
+    await fail(gates)
+    await gates.step()
+    idle = make_gates()
+    sent = await asyncio.gather(*(send(idle) for _ in range(9)), return_exceptions=True)
+    assert [type(each) for each in sent] == [NotYet] * 9
+
+
+async def test_one_probe_of_the_whole_fleet_is_sent(gates: Gates, make_gates: MakeGates, clock: ManualClock):
+    workers = [gates, *(make_gates() for _ in range(3))]
+    await an_outage(gates, clock)
+    async with gates.to(HOST):
+        waits = [await sent_away(worker) for worker in workers for _ in range(3)]
+    assert all(5 <= wait <= 6 for wait in waits)
+
+
+async def test_a_probe_that_succeeds_lets_all_send_again(gates: Gates, make_gates: MakeGates, clock: ManualClock):
+    other = make_gates()
+    await an_outage(gates, clock)
+    async with other.to(HOST):
+        await sent_away(gates)
+    await other.step()
+    await gates.step()
+    await send(gates)
+    await send(other)
+    assert (gates.recoveries, other.recoveries) == (0, 1)
+
+
+async def test_those_in_line_are_sent_away_when_others_find_the_host_failing(gates: Gates, make_gates: MakeGates):
+    other = make_gates()
+    async with contextlib.AsyncExitStack() as inside:
+        for _ in range(50):
+            await inside.enter_async_context(gates.to(HOST))
+        waiting = asyncio.create_task(send(gates))
+        await asyncio.sleep(0)
+        await fail(other)
+        await other.step()
+        await gates.step()
+        with pytest.raises(NotYet):
+            await waiting
+
+
+async def test_a_probe_that_fails_begins_another_cooldown(gates: Gates, make_gates: MakeGates, clock: ManualClock):
+    other = make_gates()
+    await an_outage(gates, clock)
+    await fail(other, 1)
+    await other.step()
+    await gates.step()
+    for worker in (gates, other):
+        assert 29 <= await sent_away(worker) <= 31
+
+
+async def test_a_probe_that_reached_nobody_is_no_attempt(gates: Gates, clock: ManualClock):
+    await fail(gates, 5, AWAY)
+    await gates.step()
+    for _ in range(3):
+        clock.advance("31s")
+        with pytest.raises(NotYet):
+            await send(gates, AWAY)
+        await gates.step()
+    assert gates.trips == 4
+
+
+async def test_a_probe_that_may_have_reached_somebody_is_an_attempt(gates: Gates, clock: ManualClock):
+    """Otherwise a request that its receiver never stands would be sent for ever, and keep all others out."""
+    await an_outage(gates, clock)
+    await fail(gates, 1, SILENT)
+
+
+async def test_a_prober_that_is_killed_is_followed_by_another(gates: Gates, make_gates: MakeGates, clock: ManualClock):
+    await an_outage(gates, clock)
+    killed = make_gates()
+    await killed.to(HOST).__aenter__()
+    await sent_away(gates)
+    clock.advance("5s")
+    await send(gates)
+    await gates.step()
+    await send(make_gates())
+
+
+async def test_a_probe_that_is_stopped_says_nothing(gates: Gates, clock: ManualClock):
+    await an_outage(gates, clock)
+    await fail(gates, 1, asyncio.CancelledError())
+    assert 5 <= await sent_away(gates) <= 6
+    clock.advance("5s")
+    await send(gates)
+
+
+async def test_a_host_that_takes_its_time_to_answer_a_probe_is_heard(
+    gates: Gates, make_gates: MakeGates, store: Store, clock: ManualClock
+):
+    other = make_gates()
+    await an_outage(gates, clock)
+    async with gates.to(HOST):
+        clock.advance("8s")
+        async with other.to(HOST):
+            pass
+    await gates.step()
+    await other.step()
+    await send(gates)
+    await send(other)
+    assert await Hosts(store).failing() == {}
+
+
+async def test_a_worker_sends_one_probe_at_a_time(gates: Gates, clock: ManualClock):
+    """However long the host is silent: probes are not to pile up."""
+    await an_outage(gates, clock)
+    async with gates.to(HOST):
+        clock.advance("1m")
+        await sent_away(gates)
+
+
+async def test_a_worker_that_delivers_nothing_sends_no_commands(gates: Gates, store: Store, clock: ManualClock):
+    await send(gates)
+    clock.advance("10s")
+    assert await gates.step() > 60
+    before = (await store.client.info("commandstats")).get("cmdstat_zrange", {"calls": 0})["calls"]
+    clock.advance("10s")
+    await gates.step()
+    assert (await store.client.info("commandstats"))["cmdstat_zrange"]["calls"] == before
+    gates.wake.clear()
+    await send(gates)
+    assert gates.wake.is_set()
+
+
+# Without the server
+
+
+async def test_without_the_server_a_worker_goes_by_its_own_breaker(
+    gates: Gates, proxy: Proxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "ASK_S", 0.05)
+    await send(gates)
+    proxy.cut_off()
+    await fail(gates)
+    assert 30 <= await sent_away(gates) <= 31
+    clock.advance("30s")
+    await fail(gates, 1)
+    assert 30 <= await sent_away(gates) <= 31
+    clock.advance("30s")
+    await send(gates)
+    await send(gates)
+    assert (gates.trips, gates.recoveries) == (2, 1)
+
+
+async def test_what_the_fleet_could_not_be_told_it_is_told_later(
+    gates: Gates, make_gates: MakeGates, proxy: Proxy, clock: ManualClock
+):
+    await send(gates)
+    proxy.cut_off()
+    await fail(gates)
+    proxy.mend()
+    clock.advance("1s")
+    await gates.step()
+    await sent_away(make_gates())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_replies_that_are_lost_change_nothing(
+    gates: Gates, make_gates: MakeGates, proxy: Proxy, clock: ManualClock, when: str
+):
+    await fail(gates)
+    proxy.cut(when, "host_trip")
+    await gates.step()
+    clock.advance("30s")
+    proxy.cut(when, "host_probe")
+    await send(gates)
+    proxy.cut(when, "host_close")
+    await gates.step()
+    assert proxy.cuts == 3
+    await send(make_gates())
