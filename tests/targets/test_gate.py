@@ -130,14 +130,16 @@ async def test_the_longer_a_host_stands_still_the_later_runs_come_again(clock: M
     assert waits == [4, 8, 10, 10, 10]
 
 
-async def test_who_waits_too_long_in_line_is_sent_away(clock: ManualClock, monkeypatch: pytest.MonkeyPatch):
+async def test_who_waits_too_long_in_line_is_sent_away_and_leaves_its_place(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(module, "LINE_S", 0.01)
     gate = Street(clock, permits=2).gate()
     await fill(gate)
     with pytest.raises(NotYet):
         await gate.slot()
+    gate.check_line()
     gate.leave()
-    assert gate.inside == 0
     assert gate.at_rest
 
 

@@ -16,6 +16,7 @@ from tocsin.engine.catalog import NotYet
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.store.hosts import Hosts
 from tocsin.store.store import Store
+from tocsin.targets import gate
 from tocsin.targets import gates as module
 from tocsin.targets.gates import Gates
 from tocsin.testing import ManualClock
@@ -206,7 +207,10 @@ async def test_a_probe_that_succeeds_lets_all_send_again(gates: Gates, make_gate
     assert (gates.recoveries, other.recoveries) == (0, 1)
 
 
-async def test_those_in_line_are_sent_away_when_others_find_the_host_failing(gates: Gates, make_gates: MakeGates):
+async def test_those_in_line_are_sent_away_when_others_find_the_host_failing(
+    gates: Gates, make_gates: MakeGates, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(gate, "LINE_S", 3600)
     other = make_gates()
     async with contextlib.AsyncExitStack() as inside:
         for _ in range(50):
@@ -217,7 +221,7 @@ async def test_those_in_line_are_sent_away_when_others_find_the_host_failing(gat
         await other.step()
         await gates.step()
         with pytest.raises(NotYet):
-            await waiting
+            await asyncio.wait_for(waiting, 10)
 
 
 async def test_a_probe_that_fails_begins_another_cooldown(gates: Gates, make_gates: MakeGates, clock: ManualClock):
@@ -290,14 +294,51 @@ async def test_a_worker_sends_one_probe_at_a_time(gates: Gates, clock: ManualClo
         await sent_away(gates)
 
 
+async def test_what_fails_is_known_also_of_hosts_that_were_not_met_yet(gates: Gates, make_gates: MakeGates):
+    await fail(gates)
+    await gates.step()
+    other = make_gates()
+    await send(other, host=OTHER)
+    with pytest.raises(NotYet):
+        other.to(HOST)
+
+
+async def test_what_a_worker_has_not_told_yet_is_newer_than_what_it_reads(gates: Gates, clock: ManualClock):
+    await fail(gates)
+    clock.advance("2s")
+    await send(gates, host=OTHER)
+    await sent_away(gates)
+    await gates.step()
+    clock.advance("30s")
+    await send(gates)
+    clock.advance("2s")
+    await send(gates, host=OTHER)
+    await send(gates)
+
+
+async def test_who_delivers_all_the_time_does_not_ask_for_each_delivery(gates: Gates, store: Store, clock: ManualClock):
+    await send(gates)
+    before = await looks(store)
+    for n in range(1, 5):
+        clock.advance("1s")
+        await gates.step()
+        await send(gates)
+        assert await looks(store) == before + n
+
+
+async def looks(store: Store) -> int:
+    """How often what fails was read, by anybody."""
+    return int((await store.client.info("commandstats"))["cmdstat_zrange"]["calls"])
+
+
 async def test_a_worker_that_delivers_nothing_sends_no_commands(gates: Gates, store: Store, clock: ManualClock):
     await send(gates)
     clock.advance("10s")
     assert await gates.step() > 60
-    before = (await store.client.info("commandstats")).get("cmdstat_zrange", {"calls": 0})["calls"]
+    before = await looks(store)
     clock.advance("10s")
     await gates.step()
-    assert (await store.client.info("commandstats"))["cmdstat_zrange"]["calls"] == before
+    assert await looks(store) == before
     gates.wake.clear()
     await send(gates)
     assert gates.wake.is_set()
@@ -321,6 +362,29 @@ async def test_without_the_server_a_worker_goes_by_its_own_breaker(
     await send(gates)
     await send(gates)
     assert (gates.trips, gates.recoveries) == (2, 1)
+
+
+async def test_a_server_that_goes_away_in_an_outage_does_not_prolong_it(
+    gates: Gates, proxy: Proxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "ASK_S", 0.05)
+    await an_outage(gates, clock)
+    proxy.cut_off()
+    await fail(gates, 1)
+    await sent_away(gates)
+    clock.advance("30s")
+    await send(gates)
+    await send(gates)
+
+
+async def test_what_the_fleet_was_not_told_is_not_asked_of_it(gates: Gates, proxy: Proxy, clock: ManualClock):
+    await send(gates)
+    proxy.cut_off()
+    await fail(gates)
+    proxy.mend()
+    clock.advance("30s")
+    await fail(gates, 1)
+    await sent_away(gates)
 
 
 async def test_what_the_fleet_could_not_be_told_it_is_told_later(
