@@ -247,3 +247,31 @@ def test_the_status_tells_when_the_next_probe_may_go(breaker, time):
 
 def test_the_status_can_be_written_down(breaker):
     assert msgspec.json.decode(msgspec.json.encode(breaker.status()))["state"] == "CLOSED"
+
+
+def test_a_success_may_make_up_for_one_failure(breaker, time):
+    fail(breaker, 4)
+    breaker.forgive(breaker.allow())
+    fail(breaker)
+    assert breaker.state is State.CLOSED
+    fail(breaker)
+    assert breaker.state is State.OPEN
+
+
+def test_a_success_of_before_the_trip_makes_up_for_nothing(breaker, time):
+    early = breaker.allow()
+    opened(breaker)
+    breaker.reset()
+    fail(breaker, 4)
+    breaker.forgive(early)
+    fail(breaker)
+    assert breaker.state is State.OPEN
+
+
+@pytest.mark.parametrize("age", [0, 20, 30])
+def test_who_knows_better_may_open_it_for_a_full_cooldown(breaker, time, age):
+    opened(breaker)
+    time.now += age
+    breaker.trip()
+    assert breaker.status().probe_in == 30
+    assert breaker.allow() is None
