@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 
 import pytest
-from proxy import CUTS, Proxy
 
+from proxy import CUTS, Proxy
 from servers import Server
 from tocsin.store import hosts as module
 from tocsin.store.hosts import Hosts, Outage, Probe

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from structlog.testing import capture_logs
 
+from proxy import Proxy
 from servers import Server
-from store.proxy import Proxy
 from tocsin.engine.catalog import NotYet
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.store.hosts import Hosts
