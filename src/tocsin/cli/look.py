@@ -16,6 +16,7 @@ from tocsin.inspector import Inspector, JobView, WorkerView
 from tocsin.model.durations import Millis
 from tocsin.model.errors import nearest
 from tocsin.model.job import Job, Stage
+from tocsin.model.target import shown_args
 from tocsin.model.trigger import Every, phrase
 from tocsin.store.events import Decision
 from tocsin.store.keys import STAGE_KEYS
@@ -164,7 +165,7 @@ def as_dict(job: Job) -> dict[str, Any]:
         "succeeded": job.succeeded,
         "failed": job.failed,
         "attempts": job.attempts,
-        "args": plain(job.args),
+        "args": plain(shown_args(job.spec)),
         "kwargs": plain(job.kwargs),
         "error": job.failure.error if job.failure else None,
     }

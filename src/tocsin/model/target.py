@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
+from tocsin.model.broker import BROKERS
 from tocsin.model.errors import RecordUnreadable
-from tocsin.model.http import Http
+from tocsin.model.http import Http, without_login
 from tocsin.model.job import Spec
-from tocsin.model.message import BROKERS, Message
+from tocsin.model.message import Message
 from tocsin.model.program import Subprocess
 
 Target = Http | Message | Subprocess
@@ -20,7 +21,7 @@ Target = Http | Message | Subprocess
 HTTP = "tocsin.http"
 SUBPROCESS = "tocsin.subprocess"
 # By broker: a worker that lacks the client of one does not know that name, and leaves its jobs to others.
-MESSAGE = {broker: f"tocsin.message.{broker}" for broker in sorted(set(BROKERS.values()))}
+MESSAGE = {broker: f"tocsin.message.{broker}" for broker in BROKERS}
 NAMES = (HTTP, SUBPROCESS, *MESSAGE.values())
 
 _KINDS: dict[str, type[Any]] = {HTTP: Http, SUBPROCESS: Subprocess, **dict.fromkeys(MESSAGE.values(), Message)}
@@ -34,6 +35,15 @@ def name_of(target: Target) -> str:
 
 def fields_of(target: Target) -> tuple[Any, ...]:
     return tuple(getattr(target, name) for name in target.__struct_fields__)
+
+
+def shown_args(spec: Spec) -> tuple[Any, ...]:
+    """The arguments for people: addresses without their logins."""
+    kind = _KINDS.get(spec.name)
+    if kind is None or "url" not in kind.__struct_fields__:
+        return spec.args
+    at = kind.__struct_fields__.index("url")
+    return tuple(without_login(arg) if n == at and isinstance(arg, str) else arg for n, arg in enumerate(spec.args))
 
 
 def target_of(spec: Spec) -> Target | None:
