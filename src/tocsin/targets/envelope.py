@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cached_property
 from urllib.parse import quote
 
@@ -34,6 +35,12 @@ class Envelope:
     def due(self) -> str:
         """In UTC, to the millisecond."""
         return moment(self.due_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    @property
+    def traceparent(self) -> str:
+        """W3C trace context: one trace per run, one span per attempt."""
+        span = hashlib.blake2b(f"{self.key}:{self.attempt}".encode(), digest_size=8).hexdigest()
+        return f"00-{self.key}-{span}-01"
 
     @cached_property
     def values(self) -> dict[str, str]:

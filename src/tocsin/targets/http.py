@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -61,7 +60,7 @@ class HttpTarget:
             "Tocsin-Run": in_header(envelope.run_id),
             "Tocsin-Due": envelope.due,
             "Tocsin-Attempt": str(envelope.attempt),
-            "traceparent": _traceparent(envelope),
+            "traceparent": envelope.traceparent,
         }
         for name, value in target.headers.items():
             if isinstance(value, str):
@@ -125,9 +124,3 @@ def retry_after(said: str | None, now_s: float, longest_s: float) -> float | Non
 def _at(date: str) -> float:
     found: datetime = parsedate_to_datetime(date)
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-
-
-def _traceparent(envelope: Envelope) -> str:
-    """W3C trace context: one trace per run, one span per attempt."""
-    span = hashlib.blake2b(f"{envelope.key}:{envelope.attempt}".encode(), digest_size=8).hexdigest()
-    return f"00-{envelope.key}-{span}-01"

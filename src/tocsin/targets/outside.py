@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from tocsin.engine.catalog import Deliver, Handler
-from tocsin.model.clock import Clock
-from tocsin.model.target import HTTP
+from tocsin.model.target import HTTP, MESSAGE
+from tocsin.store.store import Store
+from tocsin.targets.brokers import is_installed
 from tocsin.targets.builtin import handler_named
 from tocsin.targets.http import HttpTarget
+from tocsin.targets.messages import MessageTarget
 from tocsin.targets.secrets import Secrets
 
 
@@ -28,15 +30,21 @@ class Reach(Struct, frozen=True):
 class Outside:
     """The targets of one worker, and what they hold open."""
 
-    def __init__(self, namespace: str, clock: Clock, reach: Reach) -> None:
-        self._http = HttpTarget(namespace, clock, Secrets(reach.secrets), reach.longest_wait_s)
+    def __init__(self, store: Store, reach: Reach) -> None:
+        secrets = Secrets(reach.secrets)
+        self._http = HttpTarget(store.keys.prefix, store.clock, secrets, reach.longest_wait_s)
+        self._messages = MessageTarget(store, secrets)
 
     def targets(self) -> Iterator[tuple[Handler, Deliver]]:
         """Those that this worker can deliver to: what is missing here is not known here, and left to others."""
         yield _handler(HTTP), self._http
+        for broker, name in MESSAGE.items():
+            if is_installed(broker):
+                yield _handler(name), self._messages
 
     async def close(self) -> None:
         await self._http.close()
+        await self._messages.close()
 
 
 def _handler(name: str) -> Handler:

@@ -153,7 +153,7 @@ class Parts(ABC):
         self._threads, self._processes = Threads(), Processes()
         for handler in self.catalog:
             handler.deliver_by(target_for(handler, self._make_run, prefix, self._threads, self._processes))
-        self._outside = Outside(prefix, self.clock, self.settings.reach)
+        self._outside = Outside(self.store, self.settings.reach)
         for handler, target in self._outside.targets():
             self.catalog.add(own := copy.copy(handler))
             own.deliver_by(target)
