@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from rigs import Rig
+from broker_servers import NatsServer
+from rigs import NatsRig, Rig
 
 from servers import Server
 from tocsin import Message, Tocsin
@@ -126,6 +127,24 @@ async def test_a_run_that_is_cancelled_does_not_break_what_others_send(clients: 
     rig.machine.resume()
     await asyncio.gather(*(send(clients, rig, f"other {n}") for n in range(5)))
     assert {f"other {n}" for n in range(5)} <= set(await keys(rig))
+
+
+async def test_who_gives_up_while_a_client_connects_does_not_end_it_for_others(
+    clients: Clients, nats_broker: NatsServer
+) -> None:
+    rig = NatsRig(nats_broker)
+    await rig.prepare()
+    nats_broker.pause()
+    try:
+        patient = asyncio.create_task(send(clients, rig, "patient"))
+        with pytest.raises(TimeoutError):
+            await send(clients, rig, "hasty", timeout=0.2)
+        [client] = clients._clients.values()
+        assert client.users == 1
+    finally:
+        nats_broker.resume()
+    await patient
+    assert await keys(rig) == ["patient"]
 
 
 async def test_many_messages_at_once_share_one_client(clients: Clients, rig: Rig) -> None:
