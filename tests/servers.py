@@ -100,6 +100,19 @@ def free_port() -> int:
         return port
 
 
+def launch(command: list[str], log: Path, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """A process that dies with ours, and says what it says into a file."""
+    whole = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
+    with log.open("ab") as said:
+        return subprocess.Popen(whole, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=env)
+
+
+def freeze(process: subprocess.Popen[bytes]) -> None:
+    """SIGSTOP, and wait: until its last thread has stopped it may still answer."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+
 class Server:
     """One server process. It listens on a unix socket, with `tcp` or `tls` also on a loopback port.
 
@@ -179,9 +192,7 @@ class Server:
     def start(self) -> Self:
         """Start, or start again on the same data; return when the server answers and has loaded its data."""
         self.socket.unlink(missing_ok=True)
-        command = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *self._command()]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.process = launch(self._command(), self.log)
         with self.client() as client:
             until(lambda: self._answers(client), f"{self.flavour} answers")
         return self
@@ -211,14 +222,12 @@ class Server:
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open and nothing answers."""
-        self._signal(signal.SIGSTOP)
+        assert self.process is not None
+        freeze(self.process)
 
     def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
         assert self.process is not None
-        self.process.send_signal(number)
+        self.process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """End the server and forget its data."""

@@ -15,7 +15,7 @@ import shop
 from commandline import HERE, Tool
 
 from servers import until
-from tocsin import Every, Tocsin
+from tocsin import Every, Http, Message, Tocsin
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +102,19 @@ def test_one_job_with_all_there_is_to_know(seen: Tool) -> None:
     assert "raise ValueError" in said
     about = seen.json("jobs", "show", "later", "--queue", "mail")
     assert (about["stage"], about["args"], about["tenant"]) == ("waiting", [1], "acme")
+
+
+def test_a_login_in_an_address_is_not_shown(tocsin: Tool) -> None:
+    async def fill(app: Tocsin) -> None:
+        await app.enqueue(Http.get("https://user:sesame@example.org/x"), id="hook", delay="1h")
+        await app.enqueue(Message("kafka://user:sesame@broker/topic", b"x"), id="tick", delay="1h")
+
+    tocsin.do(fill)
+    for id, shown in (("hook", "https://***@example.org/x"), ("tick", "kafka://***@broker/topic")):
+        said = tocsin("jobs", "show", id)
+        assert shown in said
+        assert "sesame" not in said
+        assert shown in tocsin.json("jobs", "show", id)["args"]
 
 
 def test_a_schedule_with_its_rules_and_the_ticks_that_did_not_run(tocsin: Tool) -> None:

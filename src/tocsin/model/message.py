@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from tocsin.model import broker
+from tocsin.model.broker import SCHEMES, Place
 from tocsin.model.durations import Duration, seconds
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument
 from tocsin.model.http import check_header, encode_json, without_login
 from tocsin.model.secret import Secret
 from tocsin.model.template import MARK, check_template
 
 DEFAULT_TIMEOUT_S = 10.0
 LONGEST_TIMEOUT_S = 86_400.0
-# The address's scheme, and the broker that it means.
-BROKERS = {
-    "redis": "redis",
-    "rediss": "redis",
-    "kafka": "kafka",
-    "amqp": "rabbitmq",
-    "amqps": "rabbitmq",
-    "nats": "nats",
-}
+
+# Ours to say, by broker: fields of an entry that are no headers, and by what NATS knows a message again.
+_TAKEN = {"redis": ("key", "value"), "nats": ("nats-msg-id",)}
+# Addresses are read when a message is made, and again whenever one is sent.
+_parsed = lru_cache(maxsize=1024)(broker.parse)
 
 
 class Message(Struct, frozen=True, array_like=True):
     """What a worker publishes, and where: `kafka://broker:9092/topic`, `nats://host/subject`, `amqp://host/queue`,
-    `redis://host/stream`; `redis:///stream` is on Tocsin's own server."""
+    `redis://host/stream`; `redis:///stream` is on Tocsin's own server. Fields of the run may stand in the value, the
+    key and the headers, like {run.due}."""
 
     url: str
     # JSON, unless it is bytes. Kept as bytes.
@@ -64,7 +63,9 @@ class Message(Struct, frozen=True, array_like=True):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        _check_address(self.url)
+        if not isinstance(self.url, str):
+            raise InvalidArgument(f"the address of a message is text, not {self.url!r:.200}")
+        place = self.place
         if not isinstance(self.value, bytes):
             body = encode_json(self.value)
             check_template(body.decode(), "the value")
@@ -75,17 +76,47 @@ class Message(Struct, frozen=True, array_like=True):
             if text is not None and (not isinstance(text, str) or not text):
                 raise InvalidArgument(f"{what} of a message must be text, not {text!r}")
         check_template(self.key or "", "the key")
-        force_setattr(self, "headers", {name: _check_header(name, value) for name, value in self.headers.items()})
-        if self.password is not None and not isinstance(self.password, Secret):
-            raise InvalidArgument("password= takes Secret.env(…) or Secret.file(…): secrets are not stored with jobs")
+        force_setattr(self, "headers", {name: self._check_header(name, text) for name, text in self.headers.items()})
+        self._check_login(place)
         timeout = seconds(self.timeout, "a timeout")
         if not 0.001 <= timeout <= LONGEST_TIMEOUT_S:
             raise InvalidArgument(f"the timeout of a message must be between 1 ms and a day, not {self.timeout!r}")
         force_setattr(self, "timeout", timeout)
 
+    def _check_header(self, name: object, value: object) -> str:
+        checked = check_header(name, value)
+        if not isinstance(checked, str):
+            raise InvalidArgument(f"the header {name} of a message must be text: messages are kept, and read by others")
+        lower = str(name).lower()
+        if lower in _TAKEN.get(self.broker, ()):
+            raise InvalidArgument(
+                f"the header {name} is set when the message is sent: leave it out, or name it otherwise"
+            )
+        if lower == "content-type" and self.cloudevent is not None:
+            raise InvalidArgument("a CloudEvent has a content type of its own: leave the header out")
+        return checked
+
+    def _check_login(self, place: Place) -> None:
+        if self.password is not None and not isinstance(self.password, Secret):
+            raise InvalidArgument("password= takes Secret.env(…) or Secret.file(…): secrets are not stored with jobs")
+        if self.user is None and self.password is None:
+            return
+        if not place.server.nodes:
+            raise InvalidArgument(f"{self} is Tocsin's own server: user= and password= are for others")
+        if place.server.user or place.server.password:
+            raise InvalidArgument(f"{self} has a login already: give it in the address, or as user= and password=")
+        if self.password is None:
+            raise InvalidArgument("user= needs password=: the name of a Secret")
+        if self.user is None and self.broker in ("kafka", "rabbitmq"):
+            raise InvalidArgument(f"{self} needs user= beside password=")
+
+    @property
+    def place(self) -> Place:
+        return _parsed(self.url)
+
     @property
     def broker(self) -> str:
-        return BROKERS[self.url.partition("://")[0]]
+        return SCHEMES[self.url.partition("://")[0]].broker
 
     def __str__(self) -> str:
         """For people, without the login."""
@@ -93,32 +124,3 @@ class Message(Struct, frozen=True, array_like=True):
 
     def __repr__(self) -> str:
         return f"<Message to {self}>"
-
-
-def _check_address(url: object) -> None:
-    if not isinstance(url, str):
-        raise InvalidArgument(f"the address of a message is text, not {url!r}")
-    scheme = url.partition("://")[0]
-    if scheme not in BROKERS:
-        raise InvalidArgument(f"messages cannot go to {without_login(url)!r:.200}; {nearest(scheme, BROKERS)}")
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        # A list of brokers has several ports.
-        if "," not in url:
-            raise InvalidArgument(f"{without_login(url)!r:.200} is no address: {error}") from None
-        parts = urlsplit(url)
-    if not parts.path.strip("/"):
-        raise InvalidArgument(
-            f"{without_login(url)!r:.200} does not say where to: add the topic, subject, queue or stream after the host"
-        )
-    if not parts.netloc and scheme not in ("redis", "rediss"):
-        raise InvalidArgument(f"{url!r:.200} has no host")
-
-
-def _check_header(name: object, value: object) -> str:
-    checked = check_header(name, value)
-    if not isinstance(checked, str):
-        raise InvalidArgument(f"the header {name} of a message must be text: messages are kept, and read by others")
-    return checked

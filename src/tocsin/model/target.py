@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
+from tocsin.model.broker import BROKERS
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.http import Http
 from tocsin.model.job import Spec
-from tocsin.model.message import BROKERS, Message
+from tocsin.model.message import Message
 from tocsin.model.program import Subprocess
 
 Target = Http | Message | Subprocess
@@ -20,7 +21,7 @@ Target = Http | Message | Subprocess
 HTTP = "tocsin.http"
 SUBPROCESS = "tocsin.subprocess"
 # By broker: a worker that lacks the client of one does not know that name, and leaves its jobs to others.
-MESSAGE = {broker: f"tocsin.message.{broker}" for broker in sorted(set(BROKERS.values()))}
+MESSAGE = {broker: f"tocsin.message.{broker}" for broker in BROKERS}
 NAMES = (HTTP, SUBPROCESS, *MESSAGE.values())
 
 _KINDS: dict[str, type[Any]] = {HTTP: Http, SUBPROCESS: Subprocess, **dict.fromkeys(MESSAGE.values(), Message)}

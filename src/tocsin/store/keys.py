@@ -61,6 +61,7 @@ BANDS = ("ready0", "ready1", "ready2", "ready3", "ready4")
 TURNS = ("turns0", "turns1", "turns2", "turns3", "turns4")
 FLEET_KEYS = ("queues", "workers", "beats", "buried", "zones", "hosts", "outages")
 LEADER_KEY = "cleanup-leader"
+_BASES = (*PARTITION_KEYS, *FLEET_KEYS, LEADER_KEY, "bell", "mail")
 # The fields of `meta` that count something, as lua/*.lua names them.
 COUNTERS = ("put", "claimed", "succeeded", "failed", "skipped", "cancelled", "retried", "recovered", "buried")
 
@@ -94,6 +95,14 @@ class Keys:
 
     def leader(self) -> str:
         return self._name(LEADER_KEY, AGENTS_QUEUE, 0)
+
+    def owns(self, key: str) -> bool:
+        """Whether a key of that name is one of these, or could become one."""
+        own, _, rest = key.partition(self.prefix) if self.prefix else ("", "", key)
+        base, brace, _ = rest.partition("{")
+        if own or base.partition(":")[0] not in {*_BASES, *self._names.values()}:
+            return False
+        return bool(brace) or base in (*PARTITION_KEYS, LEADER_KEY, *self._names.values())
 
     def _fleet_tag(self) -> str:
         return f"{{{self.hash_tag or 'tocsin'}}}"

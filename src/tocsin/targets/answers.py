@@ -11,7 +11,9 @@ from msgspec import Struct
 from tocsin.model.delivery import Delivered, DeliveryFailed, head_of
 from tocsin.model.http import Http, without_login
 
-RETRY_AFTER = (429, 503)
+# 409: another attempt of the run is still at work there, as `tocsin.receive` says it; without a time to come back it is
+# a refusal like any other.
+RETRY_AFTER = (409, 429, 503)
 PASSING = (408, 425, 429)
 # Of an address in a message: what is said about it must have room too.
 LONGEST_SHOWN = 200
@@ -41,7 +43,7 @@ def judge(target: Http, answer: Answer, told: dict[str, Any], now_s: float, long
     if is_success(target, status):
         return Delivered(told)
     wait = retry_after(answer.retry_after, now_s, longest_wait_s) if status in RETRY_AFTER else None
-    final = not (status in PASSING or status >= 500)
+    final = not (status in PASSING or status >= 500 or wait is not None)
     what = f"{briefly(target)} answered {status}{_advice(answer)}"
     raise DeliveryFailed(what, told, status=status, final=final, retry_after=wait)
 

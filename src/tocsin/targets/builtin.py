@@ -8,7 +8,7 @@ from tocsin.engine.catalog import Handler
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.job import DEFAULT_TIMEOUT, check_timeout
 from tocsin.model.queue import DEFAULT_QUEUE
-from tocsin.model.target import NAMES, Target, name_of
+from tocsin.model.target import MESSAGE, NAMES, Target, name_of
 
 # A run must outlast its delivery by the time that it takes to begin and to tell of it.
 SLACK_S = 10.0
@@ -30,6 +30,14 @@ def handler_for(target: Target) -> Handler:
 
 def handler_named(name: str) -> Handler | None:
     return _HANDLERS.get(name)
+
+
+def lacking(name: str) -> str | None:
+    """What to do where no worker knows a handler of ours; None if it is not one that a worker may lack."""
+    broker = next((broker for broker, known in MESSAGE.items() if known == name), None)
+    if broker is None:
+        return None
+    return f"install tocsin[{broker}] where the workers run, and restart them: they lack what talks to {broker}"
 
 
 def timeout_of(target: Target) -> Millis:

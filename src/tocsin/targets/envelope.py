@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cached_property, lru_cache
 from urllib.parse import quote
 
@@ -35,6 +36,12 @@ class Envelope:
         """In UTC, to the millisecond."""
         seconds, ms = divmod(self.due_ms, 1000)
         return f"{_second(seconds)}.{ms:03}Z"
+
+    @property
+    def traceparent(self) -> str:
+        """W3C trace context: one trace per run, one span per attempt."""
+        span = hashlib.blake2b(f"{self.key}:{self.attempt}".encode(), digest_size=8).hexdigest()
+        return f"00-{self.key}-{span}-01"
 
     @cached_property
     def values(self) -> dict[str, str]:

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from tocsin.engine.catalog import Deliver, Handler
-from tocsin.model.clock import Clock
-from tocsin.model.target import HTTP
+from tocsin.model.target import HTTP, MESSAGE
+from tocsin.store.store import Store
+from tocsin.targets.brokers import is_installed
 from tocsin.targets.builtin import handler_named
 from tocsin.targets.gates import Gates
 from tocsin.targets.http import HttpTarget
+from tocsin.targets.messages import MessageTarget
 from tocsin.targets.secrets import Secrets
 
 
@@ -29,16 +31,21 @@ class Reach(Struct, frozen=True):
 class Outside:
     """The targets of one worker, and what they hold open."""
 
-    def __init__(self, namespace: str, clock: Clock, reach: Reach, gates: Gates) -> None:
-        secrets = Secrets(reach.secrets)
-        self._http = HttpTarget(namespace, clock, gates, secrets, reach.longest_wait_s, reach.http_allow)
+    def __init__(self, store: Store, reach: Reach, gates: Gates) -> None:
+        secrets, prefix, clock = Secrets(reach.secrets), store.keys.prefix, store.clock
+        self._http = HttpTarget(prefix, clock, gates, secrets, reach.longest_wait_s, reach.http_allow)
+        self._messages = MessageTarget(store, gates, secrets)
 
     def targets(self) -> Iterator[tuple[Handler, Deliver]]:
         """Those that this worker can deliver to: what is missing here is not known here, and left to others."""
         yield _handler(HTTP), self._http
+        for broker, name in MESSAGE.items():
+            if is_installed(broker):
+                yield _handler(name), self._messages
 
     async def close(self) -> None:
         await self._http.close()
+        await self._messages.close()
 
 
 def _handler(name: str) -> Handler:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from hashlib import blake2b
 
 from msgspec import Struct
 from opentelemetry import propagate, trace
@@ -129,8 +128,7 @@ def _trace(headers: dict[str, str], envelope: Envelope) -> None:
     if trace.get_current_span().get_span_context().is_valid:
         propagate.inject(headers)
     if "traceparent" not in headers:
-        span = blake2b(f"{envelope.key}:{envelope.attempt}".encode(), digest_size=8).hexdigest()
-        headers["traceparent"] = f"00-{envelope.key}-{span}-01"
+        headers["traceparent"] = envelope.traceparent
 
 
 def without(headers: Mapping[str, str], names: frozenset[str]) -> dict[str, str]:

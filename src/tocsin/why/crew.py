@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tocsin.store.fleet import Worker
+from tocsin.targets.builtin import lacking
 from tocsin.why.answer import Reason, count, typed
 from tocsin.why.facts import Facts
 
@@ -66,11 +67,12 @@ def _nobody_knows(facts: Facts, alive: list[Worker]) -> Reason:
     if not facts.is_readable:
         return Reason("unreadable", "its record cannot be read: the worker that claims it will park it")
     name = facts.job.name
+    declare = f"start a worker of a program that declares {name!r}, or give the handler that name again (name={name!r})"
     return Reason(
         "unknown_handler",
         f"queue {facts.job.queue} has {count(len(alive), 'live worker')}, and none knows its handler {name!r}",
         {"handler": name, "workers": [worker.id for worker in alive]},
-        (f"start a worker of a program that declares {name!r}, or give the handler that name again (name={name!r})",),
+        (lacking(name) or declare,),
     )
 
 

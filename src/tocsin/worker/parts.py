@@ -157,7 +157,7 @@ class Parts(ABC):
             handler.deliver_by(target_for(handler, self._make_run, prefix, self._threads, self._processes))
         reach = self.settings.reach
         self.gates = Gates(Hosts(self.store), self.clock, self.settings.concurrency, reach.max_per_host)
-        self._outside = Outside(prefix, self.clock, reach, self.gates)
+        self._outside = Outside(self.store, reach, self.gates)
         for handler, target in self._outside.targets():
             self.catalog.add(own := copy.copy(handler))
             own.deliver_by(target)

@@ -1,0 +1,156 @@
+"""One client per broker and login, shared by all messages that go there: opened when the first comes, replaced when its
+connection is lost, closed when none came for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from typing import Any
+
+from tocsin.model.broker import Place, Server
+from tocsin.model.clock import monotonic
+from tocsin.model.delivery import DeliveryFailed
+from tocsin.store.store import Store
+from tocsin.targets.brokers import Broker, Letter, broker_for
+
+# Connecting goes on for those who come later when a message with less patience gives up.
+CONNECT_S = 30.0
+CLOSE_S = 6.0
+IDLE_S = 60.0
+
+
+class Client:
+    """A broker, how many messages are on their way to it, and when it last took one."""
+
+    def __init__(self, server: Server, connecting: asyncio.Task[Broker]) -> None:
+        self.server = server
+        self.connecting = connecting
+        self.users = 0
+        self.used = monotonic()
+        self.answered = -math.inf
+
+    @property
+    def is_lost(self) -> bool:
+        """Whoever finds out that it cannot be reached is told why; the next one tries anew."""
+        if not self.connecting.done():
+            return False
+        return self.connecting.cancelled() or self.connecting.exception() is not None or self.connecting.result().lost
+
+
+class Clients:
+    def __init__(self, store: Store, idle_s: float = IDLE_S) -> None:
+        self._store = store
+        self._idle_s = idle_s
+        self._clients: dict[Server, Client] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def send(self, place: Place, letter: Letter, timeout: float) -> dict[str, Any]:
+        """What the broker said. Raises DeliveryFailed, or TimeoutError."""
+        client = self._client(place.server)
+        client.users += 1
+        began = monotonic()
+        try:
+            async with asyncio.timeout(timeout):
+                broker = await _connected(client)
+                told = await broker.publish(place, letter)
+        except TimeoutError:
+            if client.connecting.done() and client.answered < began:
+                # It may be dead without a word: the next message does not rely on it.
+                self._retire(client)
+            raise
+        except DeliveryFailed:
+            raise
+        except Exception:
+            # Something that its library was not meant to do.
+            self._retire(client)
+            raise
+        finally:
+            client.users -= 1
+            client.used = monotonic()
+            if client.is_lost:
+                self._retire(client)
+            elif self._clients.get(client.server) is not client:
+                self._close_unused(client)
+        client.answered = client.used
+        return told
+
+    def _client(self, server: Server) -> Client:
+        client = self._clients.get(server)
+        if client is not None and client.is_lost:
+            self._retire(client)
+            client = None
+        if client is None:
+            client = self._clients[server] = Client(server, asyncio.ensure_future(self._connect(server)))
+            self._watch()
+        return client
+
+    async def _connect(self, server: Server) -> Broker:
+        broker = await broker_for(server, self._store)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await broker.connect()
+        except BaseException as error:
+            await _close(broker)
+            if isinstance(error, TimeoutError):
+                raise DeliveryFailed(f"{server} did not let us in within {CONNECT_S:g} s", status=408) from None
+            raise
+        return broker
+
+    # Closing
+
+    def _retire(self, client: Client) -> None:
+        """No new message goes there; those on their way may arrive."""
+        if self._clients.get(client.server) is client:
+            del self._clients[client.server]
+        self._close_unused(client)
+
+    def _close_unused(self, client: Client) -> None:
+        if client.users == 0 and client.connecting.done():
+            self._close_later(client)
+
+    def _close_later(self, client: Client) -> None:
+        if client.connecting.cancelled() or client.connecting.exception() is not None:
+            return
+        task = asyncio.ensure_future(_close(client.connecting.result()))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _watch(self) -> None:
+        if self._sweep is None and self._clients:
+            self._sweep = asyncio.get_running_loop().call_later(self._idle_s, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._sweep = None
+        old = monotonic() - self._idle_s
+        for client in [client for client in self._clients.values() if not client.users and client.used <= old]:
+            if client.connecting.done():
+                self._retire(client)
+        self._watch()
+
+    async def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            client.connecting.cancel()
+        await asyncio.gather(*(client.connecting for client in clients), return_exceptions=True)
+        for client in clients:
+            self._close_later(client)
+        await asyncio.gather(*self._closing)
+
+
+async def _connected(client: Client) -> Broker:
+    try:
+        return await asyncio.shield(client.connecting)
+    except DeliveryFailed as error:
+        # To each its own: one that all raise would grow by a traceback with each of them.
+        raise DeliveryFailed(str(error), error.told, status=error.status, final=error.final) from error.__cause__
+
+
+async def _close(broker: Broker) -> None:
+    """Whatever its library makes of it: it is not used any more."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(CLOSE_S):
+            await broker.close()
