@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from gating import AWAY, HOST, OTHER, SILENT, an_outage, fail, send, sent_away
 from structlog.testing import capture_logs
 
 from proxy import Proxy
@@ -20,10 +21,6 @@ from tocsin.targets import gate
 from tocsin.targets import gates as module
 from tocsin.targets.gates import Gates
 from tocsin.testing import ManualClock
-
-HOST, OTHER = "http://a:80", "http://b:80"
-AWAY = DeliveryFailed("nobody there", sent=False)
-SILENT = DeliveryFailed("no answer")
 
 MakeGates = Callable[[], Gates]
 
@@ -51,32 +48,6 @@ def make_gates(store: Store, clock: ManualClock) -> MakeGates:
 @pytest.fixture
 def gates(make_gates: MakeGates) -> Gates:
     return make_gates()
-
-
-async def send(gates: Gates, outcome: bool | BaseException = True, host: str = HOST) -> None:
-    async with gates.to(host) as passage:
-        if isinstance(outcome, BaseException):
-            raise outcome
-        passage.ok = outcome
-
-
-async def fail(gates: Gates, times: int = 5, error: BaseException = SILENT) -> None:
-    for _ in range(times):
-        with pytest.raises(type(error)):
-            await send(gates, error)
-
-
-async def sent_away(gates: Gates) -> float:
-    with pytest.raises(NotYet) as sent:
-        await send(gates)
-    return sent.value.delay
-
-
-async def an_outage(gates: Gates, clock: ManualClock) -> None:
-    """Known to the fleet, and so old that it is time for a probe."""
-    await fail(gates)
-    await gates.step()
-    clock.advance("30s")
 
 
 # Within one worker

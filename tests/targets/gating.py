@@ -1,0 +1,40 @@
+"""Deliveries that end as they are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tocsin.engine.catalog import NotYet
+from tocsin.model.delivery import DeliveryFailed
+from tocsin.targets.gates import Gates
+from tocsin.testing import ManualClock
+
+HOST, OTHER = "http://a:80", "http://b:80"
+AWAY = DeliveryFailed("nobody there", sent=False)
+SILENT = DeliveryFailed("no answer")
+
+
+async def send(gates: Gates, outcome: bool | BaseException = True, host: str = HOST) -> None:
+    async with gates.to(host) as passage:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        passage.ok = outcome
+
+
+async def fail(gates: Gates, times: int = 5, error: BaseException = SILENT) -> None:
+    for _ in range(times):
+        with pytest.raises(type(error)):
+            await send(gates, error)
+
+
+async def sent_away(gates: Gates) -> float:
+    with pytest.raises(NotYet) as sent:
+        await send(gates)
+    return sent.value.delay
+
+
+async def an_outage(gates: Gates, clock: ManualClock) -> None:
+    """Known to the fleet, and so old that it is time for a probe."""
+    await fail(gates)
+    await gates.step()
+    clock.advance("30s")
