@@ -104,7 +104,7 @@ async def test_the_job_may_say_what_is_a_success(
             assert (await sender.fail(Http.get(receiver.url, expect=expect))).final
 
 
-@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("status", [409, 429, 503])
 @pytest.mark.parametrize(
     ("said", "seconds"),
     [("7", 7), ("Tue, 01 Jan 2030 00:00:30 GMT", 30), ("99999999", 600), ("Fri, 31 Dec 2999 23:59:59 GMT", 600)],
