@@ -28,6 +28,9 @@ MOST_LINKS = 64
 # Below the package, classes move from release to release; these have their packages inside another's name.
 _SHARED_NAMESPACES = {"google", "azure"}
 
+# Their messages quote others: statements and parameters (what the database said is in `orig`), output of programs.
+_QUOTING = frozenset(["sqlalchemy.StatementError", "tocsin.ProgramFailed"])
+
 _REDIS = {
     "ConnectionError": TRANSIENT,
     "TimeoutError": TRANSIENT,
@@ -162,8 +165,7 @@ def facts(error: BaseException) -> Iterator[FailureClass]:
 
 def message_says(error: BaseException) -> FailureClass | None:
     """A guess from the words, for when there are no facts."""
-    # Its message quotes the statement and the parameters; what the database said is in `orig`.
-    if "sqlalchemy.StatementError" in _names(error):
+    if not _QUOTING.isdisjoint(_names(error)):
         return None
     return _matching(_MESSAGES, text_of(error))
 

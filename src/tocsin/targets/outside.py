@@ -8,10 +8,11 @@ from msgspec import Struct
 
 from tocsin.engine.catalog import Deliver, Handler
 from tocsin.model.clock import Clock
-from tocsin.model.target import HTTP
+from tocsin.model.target import HTTP, SUBPROCESS
 from tocsin.targets.builtin import handler_named
 from tocsin.targets.http import HttpTarget
 from tocsin.targets.secrets import Secrets
+from tocsin.targets.subprocess import SubprocessTarget
 
 
 class Reach(Struct, frozen=True):
@@ -29,11 +30,15 @@ class Outside:
     """The targets of one worker, and what they hold open."""
 
     def __init__(self, namespace: str, clock: Clock, reach: Reach) -> None:
-        self._http = HttpTarget(namespace, clock, Secrets(reach.secrets), reach.longest_wait_s)
+        secrets = Secrets(reach.secrets)
+        self._http = HttpTarget(namespace, clock, secrets, reach.longest_wait_s)
+        self._programs = SubprocessTarget(namespace, clock, secrets, reach.programs) if reach.programs else None
 
     def targets(self) -> Iterator[tuple[Handler, Deliver]]:
         """Those that this worker can deliver to: what is missing here is not known here, and left to others."""
         yield _handler(HTTP), self._http
+        if self._programs is not None:
+            yield _handler(SUBPROCESS), self._programs
 
     async def close(self) -> None:
         await self._http.close()

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from tocsin.model.target import SUBPROCESS
 from tocsin.store.fleet import Worker
 from tocsin.why.answer import Reason, count, typed
 from tocsin.why.facts import Facts
 
 OPEN = "OPEN"
+# Handlers that workers have only if their operator allows it: what none does, and what to do about it.
+_LACKING = {
+    SUBPROCESS: (
+        "may start programs: `subprocess.allow` is empty there",
+        "list the program in `subprocess.allow` of a worker, and restart it (docs/guide/programs.md)",
+    ),
+}
 
 
 def reasons(facts: Facts) -> list[Reason]:
@@ -66,11 +74,15 @@ def _nobody_knows(facts: Facts, alive: list[Worker]) -> Reason:
     if not facts.is_readable:
         return Reason("unreadable", "its record cannot be read: the worker that claims it will park it")
     name = facts.job.name
+    lacks, do = _LACKING.get(name) or (
+        f"knows its handler {name!r}",
+        f"start a worker of a program that declares {name!r}, or give the handler that name again (name={name!r})",
+    )
     return Reason(
         "unknown_handler",
-        f"queue {facts.job.queue} has {count(len(alive), 'live worker')}, and none knows its handler {name!r}",
+        f"queue {facts.job.queue} has {count(len(alive), 'live worker')}, and none {lacks}",
         {"handler": name, "workers": [worker.id for worker in alive]},
-        (f"start a worker of a program that declares {name!r}, or give the handler that name again (name={name!r})",),
+        (do,),
     )
 
 
