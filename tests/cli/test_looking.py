@@ -100,6 +100,9 @@ def test_one_job_with_all_there_is_to_know(seen: Tool) -> None:
     said = seen("jobs", "show", "bad")
     assert "stage:        dead" in said
     assert "raise ValueError" in said
+    assert "attempts:     2\n" in said
+    counts = seen.json("jobs", "show", "bad")
+    assert (counts["succeeded"], counts["failed"], counts["attempts"]) == (0, 1, 2)
     about = seen.json("jobs", "show", "later", "--queue", "mail")
     assert (about["stage"], about["args"], about["tenant"]) == ("waiting", [1], "acme")
 

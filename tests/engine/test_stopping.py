@@ -87,7 +87,8 @@ async def test_a_stopped_worker_has_left_the_fleet(tocsin_app, job, make_worker)
     worker = await make_worker(start=True)
     fleet = Fleet(tocsin_app.store)
     [seen] = await fleet.workers()
-    assert (seen.id, seen.about.handlers, seen.about.queues) == (worker.name, ["job"], ["default"])
+    assert (seen.id, seen.about.queues) == (worker.name, ["default"])
+    assert "job" in seen.about.handlers
     await worker.stop()
     assert await fleet.workers() == []
 

@@ -275,8 +275,7 @@ class Model(Waits):
         return job is not None and job.stage == "working" and (job.token, job.owner) == (token, owner)
 
     def finish(self, now: int, member: str, next_due: int, outcome: int, keep: int) -> None:
-        job = self.jobs[member]
-        parent = self.jobs.get(member.partition(EXTRA)[0]) if EXTRA in member else None
+        job, parent = self.jobs[member], self.parent(member)
         if next_due:
             job.count(outcome)
         elif parent is not None:
@@ -291,6 +290,10 @@ class Model(Waits):
         self.tell(member, outcome)
         job.fresh(next_due)
         self.line_up(member, next_due)
+
+    def parent(self, member: str) -> Job | None:
+        """The job that an extra run counts for."""
+        return self.jobs.get(member.partition(EXTRA)[0]) if EXTRA in member else None
 
     def plan(self, now: int, member: str, next_due: int, alone: bool) -> list[tuple[str, str, int]]:
         """Whom to tell that their run is cancelled: member, owner, token."""
@@ -320,8 +323,9 @@ class Model(Waits):
 
     def retry(self, now: int, member: str, delay: int) -> None:
         job = self.jobs[member]
-        job.attempts += 1
         job.attempt += 1
+        for counts in filter(None, (job, self.parent(member))):
+            counts.attempts += 1
         keep = job.definition.keep
         not_before = now if job.cancelled else now + delay
         if self._obeyed(member, 0, ended=False, not_before=not_before):
@@ -342,7 +346,8 @@ class Model(Waits):
     def bury(self, now: int, member: str) -> None:
         job = self.jobs[member]
         keep = job.definition.keep
-        job.count(FAILED)
+        for counts in filter(None, (job, self.parent(member))):
+            counts.count(FAILED)
         if self._obeyed(member, 0, ended=True):
             return
         if job.cancelled:

@@ -19,6 +19,7 @@ _KEYS = "redis.scheduler.keys"
 
 EXCEPTIONAL = "redis.scheduler.zombie-cleanup.exceptional-agents.pattern"
 ENABLED = "redis.agent.enabled-pattern"
+PROGRAMS = "subprocess.allow"
 _PATTERNS = (ENABLED, "redis.agent.disabled-pattern")
 _ALLOWED = "http.allow"
 _NAMES = tuple(f"{_KEYS}.{name}" for name in ("waiting-set", "working-set", "cleanup-leader-key"))
@@ -66,6 +67,10 @@ def warn(values: Mapping[str, Value]) -> Iterator[Broken]:
         yield Broken((EXCEPTIONAL,), f"{EXCEPTIONAL} is ignored, because it is not a regex: {why}")
     if values.get(ENABLED) == "":
         yield Broken((ENABLED,), f"{ENABLED} is empty and so enables no agent: write .* for all")
+    programs = values.get(PROGRAMS)
+    for program in programs if isinstance(programs, tuple) else ():
+        if not program.startswith(("/", "*")):
+            yield Broken((PROGRAMS,), f"{PROGRAMS} has {program!r}, which allows nothing: write whole paths")
 
 
 def _at_least(rule: AtLeast, values: Mapping[str, Value]) -> Iterator[Broken]:

@@ -100,7 +100,8 @@ def _done(claim: Claim, spec: Spec, result: Any) -> Item:
         return finish_item(claim, 0, SUCCEEDED, note=b"" if result is None else _note(result))
     note = b""
     if isinstance(result, Delivered):
-        result, note = result.told, note_of(result.told)
+        note = note_of(result.told)
+        result = result.told if result.result is None else result.result
     stored = b"" if result is None else stored_result(result, spec)
     return finish_item(claim, 0, SUCCEEDED, keep_of(claim.record), stored, note=note)
 

@@ -14,9 +14,10 @@ LONGEST_HEAD = 256
 
 
 class Delivered(Struct, frozen=True):
-    """It arrived. What is told of it is the run's result, and stands in its event."""
+    """It arrived. What is told of it stands in the run's event, and is its result unless there is more to say."""
 
     told: dict[str, Any]
+    result: Any = None
 
 
 class DeliveryFailed(TocsinError):

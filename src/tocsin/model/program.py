@@ -11,12 +11,13 @@ from msgspec.structs import force_setattr
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.secret import Secret
-from tocsin.model.template import check_template
+from tocsin.model.template import MARK, check_template
 
 DEFAULT_TIMEOUT_S = 60.0
 LONGEST_TIMEOUT_S = 30 * 86_400.0
-DEFAULT_OUTPUT = 64 * 1024
-LARGEST_OUTPUT = 1024 * 1024
+DEFAULT_OUTPUT = 16 * 1024
+# What fits into the result of a run.
+LARGEST_OUTPUT = 60 * 1024
 
 
 class Subprocess(Struct, frozen=True, array_like=True):
@@ -24,7 +25,8 @@ class Subprocess(Struct, frozen=True, array_like=True):
 
     argv: tuple[str, ...]
     timeout: float = DEFAULT_TIMEOUT_S
-    # Bytes of its output that are kept; a program that writes more goes on, and the rest is dropped.
+    # Bytes of its output that are kept, of its beginning and its end; a program that writes more goes on, and what is
+    # in between is dropped.
     output: int = DEFAULT_OUTPUT
     # Beside what every program gets; nothing else of the worker's environment is passed on.
     env: dict[str, str | Secret] = {}
@@ -46,8 +48,7 @@ class Subprocess(Struct, frozen=True, array_like=True):
         if isinstance(given, str):
             raise InvalidArgument(f"argv is a list like ['rsync', '-a', …], not {given!r:.100}: there is no shell")
         force_setattr(self, "argv", tuple(_check_text(text, "an argument") for text in self.argv))
-        if not self.argv or not self.argv[0]:
-            raise InvalidArgument("argv needs a program to start")
+        _check_program(self.argv[0] if self.argv else "")
         for text in self.argv[1:]:
             check_template(text, "an argument")
         for name, value in self.env.items():
@@ -67,6 +68,16 @@ class Subprocess(Struct, frozen=True, array_like=True):
     def __str__(self) -> str:
         """For people."""
         return " ".join(self.argv)
+
+
+def _check_program(name: str) -> None:
+    if not name:
+        raise InvalidArgument("argv needs a program to start")
+    if MARK in name:
+        # Whoever names a tenant or a job would choose what the worker starts.
+        raise InvalidArgument(f"the program cannot have fields of the run: {name!r:.200}")
+    if "/" in name and not name.startswith("/"):
+        raise InvalidArgument(f"a program is named by its name or its whole path, not {name!r:.200}")
 
 
 def _check_text(text: object, what: str) -> str:

@@ -13,7 +13,6 @@ import ssl
 from collections.abc import Iterator
 from typing import Any, TypeGuard
 
-from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.errors import StoreFull, StoreUnavailable
 from tocsin.resilience.failure import FailureClass
 
@@ -28,6 +27,9 @@ MOST_LINKS = 64
 
 # Below the package, classes move from release to release; these have their packages inside another's name.
 _SHARED_NAMESPACES = {"google", "azure"}
+
+# Their messages quote others: statements and parameters (what the database said is in `orig`), URLs, what programs say.
+_QUOTING = frozenset(["sqlalchemy.StatementError", "tocsin.DeliveryFailed"])
 
 _REDIS = {
     "ConnectionError": TRANSIENT,
@@ -163,8 +165,7 @@ def facts(error: BaseException) -> Iterator[FailureClass]:
 
 def message_says(error: BaseException) -> FailureClass | None:
     """A guess from the words, for when there are no facts."""
-    # Its message quotes the statement and the parameters; what the database said is in `orig`. Ours quotes the URL.
-    if "sqlalchemy.StatementError" in _names(error) or _is_a(error, DeliveryFailed):
+    if not _QUOTING.isdisjoint(_names(error)):
         return None
     return _matching(_MESSAGES, text_of(error))
 

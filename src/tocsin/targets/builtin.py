@@ -8,7 +8,7 @@ from tocsin.engine.catalog import Handler
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.job import DEFAULT_TIMEOUT, check_timeout
 from tocsin.model.queue import DEFAULT_QUEUE
-from tocsin.model.target import MESSAGE, NAMES, Target, name_of
+from tocsin.model.target import MESSAGE, NAMES, SUBPROCESS, Target, name_of
 
 # A run must outlast its delivery by the time that it takes to begin and to tell of it.
 SLACK_S = 10.0
@@ -34,6 +34,8 @@ def handler_named(name: str) -> Handler | None:
 
 def lacking(name: str) -> str | None:
     """What to do where no worker knows a handler of ours; None if it is not one that a worker may lack."""
+    if name == SUBPROCESS:
+        return "list the program in `subprocess.allow` of a worker, and restart it (docs/guide/programs.md)"
     broker = next((broker for broker, known in MESSAGE.items() if known == name), None)
     if broker is None:
         return None

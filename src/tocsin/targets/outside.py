@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from tocsin.engine.catalog import Deliver, Handler
-from tocsin.model.target import HTTP, MESSAGE
+from tocsin.model.target import HTTP, MESSAGE, SUBPROCESS
 from tocsin.store.store import Store
 from tocsin.targets.brokers import is_installed
 from tocsin.targets.builtin import handler_named
@@ -15,6 +15,7 @@ from tocsin.targets.gates import Gates
 from tocsin.targets.http import HttpTarget
 from tocsin.targets.messages import MessageTarget
 from tocsin.targets.secrets import Secrets
+from tocsin.targets.subprocess import SubprocessTarget
 
 
 class Reach(Struct, frozen=True):
@@ -35,6 +36,7 @@ class Outside:
         secrets, prefix, clock = Secrets(reach.secrets), store.keys.prefix, store.clock
         self._http = HttpTarget(prefix, clock, gates, secrets, reach.longest_wait_s, reach.http_allow)
         self._messages = MessageTarget(store, gates, secrets)
+        self._programs = SubprocessTarget(prefix, clock, secrets, reach.programs) if reach.programs else None
 
     def targets(self) -> Iterator[tuple[Handler, Deliver]]:
         """Those that this worker can deliver to: what is missing here is not known here, and left to others."""
@@ -42,6 +44,8 @@ class Outside:
         for broker, name in MESSAGE.items():
             if is_installed(broker):
                 yield _handler(name), self._messages
+        if self._programs is not None:
+            yield _handler(SUBPROCESS), self._programs
 
     async def close(self) -> None:
         await self._http.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tocsin.model.target import SUBPROCESS
 from tocsin.store.fleet import Worker
 from tocsin.targets.builtin import lacking
 from tocsin.why.answer import Reason, count, typed
@@ -67,12 +68,15 @@ def _nobody_knows(facts: Facts, alive: list[Worker]) -> Reason:
     if not facts.is_readable:
         return Reason("unreadable", "its record cannot be read: the worker that claims it will park it")
     name = facts.job.name
-    declare = f"start a worker of a program that declares {name!r}, or give the handler that name again (name={name!r})"
+    lacks = f"knows its handler {name!r}"
+    do = f"start a worker of a program that declares {name!r}, or give the handler that name again (name={name!r})"
+    if name == SUBPROCESS:
+        lacks = "may start programs: `subprocess.allow` is empty there"
     return Reason(
         "unknown_handler",
-        f"queue {facts.job.queue} has {count(len(alive), 'live worker')}, and none knows its handler {name!r}",
+        f"queue {facts.job.queue} has {count(len(alive), 'live worker')}, and none {lacks}",
         {"handler": name, "workers": [worker.id for worker in alive]},
-        (lacking(name) or declare,),
+        (lacking(name) or do,),
     )
 
 

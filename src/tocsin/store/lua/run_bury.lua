@@ -19,13 +19,14 @@
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
 local ids, raws = ids_and_claims(flat, 4)
-local lost, told, ends = {}, {}, {}
+local lost, told, ends, owed = {}, {}, {}, {}
 
 local function bury(id, raw, claim, err)
   stop(id, raw)
   local record = redis.call('HGET', jobs, id)
   if not record then return end_job(id, 0) end
   record = counted(record, 0, 1, 1)
+  owe(owed, id, 1)
   local verdict, put = obeyed(id, claim, record, 0, true)
   if verdict then return end
   if has(claim.intent, CANCEL) then return end_job(id, keep_of(record), CANCELLED, '') end
@@ -49,5 +50,6 @@ for i, id in ipairs(ids) do
   end
 end
 apply()
+pay(owed)
 redis.call('HINCRBY', meta, 'buried', #ids - #lost)
 return commit({1, lost, head(), to_carry}, 'bury', told, ends)

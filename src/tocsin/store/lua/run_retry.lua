@@ -19,13 +19,14 @@
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
 local ids, raws = ids_and_claims(flat, 5)
-local lost, told, ends = {}, {}, {}
+local lost, told, ends, owed = {}, {}, {}, {}
 
 local function retry(id, raw, claim, delay, err)
   stop(id, raw)
   local record = redis.call('HGET', jobs, id)
   if not record then return end_job(id, 0) end
   record = counted(record, 0, 0, 1)
+  owe(owed, id, 0)
   claim.attempt = claim.attempt + 1
   -- A cancelled run of a recurring job comes back at once: the worker that gets it plans the next one.
   local not_before = has(claim.intent, CANCEL) and now or now + delay
@@ -53,6 +54,7 @@ for i, id in ipairs(ids) do
   end
 end
 apply()
+pay(owed)
 forget()
 redis.call('HINCRBY', meta, 'retried', #ids - #lost)
 return commit({1, lost, head(), to_carry}, 'retry', told, ends)

@@ -10,6 +10,22 @@ local function parent_of(id)
   return at and string.sub(id, 1, at - 1)
 end
 
+-- An attempt of an extra run has failed, for good or not: that counts for its job, too.
+local function owe(owed, id, failed)
+  local parent = parent_of(id)
+  if not parent then return end
+  local counts = owed[parent] or {0, 0}
+  owed[parent] = {counts[1] + failed, counts[2] + 1}
+end
+
+-- After all else: the job itself may have changed in this call.
+local function pay(owed)
+  for parent, counts in pairs(owed) do
+    local record = redis.call('HGET', jobs, parent)
+    if record then redis.call('HSET', jobs, parent, counted(record, 0, counts[1], counts[2])) end
+  end
+end
+
 -- A run of a schedule is given up before it has ended, by who wrote the intents of its claim: so is its tick, and
 -- where the job itself goes on elsewhere, all that were due.
 local function give_up(id, claim, recurring)

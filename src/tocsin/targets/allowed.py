@@ -1,0 +1,74 @@
+"""Which programs jobs may start on this worker, and with which variables: its operator says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+from tocsin.model.delivery import DeliveryFailed
+
+ANY = "*"
+# Variables that make a program run other code than its own: who may start one program could start any.
+TURNING = (
+    *("PATH", "LD_*", "DYLD_*", "GCONV_PATH", "IFS", "ENV", "BASH_*", "SHELLOPTS", "BASHOPTS", "PS4", "ZDOTDIR"),
+    *("PYTHON*", "PERL*", "RUBY*", "NODE_OPTIONS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"),
+)
+
+
+class Allowed:
+    """What `subprocess.allow` lists: whole paths, and patterns of them."""
+
+    def __init__(self, entries: tuple[str, ...]) -> None:
+        self._entries = entries
+
+    def find(self, name: str) -> tuple[str, str]:
+        """The path of the program, and the file that it really is. A final DeliveryFailed if that may not be started.
+
+        An entry that is the path itself allows whatever the path leads to: the operator has chosen that link. What
+        only fits a pattern must fit one with its real path too, or a link in an allowed folder could lead anywhere.
+        """
+        path = _looked_up(name)
+        real = os.path.realpath(path)
+        if path in self._entries or (self._fits(path) and self._fits(real)):
+            return path, real
+        what = repr(path) if path == real else f"{path!r}, which is {real!r},"
+        raise DeliveryFailed(
+            f"the program {what} may not be started here: add its path to `subprocess.allow`", final=True
+        )
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Of variables that a job sets."""
+        if ANY in self._entries:
+            return
+        for name in names:
+            if any(fnmatchcase(name, pattern) for pattern in TURNING):
+                raise DeliveryFailed(
+                    f"a job may not set the variable {name}, which can make a program run something else, unless "
+                    "`subprocess.allow` has * for any program",
+                    final=True,
+                )
+
+    def _fits(self, path: str) -> bool:
+        return any(path == entry or fnmatchcase(path, entry) for entry in self._entries)
+
+
+def _looked_up(name: str) -> str:
+    """Names without a folder are looked up where the worker would find them, whatever PATH the job sets."""
+    if "/" not in name:
+        return _in_path(name, os.environ)
+    if not name.startswith("/") or name.startswith("//") or os.path.normpath(name) != name:
+        raise DeliveryFailed(
+            f"the program {name!r} may not be started: give its name, or its whole path without . and .. in it",
+            final=True,
+        )
+    return name
+
+
+def _in_path(name: str, environ: Mapping[str, str]) -> str:
+    folders = [folder for folder in environ.get("PATH", os.defpath).split(os.pathsep) if folder.startswith("/")]
+    for folder in folders:
+        path = os.path.normpath(os.path.join(folder, name))
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    raise DeliveryFailed(f"there is no program {name!r} where this worker runs: not in {os.pathsep.join(folders)}")

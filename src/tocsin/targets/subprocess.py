@@ -1,0 +1,214 @@
+"""Programs: each on a leash of its own, judged by its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import sys
+from typing import Any
+
+import structlog
+
+from tocsin.engine.catalog import NotYet
+from tocsin.engine.unit import Unit
+from tocsin.model.clock import Clock
+from tocsin.model.delivery import Delivered, DeliveryFailed, head_of
+from tocsin.model.program import Subprocess
+from tocsin.model.target import target_of
+from tocsin.model.template import fill
+from tocsin.targets import leash
+from tocsin.targets.allowed import Allowed
+from tocsin.targets.envelope import Envelope
+from tocsin.targets.leash import Order, Report
+from tocsin.targets.secrets import Secrets
+
+log = structlog.get_logger("tocsin.programs")
+
+# Between asking a program to end and killing it. A worker that stops waits for 2 s, then others get the run.
+GRACE_S = 1.5
+# Of the output so much of the end is kept at most: that is where errors stand.
+TAIL = 2048
+# So many characters of it fit into the error of a run.
+ERROR_TAIL = 700
+# What every program has of the worker's environment. The rest may hold passwords.
+INHERITED = ("PATH", "HOME", "LANG", "TZ")
+# Without these some Pythons do not even start.
+_LOADER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+# When no process can be started, the run goes back for so long: another worker may have room.
+_NO_ROOM_S = 1.0
+_TROUBLE = {
+    errno.ENOENT: "it is not there, or the interpreter that its first line names is not",
+    errno.EACCES: "the user of this worker may not execute it",
+    errno.ENOEXEC: "it is no program, and has no first line like #!/bin/sh",
+    errno.E2BIG: "its arguments and variables are too long",
+}
+_CODES = {126: "; it could not execute something that it calls", 127: "; it did not find something that it calls"}
+
+
+class ProgramFailed(DeliveryFailed):
+    """It did not start, or did not end well. Its words are quoted, and say nothing about the class of the failure."""
+
+
+class SubprocessTarget:
+    """The programs of all jobs of a worker."""
+
+    stoppable = True
+
+    def __init__(self, namespace: str, clock: Clock, secrets: Secrets, allowed: tuple[str, ...]) -> None:
+        self._namespace = namespace
+        self._clock = clock
+        self._secrets = secrets
+        self._allowed = Allowed(allowed)
+
+    async def deliver(self, unit: Unit) -> Delivered:
+        target = target_of(unit.spec)
+        assert isinstance(target, Subprocess)
+        order = self._order(target, Envelope(unit, self._namespace))
+        started = self._clock.monotonic()
+        report, in_time = await _run(order, target.timeout)
+        return judge(target, report, round((self._clock.monotonic() - started) * 1000), in_time)
+
+    def _order(self, target: Subprocess, envelope: Envelope) -> Order:
+        path, file = self._allowed.find(target.argv[0])
+        self._allowed.check_names(target.env)
+        argv = [path, *(fill(text, envelope.values) for text in target.argv[1:])]
+        env = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        for name, value in target.env.items():
+            env[name] = fill(value, envelope.values) if isinstance(value, str) else self._secrets.read(value)
+        env |= {
+            "TOCSIN_RUN": envelope.run_id,
+            "TOCSIN_JOB": envelope.job_id,
+            "TOCSIN_DUE": envelope.due,
+            "TOCSIN_ATTEMPT": str(envelope.attempt),
+            "TOCSIN_IDEMPOTENCY_KEY": envelope.key,
+        }
+        head, tail = shares(target.output)
+        return Order(
+            os.getpid(),
+            head,
+            tail,
+            os.fsencode(target.cwd or ""),
+            os.fsencode(file),
+            [_bytes(text) for text in argv],
+            [_bytes(f"{name}={value}") for name, value in env.items()],
+        )
+
+
+async def _run(order: Order, timeout: float) -> tuple[Report | None, bool]:
+    """The report, and whether it ended by itself in time. However this ends, the program has ended too."""
+    process = await _start_leash()
+    assert process.stdin is not None
+    process.stdin.write(leash.pack_order(order))
+    reading = asyncio.ensure_future(_report(process))
+    try:
+        ended, _ = await asyncio.wait([reading], timeout=timeout)
+        if not ended:
+            await _stop(process, reading)
+        return reading.result(), bool(ended)
+    except asyncio.CancelledError:
+        await _stop(process, reading)
+        raise
+    finally:
+        process.stdin.close()
+
+
+async def _start_leash() -> asyncio.subprocess.Process:
+    try:
+        # -I and -S: what the user's environment does to Python is not for the leash.
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", leash.__file__),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            env={name: os.environ[name] for name in _LOADER if name in os.environ},
+        )
+    except OSError as error:
+        log.warning("no process could be started: the run goes back", error=str(error))
+        raise NotYet(f"no process could be started: {error}", _NO_ROOM_S) from error
+
+
+async def _report(process: asyncio.subprocess.Process) -> Report | None:
+    """Short, however much the program writes."""
+    assert process.stdout is not None
+    said = await process.stdout.read()
+    code = await process.wait()
+    report = leash.unpack_report(said)
+    if report is None:
+        log.error("the leash of a program failed", code=code, said=head_of(said))
+    return report
+
+
+async def _stop(process: asyncio.subprocess.Process, reading: asyncio.Future[Report | None]) -> None:
+    """Ask it to end, then kill it. Cancelled again, it is killed at once."""
+    assert process.stdin is not None
+    try:
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(b"end")
+        await asyncio.wait([reading], timeout=GRACE_S)
+    finally:
+        process.stdin.close()
+    await asyncio.wait([reading])
+
+
+def judge(target: Subprocess, report: Report | None, ms: int, in_time: bool) -> Delivered:
+    """What an exit means: done, or how it failed."""
+    program = target.argv[0]
+    if report is None:
+        raise ProgramFailed(f"the process that watches over {program} was killed, and the program with it")
+    if report.where:
+        raise ProgramFailed(f"{program} could not be started{_why(target, report)}")
+    output = output_of(report, target.output)
+    told: dict[str, Any] = {"code": report.code, "ms": ms, "head": head_of(report.head + report.tail)}
+    if in_time and report.code == 0:
+        return Delivered(told, {"code": 0, "ms": ms, "output": output, "bytes": report.written})
+    last = output.strip()[-ERROR_TAIL:]
+    how = _how(report.code) if in_time else f"did not end within {target.timeout:g} s, and was ended"
+    raise ProgramFailed(f"{program} {how}{': ' if last else ''}{last}", told)
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended with code {code}{_CODES.get(code, '')}"
+    try:
+        name = f" ({signal.Signals(-code).name})"
+    except ValueError:
+        name = ""
+    return f"was ended by signal {-code}{name}"
+
+
+def _why(target: Subprocess, report: Report) -> str:
+    said = os.strerror(report.errno)
+    if report.where == "cwd":
+        return f" in {target.cwd!r}: {said}"
+    return f": {_TROUBLE.get(report.errno, said)}"
+
+
+def shares(output: int) -> tuple[int, int]:
+    """How many bytes of the beginning of an output are kept, and how many of its end."""
+    tail = min(TAIL, output // 2)
+    return output - tail, tail
+
+
+def output_of(report: Report, most: int) -> str:
+    """What it wrote, as text of at most so many bytes, whatever it is; and how much is missing in the middle."""
+    missing = report.written - len(report.head) - len(report.tail)
+    if not missing:
+        return _legible(report.head + report.tail)[:most].decode(errors="ignore")
+    head, tail = shares(most)
+    first, last = _legible(report.head)[:head], _legible(report.tail)[-tail:] if tail else b""
+    return f"{first.decode(errors='ignore')}\n… {missing} bytes left out …\n{last.decode(errors='ignore')}"
+
+
+def _legible(written: bytes) -> bytes:
+    """UTF-8, which may be longer: what is none is replaced."""
+    return written.decode(errors="replace").replace("\0", "\ufffd").encode()
+
+
+def _bytes(text: str) -> bytes:
+    if "\0" in text:
+        raise ProgramFailed("an argument or a variable has a NUL in it, which no program can be given", final=True)
+    return os.fsencode(text)
