@@ -121,12 +121,13 @@ async def test_an_answer_is_forgotten_when_its_keep_is_over(make_once):
 
 
 async def test_a_lease_is_renewed_while_the_work_goes_on(make_once: OnceMaker):
-    once, work = make_once(lease="300ms"), Work()
+    # On a busy machine the loop itself may come late: not by a second.
+    once, work = make_once(lease="1500ms"), Work()
     first = asyncio.create_task(once(KEY, work.slowly))
     await work.started.wait()
-    renewed, before = 0, 0.0
+    renewed, before = 0, 2.0
     async with asyncio.timeout(20):
-        while renewed < 6:
+        while renewed < 3:
             with pytest.raises(StillRunning) as told:
                 await once(KEY, work.quickly)
             renewed += told.value.retry_after_s > before
