@@ -229,3 +229,17 @@ async def test_what_was_called_too_early_is_refused(once):
     with pytest.raises(ValueError, match="pass the function"):
         await once(KEY, coroutine)
     coroutine.close()
+
+
+async def test_who_is_cancelled_when_the_work_is_done_has_done_it(once):
+    work = Work("done")
+
+    async def ends_in_cancellation() -> Any:
+        asyncio.current_task().cancel()
+        return await work.quickly()
+
+    first = asyncio.create_task(once(KEY, ends_in_cancellation))
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert await tried(once, KEY, work.quickly) == "done"
+    assert work.effects == 1
