@@ -47,7 +47,7 @@ class Shop:
 
 
 def main(port: str, where: str, name: str, folder: str) -> None:
-    once = Once(where, name=name, lease="2s")
+    once = Once(where, name=name, lease="5s")
     app = Receiver(Shop(Path(folder)), once, wait="300ms", body_timeout="500ms", largest_body=10_000)
     uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="error")
 

@@ -27,6 +27,8 @@ class Served:
         program = Path(__file__).with_name("serving.py")
         command = [sys.executable, str(program), str(self.port), where, name, str(folder)]
         self.process = subprocess.Popen(command)
+
+    def wait(self) -> None:
         until(self._listens, "the receiver listens", within=60)
 
     def _listens(self) -> bool:
@@ -62,6 +64,7 @@ def serve(where: str, name: str, tmp_path: Path) -> Iterator[Callable[[], Served
 
     def start() -> Served:
         running.append(Served(where, name, tmp_path))
+        running[-1].wait()
         return running[-1]
 
     yield start

@@ -40,34 +40,41 @@ class Turn:
 
     async def answer(self, answer: bytes) -> None:
         """Remember it. Raise TurnLost if another has the turn, or has answered."""
-        try:
-            remembered = await self._memory.answer(self._key, self._token, self._digest, answer, self._keep_ms)
-        except StoreError as error:
-            # What was done is done. Whoever is told of a failure would have it done again; who is told of the success
-            # will not ask again, unless that gets lost too.
-            log.warning("the answer for key %r is not remembered: %s", self._key, error)
-            remembered = True
-        await self._end()
-        if not remembered:
+        self._over = True
+        # Also when the caller is cancelled meanwhile: the work is done.
+        if not await asyncio.shield(self._remember(answer)):
             raise TurnLost(self._key)
 
     async def free(self) -> None:
         """Let the next one try. Nothing happens if the turn is over already."""
         if self._over:
             return
-        await self._end()
+        self._over = True
+        # Also when the work was cancelled: else the next one would wait for the end of the lease.
+        await asyncio.shield(self._give_back())
+
+    async def _remember(self, answer: bytes) -> bool:
+        await self._stop_renewing()
         try:
-            # Also when the work was cancelled: else the next one would wait for the end of the lease.
-            await asyncio.shield(self._memory.free(self._key, self._token))
+            return await self._memory.answer(self._key, self._token, self._digest, answer, self._keep_ms)
+        except StoreError as error:
+            # What was done is done. Whoever is told of a failure would have it done again; who is told of the success
+            # will not ask again, unless that gets lost too.
+            log.warning("the answer for key %r is not remembered: %s", self._key, error)
+            return True
+
+    async def _give_back(self) -> None:
+        await self._stop_renewing()
+        try:
+            await self._memory.free(self._key, self._token)
         except StoreError as error:
             log.warning("key %r is free only when its lease is over: %s", self._key, error)
 
-    async def _end(self) -> None:
-        self._over = True
+    async def _stop_renewing(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if self._renewing is not None and not self._renewing.done():
-            # One that is under way could take what is being given back.
+            # One that is under way could take again what is given back, or was kept for a short time only.
             await asyncio.wait({self._renewing})
 
     def _arm(self) -> None:
