@@ -7,6 +7,7 @@ from line import Line, record
 
 from tocsin.model.errors import ClaimLost
 from tocsin.store.jobs import Put
+from tocsin.store.runs import Wish
 
 
 class TestByOwner:
@@ -31,6 +32,17 @@ class TestByOwner:
         await line.take("a")
         await line.recover()
         assert [claim.member for claim in await line.claim()] == ["a", "b"]
+
+    async def test_what_is_held_back_stays_in_line_while_others_leave_it_on_both_sides(self, line: Line):
+        await line.put("b")
+        for _ in range(2):
+            await line.take("b")
+            await line.recover()
+        await line.put_all(["a", "c"])
+        for suspects, claimed in [(0, ["a", "c"]), (1, ["b"])]:
+            [answer] = await line.runs.claim([Wish(line.queue, 0, 10, suspects=suspects)], 1e15)
+            assert [claim.member for claim in answer.claims] == claimed
+            assert await line.stage("b") == ("working" if suspects else "waiting")
 
     async def test_only_the_claims_of_that_worker_come_back(self, line: Line):
         for member in "abc":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from datetime import UTC, datetime, timedelta
@@ -51,6 +52,7 @@ def millis(value: Duration, what: str = "a duration") -> Millis:
     return ceil_ms(seconds(value, what))
 
 
+@functools.lru_cache(4096)
 def ceil_ms(secs: float) -> Millis:
     # What doubles cannot tell apart is no reason to round up: 0.2 s is 200 ms although 0.2 * 1000 is a hair above it.
     ms = secs * 1000

@@ -38,7 +38,7 @@ class Stage(StrEnum):
     DEAD = "dead"
 
 
-class Retry(Struct, frozen=True, array_like=True):
+class Retry(Struct, frozen=True, array_like=True, gc=False):
     """How often a failed run is tried again, and how long to wait before each try."""
 
     retries: int
@@ -90,7 +90,7 @@ MISFIRES = ("coalesce", "skip", "all")
 OVERLAPS = ("skip", "buffer_one", "buffer_all", "allow", "cancel_other")
 
 
-class Policy(Struct, frozen=True, array_like=True):
+class Policy(Struct, frozen=True, array_like=True, gc=False):
     """What most jobs leave at its default. Stored only where something differs."""
 
     misfire: Literal["coalesce", "skip", "all"] = "coalesce"
@@ -108,8 +108,11 @@ class Policy(Struct, frozen=True, array_like=True):
 PLAIN = Policy()
 
 
-class Spec(Struct, frozen=True, array_like=True):
-    """The body of a record: what to run, with what, and when."""
+class Spec(Struct, frozen=True, array_like=True, gc=False):
+    """The body of a record: what to run, with what, and when.
+
+    One is read for each run. It is part of no cycle, so the garbage collector need not know of it.
+    """
 
     name: str
     args: tuple[Any, ...] = ()

@@ -26,7 +26,7 @@ DST = ("cron", "skip", "earlier", "later", "both")
 MOST_PARTS = 100
 
 
-class _Joinable(Struct, frozen=True, array_like=True):
+class _Joinable(Struct, frozen=True, array_like=True, gc=False):
     """What all triggers can do."""
 
     def __or__(self, other: Any) -> AnyOf:

@@ -25,13 +25,17 @@ FAILED, SUCCEEDED, SKIPPED, CANCELLED = range(4)
 
 _RANGE = struct.Struct(">QQB")
 _ENTRY = struct.Struct(">QQIHB")
+# A text of 8 bytes.
+_TOKEN = struct.Struct(">BQ")
 _CANCEL_INTENT = 8
 VERBS = ("finish", "plan", "retry", "release", "bury", "park")
 # An item of a settling call: how many msgpack values, and their bytes.
 Item = tuple[int, bytes]
 # Bits that run_finish adds to an outcome.
 _EXTRA_RUN, _MORE, _PASSED, _NOTED = 8, 16, 32, 64
-_EXTRA_MARK = EXTRA.encode()
+# As a number: bytes look for one at once, and for bytes only after an exception of their own.
+_EXTRA_MARK = ord(EXTRA)
+_OUTCOMES = [bytes((outcome,)) for outcome in range(128)]
 # How codec.text begins a text of 32 bytes and more.
 _LONG_TEXT = 0xDB
 
@@ -248,10 +252,10 @@ def finish_item(
 ) -> Item:
     if _EXTRA_MARK in claim.key:
         outcome |= _EXTRA_RUN
-    held = codec.text(claim.key) + b"\xa8" + claim.token.to_bytes(8, "big")
+    held = codec.text(claim.key) + _TOKEN.pack(0xA8, claim.token)
     due = codec.text(b"%d" % next_due) if next_due else b"\xa0"
     if not (keep or result or error or skips or note):
-        return 4, held + due + bytes((outcome,))
+        return 4, held + due + _OUTCOMES[outcome]
     size, rest = 4, b""
     if keep or result or error:
         size, outcome = 7, outcome | _MORE
@@ -262,7 +266,7 @@ def finish_item(
     if note:
         size, outcome = size + 1, outcome | _NOTED
         rest += codec.text(note)
-    return size, held + due + bytes((outcome,)) + rest
+    return size, held + due + _OUTCOMES[outcome] + rest
 
 
 def plan_item(claim: Claim, next_due: Millis, alone: bool, skips: Sequence[Skip] = ()) -> Item:

@@ -107,8 +107,10 @@ def _following(trigger: Trigger | None, tick: Millis, shift: Millis) -> Millis |
 
 
 def _unless_over(spec: Spec, due: Millis | None) -> Millis | None:
-    ends = spec.rules.ends
-    return None if due is not None and ends is not None and due > ends else due
+    rules = spec.policy
+    if rules is None or rules.ends is None or due is None:
+        return due
+    return None if due > rules.ends else due
 
 
 def _first_from(due: Millis, interval: Millis, since: Millis) -> Millis:
