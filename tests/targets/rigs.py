@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import Any, Protocol
 
@@ -81,16 +82,16 @@ class KafkaRig(Rig):
         self.machine.create(self.name)
 
     async def arrived(self) -> list[Arrived]:
-        consumer = AIOKafkaConsumer(bootstrap_servers=self.machine.hosts.split(","))
+        hosts, parts = self.machine.hosts.split(","), [TopicPartition(self.name, number) for number in range(4)]
+        consumer = AIOKafkaConsumer(bootstrap_servers=hosts, auto_offset_reset="earliest", fetch_max_wait_ms=50)
+        found: list[Any] = []
         await consumer.start()
         try:
-            parts = [TopicPartition(self.name, number) for number in range(4)]
             consumer.assign(parts)
-            ends = await consumer.end_offsets(parts)
-            await consumer.seek_to_beginning(*parts)
-            found: list[Any] = []
-            while len(found) < sum(ends.values()):
-                found += [record for records in (await consumer.getmany(timeout_ms=100)).values() for record in records]
+            async with asyncio.timeout(20):
+                ends = await consumer.end_offsets(parts)
+                while len(found) < sum(ends.values()):
+                    found += [each for some in (await consumer.getmany(timeout_ms=100)).values() for each in some]
         finally:
             await consumer.stop()
         return [
