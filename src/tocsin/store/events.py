@@ -38,6 +38,10 @@ class PastRun(msgspec.Struct, frozen=True):
     # What its target told of it: the status, the time it took, the head of the answer.
     told: dict[str, Any] = {}
 
+    def __hash__(self) -> int:
+        """Without what was told, which has none: no attempt ends twice."""
+        return hash((self.queue, self.id, self.attempt, self.ended_ms))
+
     @property
     def due(self) -> datetime:
         return moment(self.due_ms)
