@@ -79,7 +79,7 @@ async def test_one_delivery_to_each_host_is_always_let_in(clock: ManualClock):
 
 
 async def test_who_finds_no_room_waits_in_line_and_is_let_in_in_turn(clock: ManualClock):
-    gate = Street(clock, permits=4).gate()
+    gate = Street(clock, permits=8).gate()
     await fill(gate)
     entered: list[int] = []
 
@@ -94,8 +94,31 @@ async def test_who_finds_no_room_waits_in_line_and_is_let_in_in_turn(clock: Manu
         gate.leave()
         await turn()
         assert entered == expected
-        assert gate.inside == 2
+        assert gate.inside == 4
     await asyncio.gather(*waiting)
+
+
+async def test_while_nothing_is_known_of_a_host_half_of_what_is_left_may_wait_for_it(clock: ManualClock):
+    """It may hang, and others need the rest."""
+    gate = Street(clock, permits=100).gate()
+    assert await fill(gate) == 50
+    waiting = []
+    for _ in range(25):
+        waiting.append(asyncio.create_task(gate.slot()))
+        await turn()
+    away(gate)
+    gate.shut()
+    assert await asyncio.gather(*waiting) == [False] * 25
+
+
+async def test_who_leaves_because_the_host_failed_makes_no_room_in_line(clock: ManualClock):
+    gate = Street(clock, permits=8).gate()
+    await fill(gate)
+    clock.advance("1s")
+    for _ in range(4):
+        gate.leave(moves=False)
+        await fill(gate)
+    assert away(gate) >= module.SHORTEST_AWAY_S
 
 
 async def test_as_many_may_wait_as_have_left_in_a_quarter_of_a_second(clock: ManualClock):
@@ -156,7 +179,7 @@ async def test_a_run_that_is_stopped_in_line_leaves_no_place_behind(clock: Manua
 
 
 async def test_a_run_that_is_stopped_as_it_is_let_in_gives_its_place_to_the_next(clock: ManualClock):
-    gate = Street(clock, permits=4).gate()
+    gate = Street(clock, permits=8).gate()
     await fill(gate)
     first, second = asyncio.create_task(gate.slot()), asyncio.create_task(gate.slot())
     await turn()
@@ -165,7 +188,7 @@ async def test_a_run_that_is_stopped_as_it_is_let_in_gives_its_place_to_the_next
     with pytest.raises(asyncio.CancelledError):
         await first
     assert await second
-    assert gate.inside == 2
+    assert gate.inside == 4
 
 
 async def test_runs_come_again_one_after_the_other(clock: ManualClock):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -35,6 +36,8 @@ class Room:
         self.permits = permits
         self.most = most
         self.inside = 0
+        # In all lines together: each holds a permit too.
+        self.waiting = 0
 
 
 class Gate:
@@ -91,17 +94,21 @@ class Gate:
         self.inside += 1
         self._room.inside += 1
 
-    def leave(self) -> None:
-        now = self._monotonic()
+    def leave(self, moves: bool = True) -> None:
+        """`moves`: not if the host has failed: one that lets all time out at once is no quicker for that."""
         self.inside -= 1
         self._room.inside -= 1
+        if moves:
+            self._move(self._monotonic())
+        self._let_in()
+
+    def _move(self, now: float) -> None:
         self._count(now)
         self._left += 1
         if now - self._moved >= LINE_S:
             # It moves again: who is sent away from now on need not come after those of before.
             self._last_return = 0.0
         self._moved = now
-        self._let_in()
 
     def shut(self) -> None:
         """The breaker opened: nobody need wait in line."""
@@ -126,9 +133,13 @@ class Gate:
         return not self.inside or (self.inside < room.most and self.inside < room.permits - room.inside)
 
     def _may_wait(self, now: float) -> int:
-        """As many as left in a quarter of a second will be let in in the next; nothing is known yet: as are inside."""
+        """As many as left in a quarter of a second will be let in in the next. While nothing is known the host may
+        hang: then half of the permits that nobody holds, so that others have the rest."""
         self._count(now)
-        return self.inside if self._left_before is None else max(self._left_before, self._left)
+        if self._left_before is None and not self._left:
+            free = self._room.permits - self._room.inside - (self._room.waiting - len(self._line))
+            return self.inside if free == math.inf else min(self.inside, math.ceil(free / 2))
+        return max(self._left_before or 0, self._left)
 
     def _count(self, now: float) -> None:
         passed = now - self._quarter
@@ -143,6 +154,7 @@ class Gate:
     async def _wait(self) -> bool:
         place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._line.append(place)
+        self._room.waiting += 1
         try:
             async with asyncio.timeout(LINE_S):
                 return await place
@@ -158,6 +170,8 @@ class Gate:
             elif place.result():
                 self.leave()
             raise
+        finally:
+            self._room.waiting -= 1
 
     def _give_up(self, place: asyncio.Future[bool]) -> None:
         # It may have been called just now.

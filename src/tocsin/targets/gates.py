@@ -68,8 +68,8 @@ class Passage:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._gate.leave()
         ok = self._verdict(error)
+        self._gate.leave(moves=ok is not False)
         self._gates.left(self._gate, self, ok)
         if self.is_probe and ok is False and isinstance(error, DeliveryFailed) and not error.sent:
             # It was this run's turn to find out, and nothing of it has reached anybody.
