@@ -303,3 +303,10 @@ async def test_messages_go_through_an_exchange(clients: Clients, rabbitmq_broker
     told = await clients.send(Message(url).place, letter(), 20)
     assert told == {"exchange": "amq.topic", "routing_key": "orders.new"}
     assert len(await rig.arrived()) == 1
+
+
+@pytest.mark.parametrize("scheme", ["kafka", "nats"])
+async def test_what_could_not_connect_has_sent_nothing(clients: Clients, scheme: str) -> None:
+    failed = await failure(clients, f"{scheme}://127.0.0.1:1/x")
+    assert not failed.sent
+    assert not failed.final

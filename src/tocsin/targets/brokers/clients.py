@@ -145,8 +145,10 @@ async def _connected(client: Client) -> Broker:
     try:
         return await asyncio.shield(client.connecting)
     except DeliveryFailed as error:
-        # To each its own: one that all raise would grow by a traceback with each of them.
-        raise DeliveryFailed(str(error), error.told, status=error.status, final=error.final) from error.__cause__
+        # To each its own: one that all raise would grow by a traceback with each of them. Nothing was sent by any.
+        raise DeliveryFailed(
+            str(error), error.told, status=error.status, final=error.final, sent=False
+        ) from error.__cause__
 
 
 async def _close(broker: Broker) -> None:
