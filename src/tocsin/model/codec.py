@@ -138,6 +138,11 @@ def text(data: bytes) -> bytes:
     return (_TEXT_HEADS[size] if size < 256 else _LONG_TEXT.pack(0xDB, size)) + data
 
 
+def data_of(packed: bytes) -> bytes:
+    """The bytes that `text` packed."""
+    return packed[1:] if packed[0] < 0xC0 else packed[_LONG_TEXT.size :]
+
+
 def integer(value: int) -> bytes:
     return b"\xcf" + value.to_bytes(8, "big")
 

@@ -29,15 +29,14 @@ _ENTRY = struct.Struct(">QQIHB")
 _TOKEN = struct.Struct(">BQ")
 _CANCEL_INTENT = 8
 VERBS = ("finish", "plan", "retry", "release", "bury", "park")
-# An item of a settling call: how many msgpack values, and their bytes.
-Item = tuple[int, bytes]
-# Bits that run_finish adds to an outcome.
-_EXTRA_RUN, _MORE, _PASSED, _NOTED = 8, 16, 32, 64
+# An item of a settling call: msgpack values, each for a column of its own, the first the member.
+Item = tuple[bytes, ...]
+# What run_finish adds to an outcome.
+_EXTRA_RUN = 8
 # As a number: bytes look for one at once, and for bytes only after an exception of their own.
 _EXTRA_MARK = ord(EXTRA)
-_OUTCOMES = [bytes((outcome,)) for outcome in range(128)]
-# How codec.text begins a text of 32 bytes and more.
-_LONG_TEXT = 0xDB
+_OUTCOMES = [bytes((outcome,)) for outcome in range(16)]
+_NIL = b"\xc0"
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -181,9 +180,8 @@ class Runs:
 
     def settle(self, verb: str, queue: OpenQueue, partition: int, items: Sequence[Item]) -> Call:
         """The call that ends at most 1000 claims of one partition; items as packed below."""
-        blob = codec.array(sum(item[0] for item in items), [item[1] for item in items])
         session, seq = f"{self.owner}:{verb}", next(self._seq)
-        return queue.call(f"run_{verb}", partition, session, seq, [self.owner, blob])
+        return queue.call(f"run_{verb}", partition, session, seq, [self.owner, columns(items)])
 
     async def extend(self, queue: OpenQueue, claim: Claim, by: Millis) -> Millis:
         """The new deadline. Raises ClaimLost if another worker has the run."""
@@ -221,7 +219,7 @@ async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, item:
     while True:
         try:
             partition = queue.partition_of_key(key_of(item))
-            answer = await store.change(f"run_{verb}", queue, partition, owner, codec.array(item[0], [item[1]]))
+            answer = await store.change(f"run_{verb}", queue, partition, owner, columns([item]))
             return not answer[1]
         except QueueMoved:
             continue
@@ -252,52 +250,46 @@ def finish_item(
 ) -> Item:
     if _EXTRA_MARK in claim.key:
         outcome |= _EXTRA_RUN
-    held = codec.text(claim.key) + _TOKEN.pack(0xA8, claim.token)
     due = codec.text(b"%d" % next_due) if next_due else b"\xa0"
-    if not (keep or result or error or skips or note):
-        return 4, held + due + _OUTCOMES[outcome]
-    size, rest = 4, b""
-    if keep or result or error:
-        size, outcome = 7, outcome | _MORE
-        rest = codec.integer(keep) + codec.text(result) + codec.text(error)
-    if skips:
-        size, outcome = size + 1, outcome | _PASSED
-        rest += _ranges(skips)
-    if note:
-        size, outcome = size + 1, outcome | _NOTED
-        rest += codec.text(note)
-    return size, held + due + _OUTCOMES[outcome] + rest
+    more = _NIL
+    if keep or result or error or skips or note:
+        texts = (codec.text(result), codec.text(error), _ranges(skips), codec.text(note))
+        more = codec.array(5, (codec.integer(keep), *texts))
+    return codec.text(claim.key), _TOKEN.pack(0xA8, claim.token), due, _OUTCOMES[outcome], more
 
 
 def plan_item(claim: Claim, next_due: Millis, alone: bool, skips: Sequence[Skip] = ()) -> Item:
     """A run of its own for the claimed occurrence; `alone`: in the place of the last such run of the job."""
-    return 5, _held(claim) + codec.integer(next_due) + bytes((alone,)) + _ranges(skips)
+    return *_held(claim), codec.integer(next_due), _OUTCOMES[alone], _ranges(skips)
+
+
+def columns(items: Sequence[Item]) -> bytes:
+    """What a settling script reads: the values of all items, one array for each column."""
+    arrays = [codec.array(len(items), column) for column in zip(*items, strict=True)]
+    return codec.array(len(arrays), arrays)
 
 
 def key_of(item: Item) -> bytes:
-    """The member that an item is about: it begins with it."""
-    packed = item[1]
-    if packed[0] == _LONG_TEXT:
-        return packed[5 : 5 + int.from_bytes(packed[1:5], "big")]
-    return packed[1 : 1 + (packed[0] & 0x1F)]
+    """The member that an item is about."""
+    return codec.data_of(item[0])
 
 
 def retry_item(claim: Claim, delay: Millis, error: bytes, note: bytes = b"") -> Item:
-    return 5, _held(claim) + codec.integer(delay) + codec.text(error) + codec.text(note)
+    return *_held(claim), codec.integer(delay), codec.text(error), codec.text(note)
 
 
 def release_item(claim: Claim, delay: Millis = 0) -> Item:
-    return 3, _held(claim) + codec.integer(delay)
+    return *_held(claim), codec.integer(delay)
 
 
 def failed_item(claim: Claim, error: bytes, note: bytes = b"") -> Item:
     """For bury and park."""
-    return 4, _held(claim) + codec.text(error) + codec.text(note)
+    return *_held(claim), codec.text(error), codec.text(note)
 
 
 def _ranges(skips: Sequence[Skip]) -> bytes:
     return codec.text(b"".join([_RANGE.pack(skip.first, skip.until, skip.why) for skip in skips]))
 
 
-def _held(claim: Claim) -> bytes:
-    return codec.text(claim.key) + codec.integer(claim.token)
+def _held(claim: Claim) -> tuple[bytes, bytes]:
+    return codec.text(claim.key), codec.integer(claim.token)

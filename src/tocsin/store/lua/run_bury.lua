@@ -13,12 +13,12 @@
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, error, note] * n; note as in run_retry
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens, errors, notes as in run_retry
 -- RETURN {1, lost, head, carry} as run_finish
 -- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
-local flat = cmsgpack.unpack(items)
-local ids, raws = ids_and_claims(flat, 4)
+local ids, tokens, failures, told_of = unpack(cmsgpack.unpack(items))
+local raws = claims_of(ids)
 local lost, told, ends, owed = {}, {}, {}, {}
 
 local function bury(id, raw, claim, err)
@@ -38,13 +38,12 @@ local function bury(id, raw, claim, err)
 end
 
 for i, id in ipairs(ids) do
-  local at = (i - 1) * 4
-  local claim = held_by(raws[i], flat[at + 2], owner)
+  local claim = held_by(raws[i], tokens[i], owner)
   if claim then
     told[#told + 1] = id
     ends[#ends + 1] = struct.pack('>I8I4B', claim.due, claim.attempt, FAILED)
-    note(id, flat[at + 4])
-    bury(id, raws[i], claim, flat[at + 3])
+    note(id, told_of[i])
+    bury(id, raws[i], claim, failures[i])
   else
     lost[#lost + 1] = id
   end

@@ -12,63 +12,45 @@
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token (8 bytes), next due (text, '' for none), outcome] * n;
---        outcome 0 failed, 1 succeeded, 2 skipped, 3 cancelled; +8 for an extra run; +16 if keep (s), result and error
---        follow; +32 if then the ticks follow that the job passes: [first u64, until u64, why u8] * n; +64 if then a
---        note follows, which is told in the event
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens (8 bytes), next dues (text, '' for none),
+--        outcomes, more; outcome 0 failed, 1 succeeded, 2 skipped, 3 cancelled; +8 for an extra run; more: nil, or keep
+--        (s), result, error, the ticks that the job passes: [first u64, until u64, why u8] * n, a note for the event
 -- RETURN {1, lost, head, carry}: the ids whose claim was lost (nothing changed for them); head: the first in line,
 --        or -1; carry: 1 if others wait for one of them, and are to be told
 -- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
 local COUNTERS = {[FAILED] = 'failed', [SUCCEEDED] = 'succeeded', [SKIPPED] = 'skipped', [CANCELLED] = 'cancelled'}
-local EXTRA_RUN, MORE, PASSED, NOTED = 8, 16, 32, 64
-local flat = cmsgpack.unpack(items)
-local plain_owner, owner_ends = string.char(0, #owner) .. owner, 24 + #owner
-local any_errors = redis.call('EXISTS', errors) == 1
-local lost, told, ends, tally = {}, {}, {}, {[0] = 0, 0, 0, 0}
-
-local ids, tokens, nexts, outcomes, extras, more, passed, noted, going_on = {}, {}, {}, {}, {}, {}, {}, {}, {}
-local at, n, size = 1, 0, #flat
-while at <= size do
-  n = n + 1
-  ids[n], tokens[n], nexts[n] = flat[at], flat[at + 1], flat[at + 2]
-  if nexts[n] ~= '' then going_on[#going_on + 1] = ids[n] end
-  local outcome = flat[at + 3]
-  at = at + 4
-  if outcome >= MORE then
-    local is_noted = outcome >= NOTED
-    if is_noted then outcome = outcome - NOTED end
-    local passes = outcome >= PASSED
-    if passes then outcome = outcome - PASSED end
-    if outcome >= MORE then
-      outcome = outcome - MORE
-      more[n] = {flat[at], flat[at + 1], flat[at + 2]}
-      at = at + 3
-    end
-    if passes then
-      passed[n] = flat[at]
-      at = at + 1
-    end
-    if is_noted then
-      noted[n] = flat[at]
-      at = at + 1
-    end
+local MARKS = {[FAILED] = '\0', [SUCCEEDED] = '\1', [SKIPPED] = '\2', [CANCELLED] = '\3'}
+local EXTRA_RUN = 8
+local find, sub = string.find, string.sub
+local ids, tokens, nexts, outcomes, more = unpack(cmsgpack.unpack(items))
+local n, any_extras = #ids, false
+local going_on, going = {}, 0
+for i = 1, n do
+  if nexts[i] ~= '' then
+    going = going + 1
+    going_on[going] = ids[i]
   end
-  if outcome >= EXTRA_RUN then
-    outcome = outcome - EXTRA_RUN
-    extras[n] = true
-  end
-  outcomes[n] = outcome
+  if outcomes[i] >= EXTRA_RUN then any_extras = true end
 end
-local raws = redis.call('HMGET', claims, unpack(ids))
-local records = #going_on > 0 and redis.call('HMGET', jobs, unpack(going_on)) or {}
+local raws = claims_of(ids)
+local records = going > 0 and redis.call('HMGET', jobs, unpack(going_on)) or {}
 
+-- Of jobs that run together many have run as often: what their counters become is worked out once.
+local counts = {[FAILED] = {}, [SUCCEEDED] = {}, [SKIPPED] = {}, [CANCELLED] = {}}
 local function count(record, outcome)
-  return counted(record, outcome == SUCCEEDED and 1 or 0, outcome == FAILED and 1 or 0, outcome == SKIPPED and 0 or 1)
+  if not readable(record) then return record end
+  local known, before = counts[outcome], sub(record, 28, 39)
+  local after = known[before]
+  if not after then
+    after = more_counts(before, outcome == SUCCEEDED and 1 or 0, outcome == FAILED and 1 or 0, outcome == SKIPPED and 0 or 1)
+    known[before] = after
+  end
+  return sub(record, 1, 27) .. after .. sub(record, 40)
 end
 
 -- Records as this call leaves them, false for none: a job and its extra runs may end in one batch, in any order.
-local latest, any_extras = {}, next(extras) ~= nil
+local latest = {}
 local function keep_record(id, record)
   if any_extras then
     latest[id] = record
@@ -89,12 +71,12 @@ local function tell_passed(id, claim, next_due, ranges)
   if edited and next_due ~= '' then skip(id, tonumber(next_due), math.min(now + 1, to), WHY_EDITED) end
 end
 
-local left, unclaimed, ended = list_of(out, working), list_of(unset, claims), list_of(unset, jobs)
-local function finish(id, raw, next_due, record, outcome, extra, rest, ranges)
-  left[#left + 1] = id
-  freed(raw)
+local held, ended = list_of(out, working), list_of(unset, jobs)
+local function finish(id, raw, plain, next_due, record, outcome, extra, rest)
+  local keep, result, failure, ranges, noted
+  if rest then keep, result, failure, ranges, noted = unpack(rest) end
   if next_due ~= '' then
-    if latest[id] ~= nil then record = latest[id] end
+    if any_extras and latest[id] ~= nil then record = latest[id] end
     if record then record = count(record, outcome) else next_due = '' end
   elseif extra then
     local parent = parent_of(id)
@@ -102,14 +84,14 @@ local function finish(id, raw, next_due, record, outcome, extra, rest, ranges)
     if of == nil then of = redis.call('HGET', jobs, parent) end
     if of then latest[parent] = count(of, outcome) end
   end
-  if string.byte(raw, 23) > 0 then
+  if noted then note(id, noted) end
+  if not plain then
     local claim = read_claim(raw)
     local verdict, put = obeyed(id, claim, record or latest[id] or nil, tonumber(next_due) or 0, true)
     if verdict ~= 'removed' then tell_passed(id, claim, next_due, ranges) end
     if verdict then
       if verdict ~= 'removed' and next_due ~= '' then tell_watchers(id, outcome) end
-      keep_record(id, put or false)
-      return
+      return keep_record(id, put or false)
     end
     record = put
   elseif ranges then
@@ -117,39 +99,45 @@ local function finish(id, raw, next_due, record, outcome, extra, rest, ranges)
   end
   if next_due ~= '' then
     keep_record(id, record)
-    unclaimed[#unclaimed + 1] = id
     enter_line(id, next_due, nil, record)
     -- Others wait for it since before it recurred: this run must do for them.
-    tell_watchers(id, outcome)
-    if rest and rest[3] ~= '' then set(errors, id, rest[3]) end
+    if any_watchers then tell_watchers(id, outcome) end
+    if failure and failure ~= '' then set(errors, id, failure) end
     return
   end
   keep_record(id, false)
   if rest or any_watchers then
-    end_job(id, rest and rest[1] or 0, outcome, rest and rest[2] or '')
+    end_job(id, keep or 0, outcome, result or '')
   else
     ended[#ended + 1] = id
-    unclaimed[#unclaimed + 1] = id
-    if any_errors then drop(errors, id) end
   end
 end
 
-local seen = 0
+local lost, ends, tally, held_n, seen = {}, {}, {[0] = 0, 0, 0, 0}, 0, 0
+local stored, going_n = {}, 0
+local unmarked = string.char(0, #owner) .. owner
 for i = 1, n do
-  local id, raw, outcome, record = ids[i], raws[i], outcomes[i], nil
-  if nexts[i] ~= '' then
+  local id, raw, next_due, outcome, record = ids[i], raws[i], nexts[i], outcomes[i], nil
+  if next_due ~= '' then
     seen = seen + 1
     record = records[seen]
   end
-  -- Held: the token is this one and so is the owner.
-  if raw and string.sub(raw, 1, 8) == tokens[i]
-    and (string.sub(raw, 23, owner_ends) == plain_owner or read_claim(raw).owner == owner) then
-    finish(id, raw, nexts[i], record, outcome, extras[i], more[i], passed[i])
-    if noted[i] then note(id, noted[i]) end
+  local extra = outcome >= EXTRA_RUN
+  if extra then outcome = outcome - EXTRA_RUN end
+  -- Held: the token is this one and so is the owner. Plain: and nobody has marked it with an intent.
+  local plain = raw and find(raw, tokens[i], 1, true) == 1 and find(raw, unmarked, 23, true) == 23
+  if plain or raw and find(raw, tokens[i], 1, true) == 1 and read_claim(raw).owner == owner then
+    held_n = held_n + 1
+    held[held_n], ends[2 * held_n - 1], ends[2 * held_n] = id, sub(raw, 9, 20), MARKS[outcome]
     tally[outcome] = tally[outcome] + 1
-    told[#told + 1] = id
-    ends[#ends + 1] = string.sub(raw, 9, 20)
-    ends[#ends + 1] = string.char(outcome)
+    freed(raw)
+    if record and plain and not (any_extras or any_watchers or more[i]) then
+      stored[2 * going_n + 1], stored[2 * going_n + 2] = id, count(record, outcome)
+      going_n = going_n + 1
+      enter_line(id, next_due, nil, record)
+    else
+      finish(id, raw, plain, next_due, record, outcome, extra, more[i])
+    end
   else
     lost[#lost + 1] = id
   end
@@ -157,9 +145,15 @@ end
 for id, record in pairs(latest) do
   if record then set(jobs, id, record) end
 end
+if ended[1] and redis.call('EXISTS', errors) == 1 then
+  for _, id in ipairs(ended) do drop(errors, id) end
+end
+-- All that were held: an entry that an intent keeps is written after that.
+unset[claims] = held
 apply()
+each('HSET', {[jobs] = stored})
 forget()
 for outcome, times in pairs(tally) do
   if times > 0 then redis.call('HINCRBY', meta, COUNTERS[outcome], times) end
 end
-return commit({1, lost, head(), to_carry}, 'finish', told, ends)
+return commit({1, lost, head(), to_carry}, 'finish', held, ends)

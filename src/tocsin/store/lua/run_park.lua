@@ -13,16 +13,15 @@
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, error, note] * n as run_bury
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack columns as in run_bury
 -- RETURN {1, lost, head, carry} as run_finish
 -- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
-local flat = cmsgpack.unpack(items)
-local ids, raws = ids_and_claims(flat, 4)
+local ids, tokens, failures, told_of = unpack(cmsgpack.unpack(items))
+local raws = claims_of(ids)
 local lost, told = {}, {}
 for i, id in ipairs(ids) do
-  local at = (i - 1) * 4
-  local claim = held_by(raws[i], flat[at + 2], owner)
+  local claim = held_by(raws[i], tokens[i], owner)
   if claim then
     stop(id, raws[i])
     local verdict, put = obeyed(id, claim, nil, 0, false)
@@ -35,11 +34,11 @@ for i, id in ipairs(ids) do
         let_go(claim)
         claim.intent = with(claim.intent, UNREADABLE)
         set(claims, id, write_claim(claim))
-        set(errors, id, flat[at + 3])
+        set(errors, id, failures[i])
         enter(parked, 0, id)
       end
     end
-    note(id, flat[at + 4])
+    note(id, told_of[i])
     told[#told + 1] = id
   else
     lost[#lost + 1] = id

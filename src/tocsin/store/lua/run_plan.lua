@@ -16,14 +16,14 @@
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, next due (0 for none), alone 0 or 1, passed] * n;
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens, next dues (0 for none), alone 0 or 1, passed;
 --        passed: the ticks that the job passes, as in run_finish
 -- RETURN {1, lost, head, carry, told}: lost, head and carry as run_finish; told: [id, owner, token] * n of the runs that are to be
 --        cancelled, for their owners to be told
 -- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
-local flat = cmsgpack.unpack(items)
-local ids, raws = ids_and_claims(flat, 5)
+local ids, tokens, nexts, alones, passes = unpack(cmsgpack.unpack(items))
+local raws = claims_of(ids)
 local lost, planned, told, added = {}, {}, {}, 0
 
 local function line_up(member, due, extra)
@@ -100,11 +100,10 @@ local function plan(id, raw, claim, next_due, alone, passed)
 end
 
 for i, id in ipairs(ids) do
-  local at = (i - 1) * 5
-  local claim = held_by(raws[i], flat[at + 2], owner)
+  local claim = held_by(raws[i], tokens[i], owner)
   if claim then
     planned[#planned + 1] = id
-    plan(id, raws[i], claim, flat[at + 3], flat[at + 4], flat[at + 5])
+    plan(id, raws[i], claim, nexts[i], alones[i], passes[i])
   else
     lost[#lost + 1] = id
   end

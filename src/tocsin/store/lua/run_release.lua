@@ -13,15 +13,15 @@
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, delay ms (0: at its due)] * n
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens, delays in ms (0: at its due)
 -- RETURN {1, lost, head, carry} as run_finish
 -- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
-local flat = cmsgpack.unpack(items)
-local ids, raws = ids_and_claims(flat, 3)
+local ids, tokens, delays = unpack(cmsgpack.unpack(items))
+local raws = claims_of(ids)
 local lost, told = {}, {}
 for i, id in ipairs(ids) do
-  local claim, delay = held_by(raws[i], flat[i * 3 - 1], owner), flat[i * 3]
+  local claim, delay = held_by(raws[i], tokens[i], owner), delays[i]
   if claim then
     stop(id, raws[i])
     local not_before = delay > 0 and math.max(claim.due, now + delay) or claim.due

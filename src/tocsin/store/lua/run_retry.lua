@@ -12,13 +12,13 @@
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, items: msgpack [id, token, delay ms, error, note] * n; note: what is told of the
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens, delays in ms, errors, notes; note: what is told of the
 --        attempt in the event, '' for nothing
 -- RETURN {1, lost, head, carry} as run_finish
 -- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
-local flat = cmsgpack.unpack(items)
-local ids, raws = ids_and_claims(flat, 5)
+local ids, tokens, delays, failures, told_of = unpack(cmsgpack.unpack(items))
+local raws = claims_of(ids)
 local lost, told, ends, owed = {}, {}, {}, {}
 
 local function retry(id, raw, claim, delay, err)
@@ -42,13 +42,12 @@ local function retry(id, raw, claim, delay, err)
 end
 
 for i, id in ipairs(ids) do
-  local at = (i - 1) * 5
-  local claim = held_by(raws[i], flat[at + 2], owner)
+  local claim = held_by(raws[i], tokens[i], owner)
   if claim then
     told[#told + 1] = id
     ends[#ends + 1] = struct.pack('>I8I4B', claim.due, claim.attempt, FAILED)
-    note(id, flat[at + 5])
-    retry(id, raws[i], claim, flat[at + 3], flat[at + 4])
+    note(id, told_of[i])
+    retry(id, raws[i], claim, delays[i], failures[i])
   else
     lost[#lost + 1] = id
   end

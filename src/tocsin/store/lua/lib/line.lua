@@ -14,9 +14,13 @@ local function leave_line(id) leave(waiting, id) end
 
 -- `claim`: what is known of the run, if anything is; `record`: if the caller has read it.
 local function enter_line(id, not_before, claim, record)
-  local list = list_of(into, waiting)
-  list[#list + 1] = not_before
-  list[#list + 1] = id
+  local list = into[waiting]
+  if not list then
+    list = {}
+    into[waiting] = list
+  end
+  local n = #list
+  list[n + 1], list[n + 2] = not_before, id
 end
 
 -- A run is worked on no longer. `raw` is its claim as it stands.

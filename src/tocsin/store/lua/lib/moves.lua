@@ -18,14 +18,14 @@ end
 
 local function enter(zset, score, id)
   local list = list_of(into, zset)
-  list[#list + 1] = score
-  list[#list + 1] = id
+  local n = #list
+  list[n + 1], list[n + 2] = score, id
 end
 
 local function set(hash, id, value)
   local list = list_of(fields, hash)
-  list[#list + 1] = id
-  list[#list + 1] = value
+  local n = #list
+  list[n + 1], list[n + 2] = id, value
 end
 
 local function drop(hash, id)

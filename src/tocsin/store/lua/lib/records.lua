@@ -26,16 +26,22 @@ local function with_version(record, number)
   return string.sub(record, 1, 13) .. struct.pack('>I6', number) .. string.sub(record, 20)
 end
 
+-- Counters as they stand in a record, and with more of each.
+local function counts_of(record) return string.sub(record, 28, 39) end
+local function with_counts(record, counts) return string.sub(record, 1, 27) .. counts .. string.sub(record, 40) end
+local function more_counts(counts, succeeded, failed, attempts)
+  local s, f, a = struct.unpack('>I4I4I4', counts)
+  return struct.pack('>I4I4I4', s + succeeded, f + failed, a + attempts)
+end
+
 local function with_counts_of(record, old)
   if not readable(old) then return record end
-  return string.sub(record, 1, 27) .. string.sub(old, 28, 39) .. string.sub(record, 40)
+  return with_counts(record, counts_of(old))
 end
 
 local function counted(record, succeeded, failed, attempts)
   if not readable(record) then return record end
-  local s, f, a = struct.unpack('>I4I4I4', record, 28)
-  return string.sub(record, 1, 27) .. struct.pack('>I4I4I4', s + succeeded, f + failed, a + attempts)
-    .. string.sub(record, 40)
+  return with_counts(record, more_counts(counts_of(record), succeeded, failed, attempts))
 end
 
 -- A one-shot of its own with the same body: not recurring, nothing counted, not remembered.

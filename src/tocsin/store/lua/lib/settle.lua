@@ -116,8 +116,4 @@ local function go_back(id, claim, not_before, record)
   end
 end
 
-local function ids_and_claims(flat, width)
-  local ids = {}
-  for at = 1, #flat, width do ids[#ids + 1] = flat[at] end
-  return ids, #ids > 0 and redis.call('HMGET', claims, unpack(ids)) or {}
-end
+local function claims_of(ids) return redis.call('HMGET', claims, unpack(ids)) end
