@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,10 +9,9 @@ import msgspec
 import pytest
 from line import Line, packed_block, record
 
-from tocsin.model import codec
 from tocsin.store.jobs import EDIT, IGNORE, POSTPONE, REPLACE
 from tocsin.store.outbox import Outbox, Telling, Upstream, Wait
-from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
+from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED, columns, finish_item
 
 encode = msgspec.msgpack.encode
 U, V = "line\0u", "line\0v"
@@ -245,8 +243,8 @@ async def test_the_answer_says_that_there_is_something_to_carry(line: Line):
     assert (await line.raw("job_delete", ["", encode(["u"])]))[2] == 1
     assert (await line.raw("job_cancel", ["v", 0]))[4] == 1
     claim = await line.take("w")
-    item = codec.array(4, [codec.text(claim.key), b"\xa8" + struct.pack(">Q", claim.token), b"\xa0", b"\x01"])
-    assert (await line.raw("run_finish", [line.runs.owner, item]))[3] == 1
+    items = columns([finish_item(claim, 0, SUCCEEDED)])
+    assert (await line.raw("run_finish", [line.runs.owner, items]))[3] == 1
 
 
 # Being told
