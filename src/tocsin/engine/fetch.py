@@ -41,8 +41,10 @@ MOST_AHEAD = 4000
 # Of that, how much must be used up before more is fetched.
 REFILL = 0.25
 # Passes take turns, each with its own partitions: while the server claims for one, another's runs are handed out.
-PASSES = 3
+PASSES = 4
 MOST_PER_PASS = 1000
+# So many at once take a while to be handed out.
+MANY = 50
 # While the breaker is open.
 SHORTEST_REST_S = 0.05
 # While a queue is being repartitioned: how often it is asked whether that is over.
@@ -107,6 +109,8 @@ class Fetcher:
         self._rung: dict[tuple[str, int], float] = {}
         # Partitions that a pass is asking at the moment, and for how many runs.
         self._asked: dict[tuple[str, int], int] = {}
+        # Claimed, and not handed out yet.
+        self._coming = 0
         self._allowed = 0
         self._pace = Pace()
 
@@ -145,9 +149,6 @@ class Fetcher:
         if self.on_answers is not None:
             self.on_answers(wishes, answers, self._clock.monotonic() - asked_at)
         self.away = self.breaker.answered(permit, answers)
-        if not self.away:
-            # The other pass may ask the server for more while this one hands out what came.
-            self.wake.set()
         return await self._take(wishes, answers)
 
     def _put_back(self, wishes: list[tuple[Lane, Wish]]) -> None:
@@ -165,7 +166,13 @@ class Fetcher:
         """The partitions to ask, beginning where the last pass ended; not those that another pass is asking."""
         count = len(lane.next_due)
         turns = ((lane.start + i) % count for i in range(count))
-        return [p for p in turns if lane.next_due[p] <= now and (lane.name, p) not in self._asked]
+        due = [p for p in turns if lane.next_due[p] <= now and (lane.name, p) not in self._asked]
+        share = -(-count // PASSES)
+        if self._pool.busy + self._coming < MANY or len(due) <= share:
+            return due
+        # The rest is for the other passes: if one asked for all, the others would come back with a few runs each.
+        self.wake.set()
+        return due[:share]
 
     def _poll_one_each(self) -> None:
         """The fallback for a bell that was lost: one partition per lane each interval, in turn."""
@@ -196,7 +203,7 @@ class Fetcher:
         """Equal shares of the permits for the lanes that have work, so that unused shares pass on."""
         pool = self._pool
         self._pace.look(pool.ran, self._clock.monotonic())
-        taken = pool.busy + sum(self._asked.values())
+        taken = pool.busy + self._coming + sum(self._asked.values())
         free, fetched_ahead = max(0.0, pool.permits - taken), max(0.0, taken - pool.permits)
         wishes: list[tuple[Lane, Wish]] = []
         for lane in sorted(due, key=lambda lane: lane.busy):
@@ -281,6 +288,7 @@ class Fetcher:
         away: StoreUnavailable | None = None
         rest = 0.0
         changed: dict[Lane, StoreChanged] = {}
+        came: list[tuple[Lane, Claimed]] = []
         for (lane, wish), answer in zip(wishes, answers, strict=True):
             if isinstance(answer, StoreError) or answer.lease_over:
                 self._put_back([(lane, wish)])
@@ -296,7 +304,10 @@ class Fetcher:
                 rest = 0.1
             else:
                 self._learn(lane, wish, answer)
-                self._collect(lane, answer, units, batches)
+                came.append((lane, answer))
+        await self._let_others_ask(sum(len(answer.claims) for _, answer in came))
+        for lane, answer in came:
+            self._collect(lane, answer, units, batches)
         if units:
             self.claimed += len(units)
             self._tally.acquired += len(units)
@@ -307,6 +318,17 @@ class Fetcher:
             await self._store.revive_server()
             raise away
         return rest
+
+    async def _let_others_ask(self, came: int) -> None:
+        """The server gets more to do from another pass while this one hands out what came."""
+        if came < MANY:
+            return
+        self._coming += came
+        self.wake.set()
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._coming -= came
 
     async def _open_again(self, lane: Lane, error: StoreChanged) -> None:
         before = lane.queue.layout
