@@ -41,9 +41,12 @@ MOST_AHEAD = 4000
 # Of that, how much must be used up before more is fetched.
 REFILL = 0.25
 # Passes take turns, each with its own partitions: while the server claims for one, another's runs are handed out.
-PASSES = 4
+# Many with few runs each keep both sides busy; few with many runs wait for each other.
+PASSES = 10
 MOST_PER_PASS = 1000
-# So many at once take a while to be handed out.
+# What all passes ask of a lane together.
+MOST_ASKED = 3000
+# So many runs at once take a while to be handed out.
 MANY = 50
 # While the breaker is open.
 SHORTEST_REST_S = 0.05
@@ -228,7 +231,7 @@ class Fetcher:
 
     def _wishes(self, lane: Lane, due: list[int], units: float) -> list[tuple[Lane, Wish]]:
         """As many from each partition as are known to be due there; equal parts where that is not known."""
-        room = int(min(units, self._batching.size))
+        room = int(min(units, self._batching.size, MOST_ASKED // min(PASSES, len(lane.next_due))))
         if lane.timetable is not None:
             return self._own_wishes(lane, lane.timetable, room)
         equal = max(1, room // len(due))
