@@ -13,19 +13,17 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tocsin.engine import decide
 from tocsin.engine.catalog import Catalog
+from tocsin.engine.collect import Collector
 from tocsin.engine.finish import Finisher
 from tocsin.engine.pace import Pace
 from tocsin.engine.pool import Pool
 from tocsin.engine.settle import Ended
 from tocsin.engine.timetable import Timetable
 from tocsin.engine.unit import Lane, Unit
-from tocsin.model import codec
 from tocsin.model.clock import Clock
-from tocsin.model.errors import QueueMoving, RecordUnreadable, StoreChanged, StoreError, StoreUnavailable
+from tocsin.model.errors import QueueMoving, StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.ids import EXTRA
-from tocsin.model.job import Failure
 from tocsin.model.run import Claim
 from tocsin.resilience.breaker import Breaker
 from tocsin.store.runs import Claimed, Runs, Wish
@@ -92,7 +90,6 @@ class Fetcher:
         self.claimed = 0
         self._store = store
         self._runs = runs
-        self._catalog = catalog
         self._pool = pool
         self._finisher = finisher
         self._clock = clock
@@ -116,6 +113,7 @@ class Fetcher:
         self._coming = 0
         self._allowed = 0
         self._pace = Pace()
+        self._collector = Collector(catalog, pool, finisher, clock, tally)
 
     async def step(self) -> float:
         for lane in self.lanes:
@@ -310,7 +308,7 @@ class Fetcher:
                 came.append((lane, answer))
         await self._let_others_ask(sum(len(answer.claims) for _, answer in came))
         for lane, answer in came:
-            self._collect(lane, answer, units, batches)
+            self._collector.collect(lane, answer, units, batches)
         if units:
             self.claimed += len(units)
             self._tally.acquired += len(units)
@@ -370,56 +368,3 @@ class Fetcher:
         lane.left[partition] = answer.left
         if answer.parked:
             self._refer(lane.name, partition)
-
-    def _collect(self, lane: Lane, answer: Claimed, units: list[Unit], batches: dict[str, Unit]) -> None:
-        """What was claimed is always run, released, parked or settled: nothing falls through."""
-        taken, spare = self._clock.monotonic(), self._pool.free()
-        late, waits = self._tally.lateness.add, self._tally.waits_of(lane.name)
-        for claim in answer.claims:
-            waited = (answer.now - claim.due) / 1000
-            late(waited)
-            if claim.attempt == 1:
-                # The third byte of a record is its band.
-                waits[min(claim.record[2], 4)].add(waited)
-            unit = self._unit(lane, claim, taken, answer.now)
-            if unit is None:
-                continue
-            if claim.recoveries and len(units) >= spare:
-                # It may be what kills workers: it never waits in a backlog together with others.
-                self._finisher.release(unit)
-            elif unit.handler.batch is None:
-                units.append(unit)
-            else:
-                self._add_to_batch(unit, units, batches)
-
-    def _add_to_batch(self, unit: Unit, units: list[Unit], batches: dict[str, Unit]) -> None:
-        whole, size = batches.get(unit.spec.name), unit.handler.batch or 1
-        if whole is not None and whole.lane is unit.lane and whole.size() < size:
-            whole.others = whole.others or []
-            whole.others.append((unit.claim, unit.spec))
-            whole.deadline = min(whole.deadline, unit.deadline)
-        else:
-            batches[unit.spec.name] = unit
-            units.append(unit)
-
-    def _unit(self, lane: Lane, claim: Claim, taken: float, now: int) -> Unit | None:
-        try:
-            spec = codec.decode_spec(claim.record)
-        except RecordUnreadable as error:
-            failure = codec.encode_failure(Failure(str(error), at=now))
-            self._finisher.add(Ended(lane, claim, None, "parked", error=failure))
-            return None
-        if claim.recoveries or claim.cancelled or spec.policy is not None:
-            early = decide.before(claim, spec, claim.record[1] & codec.RECURRING != 0, now)
-            if early is not None:
-                failure = codec.encode_failure(Failure(early[1], at=now))
-                self._finisher.add(Ended(lane, claim, spec, "settled", error=failure, decision=early[0]))
-                return None
-        handler = self._catalog.get(spec.name)
-        if handler is None:
-            # The header names a handler we have, the body another: two names with one digest, or garbage.
-            failure = codec.encode_failure(Failure(f"no handler is named {spec.name!r}", at=now))
-            self._finisher.add(Ended(lane, claim, spec, "parked", error=failure))
-            return None
-        lane.handlers.add(handler)
-        return Unit(claim, spec, handler, lane, taken, taken + (claim.deadline - now) / 1000)

@@ -135,6 +135,20 @@ class Sample:
             self._stride *= 2
         self._skip = self._stride
 
+    def add_all(self, values: list[float]) -> None:
+        """As if each were added."""
+        at = 0
+        while (end := at + self._skip) <= len(values):
+            room = 2 * LARGEST_SAMPLE - len(self._values)
+            more = values[end - 1 :: self._stride][:room]
+            at = end + (len(more) - 1) * self._stride
+            self._values += more
+            if len(self._values) >= 2 * LARGEST_SAMPLE:
+                del self._values[::2]
+                self._stride *= 2
+            self._skip = self._stride
+        self._skip -= len(values) - at
+
     def drain(self) -> list[float]:
         values = self._values
         self._clear()
