@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -127,11 +128,19 @@ async def work(app: Tocsin, duty: Duty, stop: asyncio.Event, hurry: asyncio.Even
     shard = None if duty.shard is None else parse_shard(duty.shard)
     made = await app.worker(queues=duty.queues, concurrency=duty.concurrency, shard=shard)
     await made.start()
+    set_apart()
     try:
         await stop.wait()
     finally:
         await made.stop(duty.grace, hurry)
     return 0
+
+
+def set_apart() -> None:
+    """What is loaded by now stays until the end: each time the garbage collector looked through it again, all runs
+    would wait for some twenty milliseconds."""
+    gc.collect()
+    gc.freeze()
 
 
 async def opened(app: Tocsin, stop: asyncio.Event) -> bool:

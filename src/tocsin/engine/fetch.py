@@ -164,10 +164,11 @@ class Fetcher:
         wishes[self._allowed % len(wishes)] = (lane, replace(wish, suspects=1))
 
     def _due(self, lane: Lane, now: float) -> list[int]:
-        """The partitions to ask, beginning where the last pass ended; not those that another pass is asking."""
+        """The partitions to ask, that with the oldest run first; not those that another pass is asking."""
         count = len(lane.next_due)
         turns = ((lane.start + i) % count for i in range(count))
         due = [p for p in turns if lane.next_due[p] <= now and (lane.name, p) not in self._asked]
+        due.sort(key=lane.next_due.__getitem__)
         share = -(-count // PASSES)
         if self._pool.busy + self._coming < MANY or len(due) <= share:
             return due
