@@ -285,52 +285,52 @@ class Fetcher:
     # What came
 
     async def _take(self, wishes: list[tuple[Lane, Wish]], answers: list[Claimed | StoreError]) -> float:
-        units: list[Unit] = []
-        batches: dict[str, Unit] = {}
-        away: StoreUnavailable | None = None
+        trouble: StoreError | None = None
         rest = 0.0
         changed: dict[Lane, StoreChanged] = {}
         came: list[tuple[Lane, Claimed]] = []
         for (lane, wish), answer in zip(wishes, answers, strict=True):
             if isinstance(answer, StoreError) or answer.lease_over:
                 self._put_back([(lane, wish)])
-            if isinstance(answer, StoreUnavailable):
-                away = answer
-            elif isinstance(answer, StoreChanged):
+            if isinstance(answer, StoreChanged):
                 # Unless it was opened again meanwhile, by another pass or another part.
                 if wish.layout == lane.queue.layout:
                     changed[lane] = answer
             elif isinstance(answer, StoreError):
-                raise answer
+                trouble = answer if trouble is None or isinstance(answer, StoreUnavailable) else trouble
             elif answer.lease_over:
                 rest = 0.1
             else:
                 self._learn(lane, wish, answer)
                 came.append((lane, answer))
-        await self._let_others_ask(sum(len(answer.claims) for _, answer in came))
-        for lane, answer in came:
-            self._collector.collect(lane, answer, units, batches)
-        if units:
-            self.claimed += len(units)
-            self._tally.acquired += len(units)
-            self._pool.submit(units)
+        await self._hand_out(came)
         for lane, error in changed.items():
             await self._open_again(lane, error)
-        if away is not None:
-            await self._store.revive_server()
-            raise away
+        if trouble is not None:
+            if isinstance(trouble, StoreUnavailable):
+                await self._store.revive_server()
+            raise trouble
         return rest
 
-    async def _let_others_ask(self, came: int) -> None:
-        """The server gets more to do from another pass while this one hands out what came."""
-        if came < MANY:
-            return
-        self._coming += came
-        self.wake.set()
+    async def _hand_out(self, came: list[tuple[Lane, Claimed]]) -> None:
+        """To the pool. If that takes a while, the server gets more to do from another pass first."""
+        count = sum(len(answer.claims) for _, answer in came)
+        self._coming += count
         try:
-            await asyncio.sleep(0)
+            if count >= MANY:
+                self.wake.set()
+                await asyncio.sleep(0)
         finally:
-            self._coming -= came
+            # Whatever ends this pass: what was claimed is ours to run or to give back.
+            self._coming -= count
+            units: list[Unit] = []
+            batches: dict[str, Unit] = {}
+            for lane, answer in came:
+                self._collector.collect(lane, answer, units, batches)
+            self.claimed += len(units)
+            self._tally.acquired += len(units)
+            if units:
+                self._pool.submit(units)
 
     async def _open_again(self, lane: Lane, error: StoreChanged) -> None:
         before = lane.queue.layout

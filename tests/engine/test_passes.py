@@ -1,0 +1,99 @@
+"""Passes of the fetcher side by side: which partitions each asks, and that nothing they claimed is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from engine.waiting import Gate, eventually
+from tocsin.engine.fetch import MANY, PASSES
+from tocsin.model.errors import StoreError
+from tocsin.store.runs import Runs, Wish
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[list[Wish]]:
+    """What each claim asked for."""
+    seen: list[list[Wish]] = []
+    claim = Runs.claim
+
+    async def spy(self, wishes, lease, timeout=0):
+        seen.append(list(wishes))
+        return await claim(self, wishes, lease, timeout)
+
+    monkeypatch.setattr(Runs, "claim", spy)
+    return seen
+
+
+@pytest.fixture
+def long(tocsin_app, gate):
+    @tocsin_app.job(name="long")
+    async def long(n):
+        await gate.enter(n)
+
+    return long
+
+
+async def test_with_nothing_in_hand_a_pass_asks_every_partition(tocsin_app, long, make_worker, asked):
+    worker = await make_worker(queues=["default"])
+    await worker.fetcher.step()
+    assert sorted(wish.partition for wish in asked[0]) == list(range(16))
+
+
+async def test_with_work_in_hand_it_leaves_partitions_to_the_other_passes(tocsin_app, long, make_worker, asked):
+    worker = await make_worker(queues=["default"], concurrency=10_000)
+    await tocsin_app.enqueue_many(long, ((n,) for n in range(2 * MANY)))
+    await worker.fetcher.step()
+    assert worker.pool.busy == 2 * MANY
+    asked.clear()
+    worker.lanes["default"].forget_dues()
+    await asyncio.gather(*(worker.fetcher.step() for _ in range(PASSES)))
+    each = [[wish.partition for wish in wishes] for wishes in asked]
+    assert sorted(itertools.chain(*each)) == list(range(16))
+    assert max(map(len, each)) == 2
+
+
+async def test_the_partition_with_the_oldest_run_is_asked_first(tocsin_app, long, make_worker, tocsin_clock, asked):
+    worker = await make_worker(queues=["default"], concurrency=3)
+    await worker.fetcher.step()
+    asked.clear()
+    lane, now = worker.lanes["default"], tocsin_clock.server_ms()
+    lane.next_due = [now - partition for partition in range(16)]
+    await worker.fetcher.step()
+    assert [wish.partition for wish in asked[0]] == [15, 14, 13]
+
+
+async def test_a_partition_that_fails_takes_nothing_from_the_others(tocsin_app, long, gate, make_worker):
+    worker = await make_worker(queues=["default"], concurrency=100)
+    await tocsin_app.enqueue_many(long, ((n,) for n in range(64)))
+    queue = worker.lanes["default"].queue
+    await tocsin_app.store.client.set(queue.keys[15]["parked"], "no set")
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        await worker.fetcher.step()
+    counts = [await tocsin_app.store.client.zcard(keys["working"]) for keys in queue.keys]
+    assert all(counts[:15])
+    assert not counts[15]
+    await eventually(lambda: len(gate.inside) == sum(counts), "what was claimed runs")
+
+
+async def test_a_pass_that_is_cancelled_hands_out_what_it_claimed(tocsin_app, long, gate, make_worker, monkeypatch):
+    worker = await make_worker(queues=["default"], concurrency=1000)
+    await tocsin_app.enqueue_many(long, ((n,) for n in range(2 * MANY)))
+    passing = asyncio.create_task(worker.fetcher.step())
+    learned = worker.lanes["default"].learn
+
+    def cancel(*args):
+        passing.cancel()
+        learned(*args)
+
+    monkeypatch.setattr(worker.lanes["default"], "learn", cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await passing
+    await eventually(lambda: len(gate.inside) == 2 * MANY, "what was claimed runs")
