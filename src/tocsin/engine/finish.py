@@ -34,7 +34,7 @@ log = structlog.get_logger("tocsin.finish")
 
 # After a pass with this many outcomes the next one gathers for this long, unless there are many already.
 BUSY = 50
-PACE_S = 0.006
+PACE_S = 0.003
 # While the server writes down the outcomes of one pass, another gathers.
 PASSES = 2
 # How often a call is tried that the server refuses; one that could not be sent is kept until it is answered.

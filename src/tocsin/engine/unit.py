@@ -13,7 +13,7 @@ from tocsin.store.store import Call, OpenQueue
 
 # A partition that gave this many runs at once and has no more due is asked again after this long, not run by run.
 BUSY = 8
-PACE_MS = 8.0
+PACE_MS = 4.0
 
 
 class Lane:
