@@ -40,13 +40,14 @@ local records = going > 0 and redis.call('HMGET', jobs, unpack(going_on)) or {}
 local counts = {[FAILED] = {}, [SUCCEEDED] = {}, [SKIPPED] = {}, [CANCELLED] = {}}
 local function count(record, outcome)
   if not readable(record) then return record end
-  local known, before = counts[outcome], sub(record, 28, 39)
+  local known, before = counts[outcome], counts_of(record)
   local after = known[before]
   if not after then
-    after = more_counts(before, outcome == SUCCEEDED and 1 or 0, outcome == FAILED and 1 or 0, outcome == SKIPPED and 0 or 1)
+    local succeeded, failed = outcome == SUCCEEDED and 1 or 0, outcome == FAILED and 1 or 0
+    after = more_counts(before, succeeded, failed, outcome == SKIPPED and 0 or 1)
     known[before] = after
   end
-  return sub(record, 1, 27) .. after .. sub(record, 40)
+  return with_counts(record, after)
 end
 
 -- Records as this call leaves them, false for none: a job and its extra runs may end in one batch, in any order.
@@ -114,7 +115,7 @@ local function finish(id, raw, plain, next_due, record, outcome, extra, rest)
 end
 
 local lost, ends, tally, held_n, seen = {}, {}, {[0] = 0, 0, 0, 0}, 0, 0
-local stored, going_n = {}, 0
+local stored, stored_n = {}, 0
 local unmarked = string.char(0, #owner) .. owner
 for i = 1, n do
   local id, raw, next_due, outcome, record = ids[i], raws[i], nexts[i], outcomes[i], nil
@@ -132,8 +133,9 @@ for i = 1, n do
     tally[outcome] = tally[outcome] + 1
     freed(raw)
     if record and plain and not (any_extras or any_watchers or more[i]) then
-      stored[2 * going_n + 1], stored[2 * going_n + 2] = id, count(record, outcome)
-      going_n = going_n + 1
+      -- Nearly all: the schedule goes on.
+      stored[stored_n + 1], stored[stored_n + 2] = id, count(record, outcome)
+      stored_n = stored_n + 2
       enter_line(id, next_due, nil, record)
     else
       finish(id, raw, plain, next_due, record, outcome, extra, more[i])
@@ -148,7 +150,7 @@ end
 if ended[1] and redis.call('EXISTS', errors) == 1 then
   for _, id in ipairs(ended) do drop(errors, id) end
 end
--- All that were held: an entry that an intent keeps is written after that.
+-- Of all that were held: an entry that an intent keeps is written after that.
 unset[claims] = held
 apply()
 each('HSET', {[jobs] = stored})

@@ -14,6 +14,7 @@ local function leave_line(id) leave(waiting, id) end
 
 -- `claim`: what is known of the run, if anything is; `record`: if the caller has read it.
 local function enter_line(id, not_before, claim, record)
+  -- Each run of a schedule comes here: without a call of another function.
   local list = into[waiting]
   if not list then
     list = {}
