@@ -14,6 +14,7 @@ import pytest
 from programs import STAYS, gone, is_alive, make, noted
 
 from chaos.fleet import Fleet, until
+from engine.waiting import eventually
 from servers import Server
 from tocsin import Retry, Subprocess, Tocsin
 from tocsin.model.clock import monotonic
@@ -148,6 +149,8 @@ async def test_a_worker_that_ends_without_waiting_leaves_nothing(
     pids = await pids_of(tmp_path, "pid")
     await worker.kill()
     await gone(*pids)
+    # What reads the report of the leash outlives its runner, and not the leash.
+    await eventually(lambda: not any("_report" in repr(task) for task in asyncio.all_tasks()), "the leash is gone")
 
 
 async def test_one_that_is_cancelled_before_it_has_begun_ends_at_once(tocsin_app: Tocsin, tmp_path: Path) -> None:
