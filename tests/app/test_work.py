@@ -8,6 +8,7 @@ import secrets
 import signal
 
 import pytest
+from structlog.testing import capture_logs
 
 from engine.waiting import Gate, eventually
 from tocsin import Every, InvalidArgument, Tocsin
@@ -138,9 +139,10 @@ async def test_a_signal_lets_runs_end_within_the_grace_period(app, number):
     handle = await app.enqueue(held, id="j")
     working = asyncio.create_task(app.work(grace="30s"))
     await eventually(lambda: gate.inside, "it runs")
-    os.kill(os.getpid(), number)
+    with capture_logs() as logs:
+        os.kill(os.getpid(), number)
+        await eventually(lambda: "claiming nothing more" in [entry["event"] for entry in logs], "it has heard")
     late = await app.enqueue(held, id="late")
-    await asyncio.sleep(0.05)
     gate.open()
     await asyncio.wait_for(working, 10)
     assert await handle.result() == "ended"
@@ -157,10 +159,11 @@ async def test_a_second_signal_hurries(app):
     handle = await app.enqueue(held, id="j")
     working = asyncio.create_task(app.work(grace="10m"))
     await eventually(lambda: gate.inside, "it runs")
-    os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.sleep(0.05)
-    os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.wait_for(working, 10)
+    with capture_logs() as logs:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await eventually(lambda: "claiming nothing more" in [entry["event"] for entry in logs], "it has heard")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(working, 10)
     assert await handle.status() == "waiting"
 
 
