@@ -15,7 +15,7 @@
 --        for none; parked is how many were set aside for workers that know them; left is how many more are due now;
 --        then {} and since when, if the queue's limits kept some back until this claim; nothing from a paused queue;
 --        {-3, now}: the lease is over
--- USES   call, records, claims, moves, line, limits, take, parked
+-- USES   call, records, claims, moves, line, take, limits, parked
 local function with_rest(reply, since)
   local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
   local next_due, left = first[2] and tonumber(first[2]) or -1, 0
@@ -58,13 +58,13 @@ if #taken < limit and redis.call('ZCARD', parked) > 0 then
   local aside = parked_for_us(limit - #taken)
   if #aside > 0 then take_parked(aside, limit + #parkings) end
 end
-local since = tonumber(given[6]) or -1
-if max_active or every or given[6] then
+local since = capped_since or -1
+if max_active or every or capped_since then
   count_started(#taken, function() return redis.call('ZCOUNT', waiting, '-inf', now) > out_of_line end)
 end
 -- Nothing held back: those that leave the line are its first, and one range is quicker than as many names.
 if out_of_line > 0 and held_back == 0 then
   redis.call('ZREMRANGEBYRANK', waiting, 0, out_of_line - 1)
-  out[waiting] = nil
+  out[waiting], written = nil, true
 end
 return with_rest(finish_taking(since), since)

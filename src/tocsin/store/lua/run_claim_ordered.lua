@@ -9,7 +9,7 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, limit, cap
 -- RETURN as run_claim
--- USES   call, records, claims, moves, line, limits, take, parked, pick
+-- USES   call, records, claims, moves, line, take, limits, parked, pick
 local function with_rest(reply, since)
   local left, next_due = ready_count() - held_back, head()
   if full or wait_until then
@@ -66,19 +66,19 @@ end
 -- What has fallen due enters the line, and what was set aside for such as us, and tenants who have rested. It is written
 -- before the picking, which so sees all; either half leaves everything in order.
 local function promote()
-  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'WITHSCORES', 'LIMIT', 0, at_once())
+  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'WITHSCORES', 'LIMIT', 0, at_once)
   local ids, scores = {}, {}
   for at = 1, #found, 2 do
     ids[#ids + 1], scores[#scores + 1] = found[at], found[at + 1]
   end
   enter_due(ids, scores)
-  local returned = redis.call('ZCARD', parked) > 0 and enter_parked(parked_for_us(at_once())) or 0
+  local returned = redis.call('ZCARD', parked) > 0 and enter_parked(parked_for_us(at_once)) or 0
   if wake_resting() or #ids > 0 or returned > 0 then apply() end
 end
 
 promote()
 limit = allowed(math.min(tonumber(limit), 1000))
 if limit > 0 then pick(limit) end
-local since = tonumber(given[6]) or -1
+local since = capped_since or -1
 count_started(#taken, function() return ready_count() > #taken + #parkings end)
 return with_rest(finish_taking(since), since)

@@ -13,7 +13,8 @@ else
 end
 seq = tonumber(seq)
 
-local about = redis.call('HMGET', meta, 'epoch', 'sealed', 'seq', 'fence')
+-- With what pace.lua reads: a command costs a script far more than a field.
+local about = redis.call('HMGET', meta, 'epoch', 'sealed', 'seq', 'fence', 'every', 'burst', 'spent')
 if about[1] ~= epoch or about[2] then return {-1, about[1] or ''} end
 
 local last = redis.call('HGET', sessions, session)
@@ -59,14 +60,16 @@ end
 -- large as this one, by bytes; a reader sees a gap in their seq.
 -- `ids` is who changed; `runs`, where attempts ended, has for each of them due u64, attempt u32, outcome u8;
 -- `skips`, only where there are some, has id, first, until, why of each; so has `notes` id, note.
-local function commit(reply, kind, ids, runs)
-  redis.call('HSET', meta, 'seq', string.format('%.0f', version), 'fence', string.format('%.0f', token))
+-- What follows are fields of `meta` that change with the call, and their values.
+local function commit(reply, kind, ids, runs, ...)
+  local number = string.format('%.0f', version)
+  redis.call('HSET', meta, 'seq', number, 'fence', string.format('%.0f', token), ...)
   redis.call('HSET', sessions, session, struct.pack('>I8I8', seq, now) .. cmsgpack.pack(reply))
   local told, ended = cmsgpack.pack(ids), runs and table.concat(runs) or ''
   local passed = skips[1] and cmsgpack.pack(skips) or ''
   local noted = notes[1] and cmsgpack.pack(notes) or ''
   local most = math.max(16, math.min(10000, math.floor(1048576 / (#told + #ended + #passed + #noted + 64))))
-  local entry = {'seq', string.format('%.0f', version), 'kind', kind, 'at', string.format('%.0f', now), 'ids', told,
+  local entry = {'seq', number, 'kind', kind, 'at', string.format('%.0f', now), 'ids', told,
     'runs', ended}
   if passed ~= '' then entry[11], entry[12] = 'skips', passed end
   if noted ~= '' then entry[#entry + 1], entry[#entry + 2] = 'notes', noted end

@@ -1,11 +1,9 @@
 -- limits: how many runs a queue may start now, by its cap and its rate (pace.lua). `cap` is one of the caller's own: the
 -- lower of the two holds.
-local given = redis.call('HMGET', meta, 'paused', 'max_active', 'every', 'burst', 'spent', 'capped')
-local max_active, every, burst = tonumber(given[2]), tonumber(given[3]), tonumber(given[4]) or 0
+local max_active, capped_since = tonumber(given[4]), tonumber(given[5])
 if cap then max_active = math.min(max_active or math.huge, tonumber(cap)) end
-local paused_now, full, wait_until = given[1], false, nil
-
-local spent = every and spent_by(every, burst, tonumber(given[5]) or 0)
+local every, burst, spent = rate()
+local full, wait_until = false, nil
 
 -- How many of those wanted may start, besides the `started`. If none: `full`, or `wait_until` when one may.
 local function allowed(wanted, started)
@@ -29,6 +27,6 @@ local function count_started(started, any_left)
   end
   allowed(1, started)
   local kept_back = (full or wait_until) and any_left()
-  if kept_back and not given[6] then set(meta, 'capped', string.format('%.0f', now)) end
-  if not kept_back and given[6] then drop(meta, 'capped') end
+  if kept_back and not capped_since then set(meta, 'capped', string.format('%.0f', now)) end
+  if not kept_back and capped_since then drop(meta, 'capped') end
 end

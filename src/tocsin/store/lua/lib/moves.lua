@@ -33,11 +33,15 @@ local function drop(hash, id)
   list[#list + 1] = id
 end
 
+-- A full server refuses what adds to it, unless the script has written before.
+local written = false
+
 -- `unpack` ends at about 8000 values.
 local function each(command, lists)
   for key, list in pairs(lists) do
     for first = 1, #list, 4000 do
       redis.call(command, key, unpack(list, first, math.min(first + 3999, #list)))
+      written = true
     end
   end
 end
@@ -49,11 +53,10 @@ local function apply(first)
       each('HSET', {[hash] = fields[hash]})
       fields[hash] = nil
     end
-  else
-    redis.call('HDEL', sessions, session)
   end
   each('ZREM', out)
   each('HDEL', unset)
+  if not (first or written) then redis.call('HDEL', sessions, session) end
   each('HSET', fields)
   each('ZADD', into)
   out, into, fields, unset = {}, {}, {}, {}

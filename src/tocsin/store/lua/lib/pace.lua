@@ -7,11 +7,15 @@ local function spent_by(every, burst, spent)
   return spent > now + burst + every and now or spent
 end
 
+-- Every, burst and spent; nil for none.
+local function rate()
+  local every, burst = tonumber(about[5]), tonumber(about[6]) or 0
+  return every, burst, every and spent_by(every, burst, tonumber(about[7]) or 0)
+end
+
 -- `at`, or when the rate lets one start if that is later; -1 stays what it is.
 local function paced(at)
-  local rate = redis.call('HMGET', meta, 'every', 'burst', 'spent')
-  local every, burst = tonumber(rate[1]), tonumber(rate[2]) or 0
+  local every, burst, spent = rate()
   if at < 0 or not every then return at end
-  local spent = spent_by(every, burst, tonumber(rate[3]) or 0)
   return spent - burst > now and math.max(at, math.ceil(spent - burst)) or at
 end

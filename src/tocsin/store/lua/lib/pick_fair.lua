@@ -60,7 +60,7 @@ do
   local MANY = 16
   local function read_first_records(new)
     local ids, whose = {}, {}
-    for at = 1, math.min(#new, at_once()) do
+    for at = 1, math.min(#new, at_once) do
       local _, _, id = read_member(next_job(new[at]) or '', new[at].tenant)
       if id then ids[#ids + 1], whose[#whose + 1] = id, new[at] end
     end
@@ -153,7 +153,7 @@ do
     if turn.size == 2 then return redis.call('HGET', jobs, id) end
     local at = turn.at - 1
     if not turn.records or at > turn.records_to then
-      turn.records_from, turn.records_to = at, math.min(at + math.min(at_once(), 16) - 1, #turn.page)
+      turn.records_from, turn.records_to = at, math.min(at + math.min(at_once, 16) - 1, #turn.page)
       local ids = {}
       for i = at, turn.records_to do ids[#ids + 1] = string.sub(turn.page[i], #turn.tenant + 21) end
       turn.records = redis.call('HMGET', jobs, unpack(ids))

@@ -2,6 +2,12 @@
 -- What this worker has no handler for, or cannot read, is parked where a worker that can finds it.
 local LARGEST = 4 * 1024 * 1024
 
+local given = redis.call('HMGET', meta, 'paused', 'widest', 'claimed', 'max_active', 'capped')
+local paused_now = given[1]
+
+-- How many records may be read together.
+local at_once = math.max(1, math.min(1000, math.floor(LARGEST / math.max(tonumber(given[2]) or 0, 1))))
+
 -- Handlers by the four bytes of their digest, as they stand in a record's header.
 local known
 if handlers ~= '' then
@@ -87,15 +93,9 @@ local all_fresh = redis.call('HLEN', claims) == redis.call('ZCARD', working)
 local suspects_left, held_back = tonumber(suspects), 0
 local function is_suspect(raw) return string.byte(raw, 21) > 0 or string.byte(raw, 22) > 1 end
 
--- How many records may be read together.
-local function at_once()
-  local widest = tonumber(redis.call('HGET', meta, 'widest') or 0)
-  return math.max(1, math.min(1000, math.floor(LARGEST / math.max(widest, 1))))
-end
-
 -- `ids` and `scores` (text) in step. Stops early when there are enough, or the records have filled the answer.
 local function take(zset, ids, scores, most)
-  local step = at_once()
+  local step = at_once
   local left, entered, claimed = list_of(out, zset), list_of(into, working), list_of(fields, claims)
   -- Loops count in locals: `#` of a long table is a search.
   local n, left_n, entered_n, claimed_n = #taken, #left, #entered, #claimed
@@ -149,8 +149,11 @@ end
 -- `since`: from when on limits kept some back until now, -1 if they did not; it is part of the answer.
 local function finish_taking(since)
   apply()
-  if #taken > 0 then redis.call('HINCRBY', meta, 'claimed', #taken) end
   local answer = {now, token, taken, #parkings, since}
-  if #taken == 0 and #parkings == 0 then unchanged(answer) else commit(answer, 'claim', taken) end
+  if #taken == 0 and #parkings == 0 then
+    unchanged(answer)
+  else
+    commit(answer, 'claim', taken, nil, 'claimed', string.format('%.0f', (tonumber(given[3]) or 0) + #taken))
+  end
   return {1, now, token, taken, all_records, all_claims, -1, #parkings}
 end
