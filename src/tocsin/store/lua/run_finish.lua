@@ -22,7 +22,7 @@ if answered then return answered end
 local COUNTERS = {[FAILED] = 'failed', [SUCCEEDED] = 'succeeded', [SKIPPED] = 'skipped', [CANCELLED] = 'cancelled'}
 local MARKS = {[FAILED] = '\0', [SUCCEEDED] = '\1', [SKIPPED] = '\2', [CANCELLED] = '\3'}
 local EXTRA_RUN = 8
-local find, sub = string.find, string.sub
+local find = string.find
 local ids, tokens, nexts, outcomes, more = unpack(cmsgpack.unpack(items))
 local n, any_extras = #ids, false
 local going_on, going = {}, 0
@@ -117,19 +117,27 @@ end
 local lost, ends, tally, held_n, seen = {}, {}, {[0] = 0, 0, 0, 0}, 0, 0
 local stored, stored_n = {}, 0
 local unmarked = string.char(0, #owner) .. owner
+local is_held, plain, ending, seen_raw, seen_token, seen_outcome
 for i = 1, n do
-  local id, raw, next_due, outcome, record = ids[i], raws[i], nexts[i], outcomes[i], nil
+  local id, raw, token, next_due, outcome, record = ids[i], raws[i], tokens[i], nexts[i], outcomes[i], nil
   if next_due ~= '' then
     seen = seen + 1
     record = records[seen]
   end
   local extra = outcome >= EXTRA_RUN
   if extra then outcome = outcome - EXTRA_RUN end
-  -- Held: the token is this one and so is the owner. Plain: and nobody has marked it with an intent.
-  local plain = raw and find(raw, tokens[i], 1, true) == 1 and find(raw, unmarked, 23, true) == 23
-  if plain or raw and find(raw, tokens[i], 1, true) == 1 and read_claim(raw).owner == owner then
+  -- Those that were due and claimed together follow each other, and their entries are the same.
+  if raw ~= seen_raw or token ~= seen_token or outcome ~= seen_outcome then
+    seen_raw, seen_token, seen_outcome = raw, token, outcome
+    -- Held: the token is this one and so is the owner. Plain: and nobody has marked it with an intent.
+    is_held = raw and find(raw, token, 1, true) == 1
+    plain = is_held and find(raw, unmarked, 23, true) == 23
+    is_held = plain or is_held and read_claim(raw).owner == owner
+    ending = is_held and sub(raw, 9, 20) .. MARKS[outcome]
+  end
+  if is_held then
     held_n = held_n + 1
-    held[held_n], ends[2 * held_n - 1], ends[2 * held_n] = id, sub(raw, 9, 20), MARKS[outcome]
+    held[held_n], ends[held_n] = id, ending
     tally[outcome] = tally[outcome] + 1
     freed(raw)
     if record and plain and not (any_extras or any_watchers or more[i]) then

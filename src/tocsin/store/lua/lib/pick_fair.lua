@@ -200,7 +200,7 @@ do
       claim = before_due .. struct.pack('>I2I6I4I2B', place, due, 1, 0, 0)
     end
     claim = claim .. by_owner .. (tenant_cap and #tenant < 255 and string.char(#tenant + 1) .. '=' .. tenant or string.char(0))
-    enter(working, deadline_of(record), id)
+    enter(working, deadlines[string.sub(record, 6, 9)] or deadline_of(record), id)
     set(claims, id, claim)
     local n = #taken + 1
     taken[n], all_records[n], all_claims[n] = id, record, claim

@@ -3,13 +3,16 @@
 -- 20 handler u32  24 trigger u32  28 succeeded u32  32 failed u32  36 attempts u32  40 tenant
 local SCHEMA, RECURRING = 1, 1
 
+-- Each run comes by: a local is found much sooner than a function of a global.
+local byte, sub = string.byte, string.sub
+
 -- In `results` instead of what came of a job that is only remembered because others wait for it. No msgpack has it.
 local NOT_KEPT = '\193'
 
 local function is_kept(result) return not result or string.sub(result, 10) ~= NOT_KEPT end
 
 local function readable(record)
-  return record and #record > 40 and string.byte(record, 1) == SCHEMA
+  return record and #record > 40 and byte(record) == SCHEMA
 end
 
 local function is_recurring(record) return string.byte(record, 2) % 2 == RECURRING end
@@ -27,8 +30,8 @@ local function with_version(record, number)
 end
 
 -- Counters as they stand in a record, and with more of each.
-local function counts_of(record) return string.sub(record, 28, 39) end
-local function with_counts(record, counts) return string.sub(record, 1, 27) .. counts .. string.sub(record, 40) end
+local function counts_of(record) return sub(record, 28, 39) end
+local function with_counts(record, counts) return sub(record, 1, 27) .. counts .. sub(record, 40) end
 local function more_counts(counts, succeeded, failed, attempts)
   local s, f, a = struct.unpack('>I4I4I4', counts)
   return struct.pack('>I4I4I4', s + succeeded, f + failed, a + attempts)

@@ -16,21 +16,17 @@ if handlers ~= '' then
 end
 
 local function understood(record)
-  return readable(record) and (not known or known[string.sub(record, 20, 23)])
+  return readable(record) and (not known or known[sub(record, 20, 23)])
 end
 
 -- Deadlines by the four bytes of a timeout: a batch has few different ones.
 local timeout_given = tonumber(timeout)
 local deadlines = {}
 local function deadline_of(record)
-  local bytes = string.sub(record, 6, 9)
-  local known_deadline = deadlines[bytes]
-  if not known_deadline then
-    local ms = timeout_given > 0 and timeout_given or timeout_of(record)
-    known_deadline = string.format('%.0f', now + ms)
-    deadlines[bytes] = known_deadline
-  end
-  return known_deadline
+  local ms = timeout_given > 0 and timeout_given or timeout_of(record)
+  local deadline = string.format('%.0f', now + ms)
+  deadlines[sub(record, 6, 9)] = deadline
+  return deadline
 end
 
 -- Claims of runs that were never claimed before differ in their due only, and in the tenant where shares are counted.
@@ -39,13 +35,11 @@ local by_owner = string.char(#owner) .. owner
 local after_due = struct.pack('>I4I2B', 1, 0, 0) .. by_owner .. string.char(0)
 local last_score, last_claim
 local function first_claim(score)
-  if score ~= last_score then
-    -- Nobody who keeps to these scripts writes a score below 0, and none can be packed.
-    local at = math.max(tonumber(score), 0)
-    local due = math.floor(at)
-    -- What is below the millisecond is the place among those of the same millisecond.
-    last_score, last_claim = score, before_due .. struct.pack('>I2I6', (at - due) * 4096, due) .. after_due
-  end
+  -- Nobody who keeps to these scripts writes a score below 0, and none can be packed.
+  local at = math.max(tonumber(score), 0)
+  local due = math.floor(at)
+  -- What is below the millisecond is the place among those of the same millisecond.
+  last_score, last_claim = score, before_due .. struct.pack('>I2I6', (at - due) * 4096, due) .. after_due
   return last_claim
 end
 
@@ -103,10 +97,10 @@ local function take(zset, ids, scores, most)
     if bytes >= LARGEST then return end
     local to = math.min(first + step - 1, #ids)
     local records = redis.call('HMGET', jobs, unpack(ids, first, to))
-    local raws = all_fresh and {} or redis.call('HMGET', claims, unpack(ids, first, to))
+    local raws = not all_fresh and redis.call('HMGET', claims, unpack(ids, first, to))
     for i = first, to do
       if n + #parkings >= most then return end
-      local id, record, raw = ids[i], records[i - first + 1], raws[i - first + 1]
+      local id, record, raw = ids[i], records[i - first + 1], raws and raws[i - first + 1]
       -- Too short to be a claim: garbage, and no reason to stop for the others.
       if raw and #raw < 24 then raw = nil end
       local suspect = raw and is_suspect(raw)
@@ -119,10 +113,15 @@ local function take(zset, ids, scores, most)
         held_back = held_back + 1
       else
         if suspect then suspects_left = suspects_left - 1 end
-        local claim = raw and next_claim(raw) or first_claim(scores[i])
+        local score, claim = scores[i], last_claim
+        if raw then
+          claim = next_claim(raw)
+        elseif score ~= last_score then
+          claim = first_claim(score)
+        end
         n, left_n = n + 1, left_n + 1
         left[left_n] = id
-        entered[entered_n + 1], entered[entered_n + 2] = deadline_of(record), id
+        entered[entered_n + 1], entered[entered_n + 2] = deadlines[sub(record, 6, 9)] or deadline_of(record), id
         claimed[claimed_n + 1], claimed[claimed_n + 2] = id, claim
         entered_n, claimed_n = entered_n + 2, claimed_n + 2
         taken[n], all_records[n], all_claims[n] = id, record, claim
