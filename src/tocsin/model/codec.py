@@ -25,7 +25,7 @@ _FIXED = struct.Struct(">BBBHIIHIIIIIIB")
 FIXED_SIZE = _FIXED.size
 _LONG_TEXT = struct.Struct(">BI")
 # How a text of so many bytes begins: made once, because each run has some.
-_TEXT_HEADS = [bytes((0xA0 | size,)) if size < 32 else _LONG_TEXT.pack(0xDB, size) for size in range(256)]
+TEXT_HEADS = [bytes((0xA0 | size,)) if size < 32 else _LONG_TEXT.pack(0xDB, size) for size in range(256)]
 
 _encoder = msgspec.msgpack.Encoder()
 _spec_decoder = msgspec.msgpack.Decoder(Spec)
@@ -135,7 +135,7 @@ def decode_failure(data: bytes) -> Failure:
 def text(data: bytes) -> bytes:
     """Any bytes as a msgpack str: what cmsgpack in scripts reads without refusing it as `bin`."""
     size = len(data)
-    return (_TEXT_HEADS[size] if size < 256 else _LONG_TEXT.pack(0xDB, size)) + data
+    return (TEXT_HEADS[size] if size < 256 else _LONG_TEXT.pack(0xDB, size)) + data
 
 
 def data_of(packed: bytes) -> bytes:

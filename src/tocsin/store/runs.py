@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tocsin.model import codec
+from tocsin.model.codec import TEXT_HEADS, text
 from tocsin.model.durations import Millis
 from tocsin.model.errors import ClaimLost, QueueMoved, StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.ids import EXTRA
@@ -26,7 +27,7 @@ FAILED, SUCCEEDED, SKIPPED, CANCELLED = range(4)
 _RANGE = struct.Struct(">QQB")
 _ENTRY = struct.Struct(">QQIHB")
 # A text of 8 bytes.
-_TOKEN = struct.Struct(">BQ")
+_token = struct.Struct(">BQ").pack
 _CANCEL_INTENT = 8
 VERBS = ("finish", "plan", "retry", "release", "bury", "park")
 # An item of a settling call: msgpack values, each for a column of its own, the first the member.
@@ -248,14 +249,14 @@ def finish_item(
     skips: Sequence[Skip] = (),
     note: bytes = b"",
 ) -> Item:
-    if _EXTRA_MARK in claim.key:
+    key = claim.key
+    if _EXTRA_MARK in key:
         outcome |= _EXTRA_RUN
-    due = codec.text(b"%d" % next_due) if next_due else b"\xa0"
-    more = _NIL
+    due, more = b"%d" % next_due if next_due else b"", _NIL
     if keep or result or error or skips or note:
-        texts = (codec.text(result), codec.text(error), _ranges(skips), codec.text(note))
+        texts = (text(result), text(error), _ranges(skips), text(note))
         more = codec.array(5, (codec.integer(keep), *texts))
-    return codec.text(claim.key), _TOKEN.pack(0xA8, claim.token), due, _OUTCOMES[outcome], more
+    return text(key), _token(0xA8, claim.token), TEXT_HEADS[len(due)] + due, _OUTCOMES[outcome], more
 
 
 def plan_item(claim: Claim, next_due: Millis, alone: bool, skips: Sequence[Skip] = ()) -> Item:
@@ -275,7 +276,7 @@ def key_of(item: Item) -> bytes:
 
 
 def retry_item(claim: Claim, delay: Millis, error: bytes, note: bytes = b"") -> Item:
-    return *_held(claim), codec.integer(delay), codec.text(error), codec.text(note)
+    return *_held(claim), codec.integer(delay), text(error), text(note)
 
 
 def release_item(claim: Claim, delay: Millis = 0) -> Item:
@@ -284,12 +285,12 @@ def release_item(claim: Claim, delay: Millis = 0) -> Item:
 
 def failed_item(claim: Claim, error: bytes, note: bytes = b"") -> Item:
     """For bury and park."""
-    return *_held(claim), codec.text(error), codec.text(note)
+    return *_held(claim), text(error), text(note)
 
 
 def _ranges(skips: Sequence[Skip]) -> bytes:
-    return codec.text(b"".join([_RANGE.pack(skip.first, skip.until, skip.why) for skip in skips]))
+    return text(b"".join([_RANGE.pack(skip.first, skip.until, skip.why) for skip in skips]))
 
 
 def _held(claim: Claim) -> tuple[bytes, bytes]:
-    return codec.text(claim.key), codec.integer(claim.token)
+    return text(claim.key), codec.integer(claim.token)
