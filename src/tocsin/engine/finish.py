@@ -101,8 +101,10 @@ class Finisher:
         if unit.handler.batch is not None:
             self._batch_ended(unit, result)
             return
+        if not self.waiting:
+            # Whoever was woken for those that wait takes this one too.
+            self.wake.set()
         self.waiting.append(Ended(unit.lane, unit.claim, unit.spec, "succeeded", result))
-        self.wake.set()
 
     def failed(self, unit: Unit, error: BaseException) -> None:
         described, kind = describe(error, self._clock.server_ms()), self._classifier.classify(error)
