@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -25,7 +26,9 @@ LEASE_OVER = -3
 FAILED, SUCCEEDED, SKIPPED, CANCELLED = range(4)
 
 _RANGE = struct.Struct(">QQB")
-_ENTRY = struct.Struct(">QQIHB")
+# Of an entry in `claims`: due, attempt, recoveries and intent, which stand behind the token.
+_entry = struct.Struct(">8xQIHB").unpack_from
+_number = int.from_bytes
 # A text of 8 bytes.
 _token = struct.Struct(">BQ").pack
 _CANCEL_INTENT = 8
@@ -133,7 +136,7 @@ class Runs:
         return wish.queue.call(name, wish.partition, f"{self.owner}:claim", seq, [*args, last, *cap])
 
     def _claimed(
-        self, call: Call, answer: list[object] | StoreError, again: bool, sent: float, received: float
+        self, call: Call, answer: list[Any] | StoreError, again: bool, sent: float, received: float
     ) -> Claimed | StoreError:
         if isinstance(answer, StoreUnavailable):
             return answer
@@ -142,7 +145,7 @@ class Runs:
             if isinstance(answer, StoreChanged) and again:
                 self._doubtful.append(call)
             return answer
-        made_at = now = int(answer[1])  # type: ignore[call-overload]
+        made_at = now = int(answer[1])
         if again:
             # It may tell of a claim that was made a while ago, and then of the time at which it was.
             now = int(self._store.clock.server_ms())
@@ -150,14 +153,11 @@ class Runs:
             self._store.clock.observe(now, sent, received)
         if answer[0] == LEASE_OVER:
             return Claimed([], now, -1, 0, lease_over=True)
-        _, _, token, ids, records, raws, next_due, parked, left, *rest = answer
+        next_due, parked, left, *rest = answer[6:]
         dues, held_since = (rest[0] if rest else ()), (rest[1] if len(rest) > 1 else None)
-        claims = [
-            _claim(call, token, member, record, raw, made_at, held_since)  # type: ignore[arg-type]
-            for member, record, raw in zip(ids, records, raws, strict=True)  # type: ignore[call-overload]
-        ]
         members = asked[0].members if asked and dues else ()
-        return Claimed(claims, now, int(next_due), int(parked), int(left), False, members, dues)  # type: ignore
+        claims = _claims(call, answer, made_at, held_since)
+        return Claimed(claims, now, int(next_due), int(parked), int(left), False, members, dues)
 
     def in_doubt(self, queue: OpenQueue) -> list[Call]:
         """Claims that may have been made, unseen, before the queue was given the partitions it has."""
@@ -226,17 +226,31 @@ async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, item:
             continue
 
 
-def _claim(
-    call: Call, token: int, key: bytes, record: bytes, raw: bytes, now: Millis, held_since: Millis | None
-) -> Claim:
-    _, due, attempt, recoveries, intent = _ENTRY.unpack_from(raw)
-    due &= DUE_MASK
-    timeout = call.args[3] or int.from_bytes(record[5:9], "big")
-    cancelled = intent & _CANCEL_INTENT != 0
-    return Claim(
-        call.queue.name, call.partition, key, token, due, attempt, recoveries, cancelled, now + timeout, record,
-        held_since,
-    )  # fmt: skip
+def _claims(call: Call, answer: list[Any], now: Millis, held_since: Millis | None) -> list[Claim]:
+    """All of an answer in one loop: what is done here is done for each run."""
+    name, partition, given = call.queue.name, call.partition, call.args[3]
+    _, _, token, keys, records, raws, *_ = answer
+    claims = []
+    for key, record, raw in zip(keys, records, raws, strict=True):
+        due, attempt, recoveries, intent = _entry(raw)
+        deadline = now + (given or _number(record[5:9], "big"))
+        cancelled = intent & _CANCEL_INTENT != 0
+        claims.append(
+            Claim(
+                name,
+                partition,
+                key,
+                token,
+                due & DUE_MASK,
+                attempt,
+                recoveries,
+                cancelled,
+                deadline,
+                record,
+                held_since,
+            )
+        )
+    return claims
 
 
 def finish_item(
