@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from tocsin import Every, Once, Retry
+from tocsin import Cron, Every, Once, Retry
 from tocsin.engine import decide
 from tocsin.engine.decide import BURY, DONE, Finish, RetryIn, Setback
 from tocsin.model.job import Policy, Spec
@@ -87,6 +87,27 @@ def test_a_decision_before_execution_says_why():
 )
 def test_after_success_one_shots_end_and_schedules_wait_for_their_next_time(spec, recurring, late, decided):
     assert bare(decide.after_success(claim(), spec, recurring, T + late)) == decided
+
+
+@pytest.mark.parametrize(
+    ("spec", "late", "following"),
+    [
+        (every(), 0, T + 10_000),
+        (every(jitter=60.0), 9_999, T + 10_000),
+        (every(misfire="all", overlap="buffer_all"), 10_000, T + 10_000),
+        # What is behind, may end, or follows the wall clock is for after_success.
+        (every(), 10_001, 0),
+        (every(misfire="all"), 25_000, 0),
+        (every(ends=T + 10_000), 0, 0),
+        (Spec("handler", trigger=Every(10, anchor=datetime(2030, 1, 1, tzinfo=UTC))), 0, 0),
+        (Spec("handler", trigger=Cron("* * * * *")), 0, 0),
+        (once(), 0, 0),
+    ],
+)
+def test_an_interval_whose_next_tick_is_to_come_waits_for_that(spec, late, following):
+    assert decide.on_time(claim(), spec, T + late) == following
+    if following:
+        assert decide.after_success(claim(), spec, True, T + late) == Finish(following, SUCCEEDED)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_a_streak_grows_with_each_failure_and_ends_with_a_success():
     streaks.succeeded("a")
     streaks.succeeded("never failed")
     assert (streaks.of("a"), streaks.of("b"), streaks.failed("a")) == (0, 1, 1)
-    assert len(streaks) == 2
+    assert len(streaks.by_job) == 2
 
 
 def test_beyond_the_limit_the_job_that_failed_longest_ago_is_forgotten():
@@ -140,4 +140,4 @@ def test_beyond_the_limit_the_job_that_failed_longest_ago_is_forgotten():
     for job_id in ("a", "b", "a", "c"):
         streaks.failed(job_id)
     assert [streaks.of(job_id) for job_id in "abc"] == [2, 0, 1]
-    assert len(streaks) == 2
+    assert len(streaks.by_job) == 2

@@ -196,12 +196,12 @@ def test_of_the_totals_of_a_breaker_what_is_new_is_added(told: Told, caplog: pyt
 
 @pytest.mark.parametrize("size", [1, 7, LARGEST_SAMPLE, 5 * LARGEST_SAMPLE])
 def test_values_that_come_together_are_sampled_as_if_they_came_one_by_one(size: int):
-    values = [float(n) for n in range(9 * LARGEST_SAMPLE + 5)]
+    things = range(9 * LARGEST_SAMPLE + 5)
     one_by_one, together = Sample(), Sample()
-    for value in values:
-        one_by_one.add(value)
-    for first in range(0, len(values), size):
-        together.add_all(values[first : first + size])
+    for thing in things:
+        one_by_one.add(thing / 2)
+    for first in range(0, len(things), size):
+        together.add_all(things[first : first + size], lambda thing: thing / 2)
     assert together.drain() == one_by_one.drain() != []
 
 

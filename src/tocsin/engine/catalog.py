@@ -133,34 +133,34 @@ class Catalog:
     """Handlers by name."""
 
     def __init__(self) -> None:
-        self._handlers: dict[str, Handler] = {}
+        self.by_name: dict[str, Handler] = {}
 
     def add(self, handler: Handler) -> None:
-        known = self._handlers.get(handler.name)
+        known = self.by_name.get(handler.name)
         if known is not None and known.fn is not handler.fn:
             raise InvalidArgument(f"there is a handler named {handler.name!r} already: give one of them name=")
-        self._handlers[handler.name] = handler
+        self.by_name[handler.name] = handler
 
     def get(self, name: str) -> Handler | None:
-        return self._handlers.get(name)
+        return self.by_name.get(name)
 
     def __iter__(self) -> Iterator[Handler]:
-        return iter(self._handlers.values())
+        return iter(self.by_name.values())
 
     def __len__(self) -> int:
-        return len(self._handlers)
+        return len(self.by_name)
 
     def copy(self) -> Catalog:
         """For one worker: where runs go, and how long they take there, is its own affair."""
         copied = Catalog()
-        copied._handlers = {name: copy.copy(handler) for name, handler in self._handlers.items()}
+        copied.by_name = {name: copy.copy(handler) for name, handler in self.by_name.items()}
         return copied
 
     def names(self) -> list[str]:
-        return sorted(self._handlers)
+        return sorted(self.by_name)
 
     def digests(self) -> list[int]:
-        return [handler.digest for handler in self._handlers.values()]
+        return [handler.digest for handler in self.by_name.values()]
 
 
 def name_of(fn: Callable[..., Any]) -> str:

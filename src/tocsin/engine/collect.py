@@ -10,8 +10,10 @@ from tocsin.engine.settle import Ended
 from tocsin.engine.unit import Lane, Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
+from tocsin.model.codec import decode_spec
+from tocsin.model.durations import Millis
 from tocsin.model.errors import RecordUnreadable
-from tocsin.model.job import Failure
+from tocsin.model.job import Failure, Spec
 from tocsin.model.run import Claim
 from tocsin.store.runs import Claimed
 from tocsin.telemetry.metrics import Tally
@@ -29,30 +31,51 @@ class Collector:
 
     def collect(self, lane: Lane, answer: Claimed, units: list[Unit], batches: dict[str, Unit]) -> None:
         """What was claimed is always run, released, parked or settled: nothing falls through."""
-        taken, spare = self._clock.monotonic(), self._pool.free()
+        taken, now, spare = self._clock.monotonic(), answer.now, self._pool.free()
         self._measure(lane, answer)
+        find, seen = self._catalog.by_name.get, lane.handlers.add
         for claim in answer.claims:
-            unit = self._unit(lane, claim, taken, answer.now)
-            if unit is None:
+            try:
+                spec = decode_spec(claim.record)
+            except RecordUnreadable as error:
+                self._park(lane, claim, None, str(error), now)
                 continue
-            if claim.recoveries and len(units) >= spare:
+            recoveries, rules = claim.recoveries, spec.policy
+            # Most runs have nothing about them that could be decided before they are executed.
+            plain = rules is None or (rules.misfire == "coalesce" and rules.overlap == "skip")
+            if (recoveries or claim.cancelled or not plain) and self._is_settled(lane, claim, spec, now):
+                continue
+            handler = find(spec.name)
+            if handler is None:
+                # The header names a handler we have, the body another: two names with one digest, or garbage.
+                self._park(lane, claim, spec, f"no handler is named {spec.name!r}", now)
+                continue
+            seen(handler)
+            unit = Unit(claim, spec, handler, lane, taken, taken + (claim.deadline - now) / 1000)
+            if recoveries and len(units) >= spare:
                 # It may be what kills workers: it never waits in a backlog together with others.
                 self._finisher.release(unit)
-            elif unit.handler.batch is None:
+            elif handler.batch is None:
                 units.append(unit)
             else:
                 self._add_to_batch(unit, units, batches)
 
     def _measure(self, lane: Lane, answer: Claimed) -> None:
         """How long they waited. All at once: a call for each run would cost as much as running it."""
-        now = answer.now
-        self._tally.lateness.add_all([(now - claim.due) / 1000 for claim in answer.claims])
-        first = [claim for claim in answer.claims if claim.attempt == 1]
+        claims, now = answer.claims, answer.now
+
+        def waited(claim: Claim) -> float:
+            return (now - claim.due) / 1000
+
+        self._tally.lateness.add_all(claims, waited)
         waits = self._tally.waits_of(lane.name)
         # The third byte of a record is its band.
-        for band in {claim.record[2] for claim in first}:
-            waited = [(now - claim.due) / 1000 for claim in first if claim.record[2] == band]
-            waits[min(band, 4)].add_all(waited)
+        bands = {claim.record[2] if claim.attempt == 1 else None for claim in claims}
+        for band in bands:
+            if band is not None:
+                alike = len(bands) == 1
+                first = claims if alike else [each for each in claims if each.attempt == 1 and each.record[2] == band]
+                waits[min(band, 4)].add_all(first, waited)
 
     def _add_to_batch(self, unit: Unit, units: list[Unit], batches: dict[str, Unit]) -> None:
         whole, size = batches.get(unit.spec.name), unit.handler.batch or 1
@@ -64,24 +87,14 @@ class Collector:
             batches[unit.spec.name] = unit
             units.append(unit)
 
-    def _unit(self, lane: Lane, claim: Claim, taken: float, now: int) -> Unit | None:
-        try:
-            spec = codec.decode_spec(claim.record)
-        except RecordUnreadable as error:
-            failure = codec.encode_failure(Failure(str(error), at=now))
-            self._finisher.add(Ended(lane, claim, None, "parked", error=failure))
-            return None
-        if claim.recoveries or claim.cancelled or spec.policy is not None:
-            early = decide.before(claim, spec, claim.record[1] & codec.RECURRING != 0, now)
-            if early is not None:
-                failure = codec.encode_failure(Failure(early[1], at=now))
-                self._finisher.add(Ended(lane, claim, spec, "settled", error=failure, decision=early[0]))
-                return None
-        handler = self._catalog.get(spec.name)
-        if handler is None:
-            # The header names a handler we have, the body another: two names with one digest, or garbage.
-            failure = codec.encode_failure(Failure(f"no handler is named {spec.name!r}", at=now))
-            self._finisher.add(Ended(lane, claim, spec, "parked", error=failure))
-            return None
-        lane.handlers.add(handler)
-        return Unit(claim, spec, handler, lane, taken, taken + (claim.deadline - now) / 1000)
+    def _is_settled(self, lane: Lane, claim: Claim, spec: Spec, now: Millis) -> bool:
+        """Whether it is not to be executed: that is settled then."""
+        early = decide.before(claim, spec, claim.record[1] & codec.RECURRING != 0, now)
+        if early is None:
+            return False
+        failure = codec.encode_failure(Failure(early[1], at=now))
+        self._finisher.add(Ended(lane, claim, spec, "settled", error=failure, decision=early[0]))
+        return True
+
+    def _park(self, lane: Lane, claim: Claim, spec: Spec | None, why: str, now: Millis) -> None:
+        self._finisher.add(Ended(lane, claim, spec, "parked", error=codec.encode_failure(Failure(why, at=now))))

@@ -8,6 +8,7 @@ from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.job import PLAIN, Spec
 from tocsin.model.run import MAX_RECOVERIES, Claim
 from tocsin.model.tick import Skip
+from tocsin.model.trigger import Every
 from tocsin.resilience.backoff import BackoffSettings, delay_ms
 from tocsin.resilience.failure import FailureClass
 from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
@@ -84,6 +85,17 @@ def _before_a_tick(claim: Claim, spec: Spec, now: Millis) -> tuple[Decision, str
 
 def after_success(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> Decision:
     return _ended(claim, spec, recurring, now, SUCCEEDED) if recurring else DONE
+
+
+def on_time(claim: Claim, spec: Spec, now: Millis) -> Millis:
+    """The next tick of an interval without an end, if that is to come; 0: only after_success knows what follows.
+
+    Most schedules are such, and most of their runs end before the next tick: this is the hot path."""
+    trigger, rules = spec.trigger, spec.policy
+    if type(trigger) is not Every or trigger.anchor is not None or (rules is not None and rules.ends is not None):
+        return 0
+    following = claim.due + ceil_ms(trigger.interval)
+    return following if following >= now else 0
 
 
 class Setback(Struct, frozen=True):

@@ -101,8 +101,10 @@ class Finisher:
         if unit.handler.batch is not None:
             self._batch_ended(unit, result)
             return
+        if not self.waiting:
+            # Whoever was woken for those that wait takes this one too.
+            self.wake.set()
         self.waiting.append(Ended(unit.lane, unit.claim, unit.spec, "succeeded", result))
-        self.wake.set()
 
     def failed(self, unit: Unit, error: BaseException) -> None:
         described, kind = describe(error, self._clock.server_ms()), self._classifier.classify(error)
@@ -312,15 +314,16 @@ class Finisher:
 
     def _decide_all(self) -> None:
         now = int(self._clock.server_ms())
-        waiting, unsent = self.waiting, self._unsent
+        waiting, settled, lane = self.waiting, self._settler.settled, None
         for _ in range(len(waiting)):
             ended = waiting.popleft()
-            verb, item, due = self._settler.settled(ended, now)
-            lane = ended.lane
-            if lane.layout != lane.queue.layout:
+            claim = ended.claim
+            verb, item, due = settled(ended, now)
+            if ended.lane is not lane:
+                lane = ended.lane
                 lane.follow()
-            partition = lane.partition_of(ended.claim) if lane.layout else ended.claim.partition
+                self._unsent.add(lane)
+            partition = lane.partition_of(claim) if lane.layout else claim.partition
             lane.unsent[verb][partition].append(item)
             if lane.timetable is not None:
-                lane.timetable.plan(verb, ended.claim.member, due)
-            unsent.add(lane)
+                lane.timetable.plan(verb, claim.member, due)

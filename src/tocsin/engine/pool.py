@@ -77,7 +77,29 @@ class Runner:
         while True:
             ended = monotonic()
             while backlog and (ended < pool.turn_end or pool.begins_turn(ended)):
-                ended = await self._execute(backlog.popleft())
+                # Not in a coroutine of its own: making one costs as much as a short handler.
+                started, counts = ended, True
+                self.unit = unit = backlog.popleft()
+                try:
+                    result = await unit.handler.deliver(unit)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    # Also SystemExit and KeyboardInterrupt: a handler must not end the worker.
+                    if self._is_cancelled(error):
+                        raise
+                    counts = self._failed(unit, error)
+                else:
+                    if self.reason:
+                        self._uncancel()
+                    pool.report.succeeded(unit, result)
+                    del result
+                ended = monotonic()
+                self.unit = None
+                self.reason = ""
+                pool.ended(unit, ended - started if counts else None)
+                # A runner at rest holds nothing of what it ran last.
+                del unit
             self._waiter = asyncio.get_running_loop().create_future()
             pool.idle.append(self)
             try:
@@ -85,58 +107,30 @@ class Runner:
             finally:
                 self._waiter = None
 
-    async def _execute(self, unit: Unit) -> float:
-        """Run the handler and report. Returns when it ended."""
-        pool, handler = self._pool, unit.handler
-        self.unit = unit
-        started = monotonic()
-        try:
-            result = await handler.deliver(unit)
-        except asyncio.CancelledError as error:
-            if self.reason:
-                self._uncancel()
-                pool.report.stopped(unit, self.reason)
-            elif self.task.cancelling():
-                raise
-            else:
-                # The handler awaited something that somebody else cancelled.
-                pool.report.failed(unit, error)
-        except GeneratorExit:
-            raise
-        except NotYet as error:
+    def _is_cancelled(self, error: BaseException) -> bool:
+        """Whether the runner itself is to end, not the run inside the handler."""
+        return isinstance(error, asyncio.CancelledError) and not self.reason and self.task.cancelling() > 0
+
+    def _failed(self, unit: Unit, error: BaseException) -> bool:
+        """Report what came out of the handler. Whether it says something about how long the handler takes."""
+        pool, reason = self._pool, self.reason
+        if isinstance(error, NotYet):
             pool.report.release(unit, error.delay)
-            return self._ended(unit, None)
-        except NotStarted as error:
+            return False
+        if isinstance(error, NotStarted):
             pool.not_started += 1
             log.warning("run could not be started and goes back", run=unit.claim.run_id, error=str(error))
             pool.report.release(unit)
-        except BaseException as error:
-            # Also SystemExit and KeyboardInterrupt: a handler must not end the worker.
-            if self.reason:
-                self._uncancel()
-            if self.reason and self.reason != "timeout":
-                # It was interrupted: however it says so, that is no failure of its own.
-                pool.report.stopped(unit, self.reason)
-            else:
-                pool.report.failed(unit, error)
+            return True
+        if reason:
+            self._uncancel()
+        if reason and (reason != "timeout" or isinstance(error, asyncio.CancelledError)):
+            # It was interrupted: however it says so, that is no failure of its own.
+            pool.report.stopped(unit, reason)
         else:
-            if self.reason:
-                self._uncancel()
-            pool.report.succeeded(unit, result)
-        return self._ended(unit, started)
-
-    def _ended(self, unit: Unit, started: float | None) -> float:
-        """When. One that did not start says nothing about how long its handler takes."""
-        pool, ended = self._pool, monotonic()
-        self.unit = None
-        self.reason = ""
-        if started is not None:
-            took = ended - started
-            unit.handler.mean += (took - unit.handler.mean) * WEIGHT
-            pool.took(took)
-            pool.ran += unit.size()
-        pool.forget(unit)
-        return ended
+            # Also a cancellation that nobody asked for: the handler awaited something that somebody else cancelled.
+            pool.report.failed(unit, error)
+        return True
 
     def _uncancel(self) -> None:
         # Without this `cancelling()` stays above zero and the next asyncio.timeout() of this task misbehaves.
@@ -230,10 +224,19 @@ class Pool:
             if runner.unit is not None:
                 yield runner, runner.unit
 
+    def ended(self, unit: Unit, took: float | None) -> None:
+        """It came out of its handler after so many seconds; None: it had not begun there."""
+        if took is not None:
+            handler = unit.handler
+            handler.mean += (took - handler.mean) * WEIGHT
+            self.took(took)
+            self.ran += 1 if unit.others is None else unit.size()
+        self.forget(unit)
+
     def forget(self, unit: Unit) -> None:
         self.busy -= 1
         unit.lane.busy -= 1
-        if unit.claim.recoveries >= SUSPECT:
+        if self.suspects and unit.claim.recoveries >= SUSPECT:
             self.suspects -= 1
         if self.starved_at is not None and self.busy <= self.starved_at:
             self.starved_at = None

@@ -8,9 +8,10 @@ from typing import Any
 from msgspec import Struct
 
 from tocsin.engine import decide
+from tocsin.engine.decide import on_time
 from tocsin.engine.told import keep_of, stored_result
 from tocsin.engine.unit import Lane
-from tocsin.model import codec
+from tocsin.model.codec import RECURRING
 from tocsin.model.delivery import Delivered, DeliveryFailed, note_of
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.job import Spec
@@ -60,14 +61,15 @@ class Settler:
 
     def settled(self, ended: Ended, now: Millis) -> tuple[str, Item, Millis]:
         """The verb, its item, and when the job waits for then; 0 if it does not, or nobody can tell."""
-        claim, how = ended.claim, ended.how
-        recurring = claim.record[1] & codec.RECURRING != 0
-        spec = ended.spec
+        claim, how, spec = ended.claim, ended.how, ended.spec
+        recurring = claim.record[1] & RECURRING != 0
         if how == "succeeded" and spec is not None:
             if not recurring:
                 return "finish", _done(claim, spec, ended.result), 0
-            if self._streaks:
+            if self._streaks.by_job:
                 self._streaks.succeeded(_who(claim))
+            if ended.result is None and (following := on_time(claim, spec, now)):
+                return "finish", finish_item(claim, following, SUCCEEDED), following
             note = b"" if ended.result is None else _note(ended.result)
             return _item(claim, decide.after_success(claim, spec, recurring, now), b"", now, note)
         if how == "released":

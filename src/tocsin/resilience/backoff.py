@@ -80,21 +80,18 @@ class Streaks:
 
     def __init__(self, limit: int = 100_000) -> None:
         self._limit = limit
-        self._streaks: OrderedDict[str, int] = OrderedDict()
+        self.by_job: OrderedDict[str, int] = OrderedDict()
 
     def failed(self, job_id: str) -> int:
         """The streak with this failure."""
         # Taken out and put in again: behind all others.
-        self._streaks[job_id] = streak = self._streaks.pop(job_id, 0) + 1
-        if len(self._streaks) > self._limit:
-            self._streaks.popitem(last=False)
+        self.by_job[job_id] = streak = self.by_job.pop(job_id, 0) + 1
+        if len(self.by_job) > self._limit:
+            self.by_job.popitem(last=False)
         return streak
 
     def succeeded(self, job_id: str) -> None:
-        self._streaks.pop(job_id, None)
+        self.by_job.pop(job_id, None)
 
     def of(self, job_id: str) -> int:
-        return self._streaks.get(job_id, 0)
-
-    def __len__(self) -> int:
-        return len(self._streaks)
+        return self.by_job.get(job_id, 0)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from tocsin.model import codec
+from tocsin.model.codec import TEXT_HEADS, text
 from tocsin.model.durations import Millis
 from tocsin.model.errors import ClaimLost, QueueMoved, StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.ids import EXTRA
@@ -24,9 +26,11 @@ LEASE_OVER = -3
 FAILED, SUCCEEDED, SKIPPED, CANCELLED = range(4)
 
 _RANGE = struct.Struct(">QQB")
-_ENTRY = struct.Struct(">QQIHB")
+# Of an entry in `claims`: due, attempt, recoveries and intent, which stand behind the token.
+_entry = struct.Struct(">8xQIHB").unpack_from
+_number = int.from_bytes
 # A text of 8 bytes.
-_TOKEN = struct.Struct(">BQ")
+_token = struct.Struct(">BQ").pack
 _CANCEL_INTENT = 8
 VERBS = ("finish", "plan", "retry", "release", "bury", "park")
 # An item of a settling call: msgpack values, each for a column of its own, the first the member.
@@ -132,7 +136,7 @@ class Runs:
         return wish.queue.call(name, wish.partition, f"{self.owner}:claim", seq, [*args, last, *cap])
 
     def _claimed(
-        self, call: Call, answer: list[object] | StoreError, again: bool, sent: float, received: float
+        self, call: Call, answer: list[Any] | StoreError, again: bool, sent: float, received: float
     ) -> Claimed | StoreError:
         if isinstance(answer, StoreUnavailable):
             return answer
@@ -141,7 +145,7 @@ class Runs:
             if isinstance(answer, StoreChanged) and again:
                 self._doubtful.append(call)
             return answer
-        made_at = now = int(answer[1])  # type: ignore[call-overload]
+        made_at = now = int(answer[1])
         if again:
             # It may tell of a claim that was made a while ago, and then of the time at which it was.
             now = int(self._store.clock.server_ms())
@@ -149,14 +153,11 @@ class Runs:
             self._store.clock.observe(now, sent, received)
         if answer[0] == LEASE_OVER:
             return Claimed([], now, -1, 0, lease_over=True)
-        _, _, token, ids, records, raws, next_due, parked, left, *rest = answer
+        next_due, parked, left, *rest = answer[6:]
         dues, held_since = (rest[0] if rest else ()), (rest[1] if len(rest) > 1 else None)
-        claims = [
-            _claim(call, token, member, record, raw, made_at, held_since)  # type: ignore[arg-type]
-            for member, record, raw in zip(ids, records, raws, strict=True)  # type: ignore[call-overload]
-        ]
         members = asked[0].members if asked and dues else ()
-        return Claimed(claims, now, int(next_due), int(parked), int(left), False, members, dues)  # type: ignore
+        claims = _claims(call, answer, made_at, held_since)
+        return Claimed(claims, now, int(next_due), int(parked), int(left), False, members, dues)
 
     def in_doubt(self, queue: OpenQueue) -> list[Call]:
         """Claims that may have been made, unseen, before the queue was given the partitions it has."""
@@ -225,17 +226,31 @@ async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, item:
             continue
 
 
-def _claim(
-    call: Call, token: int, key: bytes, record: bytes, raw: bytes, now: Millis, held_since: Millis | None
-) -> Claim:
-    _, due, attempt, recoveries, intent = _ENTRY.unpack_from(raw)
-    due &= DUE_MASK
-    timeout = call.args[3] or int.from_bytes(record[5:9], "big")
-    cancelled = intent & _CANCEL_INTENT != 0
-    return Claim(
-        call.queue.name, call.partition, key, token, due, attempt, recoveries, cancelled, now + timeout, record,
-        held_since,
-    )  # fmt: skip
+def _claims(call: Call, answer: list[Any], now: Millis, held_since: Millis | None) -> list[Claim]:
+    """All of an answer in one loop: what is done here is done for each run."""
+    name, partition, given = call.queue.name, call.partition, call.args[3]
+    _, _, token, keys, records, raws, *_ = answer
+    claims = []
+    for key, record, raw in zip(keys, records, raws, strict=True):
+        due, attempt, recoveries, intent = _entry(raw)
+        deadline = now + (given or _number(record[5:9], "big"))
+        cancelled = intent & _CANCEL_INTENT != 0
+        claims.append(
+            Claim(
+                name,
+                partition,
+                key,
+                token,
+                due & DUE_MASK,
+                attempt,
+                recoveries,
+                cancelled,
+                deadline,
+                record,
+                held_since,
+            )
+        )
+    return claims
 
 
 def finish_item(
@@ -248,14 +263,14 @@ def finish_item(
     skips: Sequence[Skip] = (),
     note: bytes = b"",
 ) -> Item:
-    if _EXTRA_MARK in claim.key:
+    key = claim.key
+    if _EXTRA_MARK in key:
         outcome |= _EXTRA_RUN
-    due = codec.text(b"%d" % next_due) if next_due else b"\xa0"
-    more = _NIL
+    due, more = b"%d" % next_due if next_due else b"", _NIL
     if keep or result or error or skips or note:
-        texts = (codec.text(result), codec.text(error), _ranges(skips), codec.text(note))
+        texts = (text(result), text(error), _ranges(skips), text(note))
         more = codec.array(5, (codec.integer(keep), *texts))
-    return codec.text(claim.key), _TOKEN.pack(0xA8, claim.token), due, _OUTCOMES[outcome], more
+    return text(key), _token(0xA8, claim.token), TEXT_HEADS[len(due)] + due, _OUTCOMES[outcome], more
 
 
 def plan_item(claim: Claim, next_due: Millis, alone: bool, skips: Sequence[Skip] = ()) -> Item:
@@ -275,7 +290,7 @@ def key_of(item: Item) -> bytes:
 
 
 def retry_item(claim: Claim, delay: Millis, error: bytes, note: bytes = b"") -> Item:
-    return *_held(claim), codec.integer(delay), codec.text(error), codec.text(note)
+    return *_held(claim), codec.integer(delay), text(error), text(note)
 
 
 def release_item(claim: Claim, delay: Millis = 0) -> Item:
@@ -284,12 +299,12 @@ def release_item(claim: Claim, delay: Millis = 0) -> Item:
 
 def failed_item(claim: Claim, error: bytes, note: bytes = b"") -> Item:
     """For bury and park."""
-    return *_held(claim), codec.text(error), codec.text(note)
+    return *_held(claim), text(error), text(note)
 
 
 def _ranges(skips: Sequence[Skip]) -> bytes:
-    return codec.text(b"".join([_RANGE.pack(skip.first, skip.until, skip.why) for skip in skips]))
+    return text(b"".join([_RANGE.pack(skip.first, skip.until, skip.why) for skip in skips]))
 
 
 def _held(claim: Claim) -> tuple[bytes, bytes]:
-    return codec.text(claim.key), codec.integer(claim.token)
+    return text(claim.key), codec.integer(claim.token)

@@ -11,7 +11,8 @@ import asyncio
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation, get_meter
@@ -27,6 +28,7 @@ OTHER = "other"
 
 # Seconds. OpenTelemetry's own boundaries are meant for milliseconds.
 BOUNDARIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_Thing = TypeVar("_Thing")
 # So many values of a cycle are told at most; each takes the SDK some 10 us.
 LARGEST_SAMPLE = 100
 
@@ -135,19 +137,19 @@ class Sample:
             self._stride *= 2
         self._skip = self._stride
 
-    def add_all(self, values: list[float]) -> None:
-        """As if each were added."""
+    def add_all(self, things: Sequence[_Thing], measure: Callable[[_Thing], float]) -> None:
+        """As if the measure of each were added. Only those are measured that stay."""
         at = 0
-        while (end := at + self._skip) <= len(values):
+        while (end := at + self._skip) <= len(things):
             room = 2 * LARGEST_SAMPLE - len(self._values)
-            more = values[end - 1 :: self._stride][:room]
+            more = things[end - 1 :: self._stride][:room]
             at = end + (len(more) - 1) * self._stride
-            self._values += more
+            self._values += map(measure, more)
             if len(self._values) >= 2 * LARGEST_SAMPLE:
                 del self._values[::2]
                 self._stride *= 2
             self._skip = self._stride
-        self._skip -= len(values) - at
+        self._skip -= len(things) - at
 
     def drain(self) -> list[float]:
         values = self._values
