@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,7 @@ from tocsin.model import codec
 from tocsin.model.ids import EXTRA, job_of
 from tocsin.model.queue import Queue
 from tocsin.model.run import Claim
-from tocsin.store.jobs import EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, read_entry
+from tocsin.store.jobs import DUE_MASK, EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, read_entry
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.runs import Item, Runs, failed_item, finish_item, plan_item, release_item, retry_item
 from tocsin.store.scripts import script
@@ -259,7 +260,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
 
     def claimed(self, owner: str, answer: Any, found: list[str]) -> list[str]:
         """Check a claim's answer against the model. Those that came from `parked`."""
-        _, now, token, keys, records, raws, _, parkings, *_ = answer
+        _, now, token, keys, records, stamps, _, parkings, *_ = answer
         taken = self.known(owner, found)
         names = [key.decode() for key in keys]
         assert names[: len(taken)] == taken
@@ -269,10 +270,10 @@ class Calls(WaitCalls, RuleBasedStateMachine):
             assert token > self.fence
             self.fence = token
         self.model.claim(self.now, owner, WORKERS[owner], token, found, parked)
-        for key, record, raw in sorted(zip(keys, records, raws, strict=True)):
-            job, entry = self.model.jobs[key.decode()], read_entry(raw)
+        for key, record, stamp in sorted(zip(keys, records, struct.iter_unpack(">QIHB", stamps), strict=True)):
+            job, (due, attempt, recoveries, _) = self.model.jobs[key.decode()], stamp
             claim = Claim("line", 0, key, token, job.due, job.attempt, job.recoveries, job.cancelled, job.score, record)
-            assert (entry.due, entry.attempt, entry.recoveries) == (claim.due, claim.attempt, claim.recoveries)
+            assert (due & DUE_MASK, attempt, recoveries) == (claim.due, claim.attempt, claim.recoveries)
             self.claims = [*self.claims[-12:], (owner, claim)]
         return parked
 

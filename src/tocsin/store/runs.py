@@ -27,7 +27,8 @@ FAILED, SUCCEEDED, SKIPPED, CANCELLED = range(4)
 
 _RANGE = struct.Struct(">QQB")
 # Of an entry in `claims`: due, attempt, recoveries and intent, which stand behind the token.
-_entry = struct.Struct(">8xQIHB").unpack_from
+# Of each run of a claim: place and due, attempt, recoveries, intent.
+_stamps = struct.Struct(">QIHB").iter_unpack
 _number = int.from_bytes
 # A text of 8 bytes.
 _token = struct.Struct(">BQ").pack
@@ -173,7 +174,7 @@ class Runs:
         if call not in self._doubtful:
             return []
         self._doubtful.remove(call)
-        return [] if answer is None else [(member, int(answer[1])) for member in answer[2]]
+        return [] if answer is None else [(member.encode(), int(answer[1])) for member in codec.decode(answer[2])]
 
     def forget_doubts(self, queue: OpenQueue) -> None:
         """It was opened again and has the partitions that it had: its server was wiped, and our claims with it."""
@@ -229,10 +230,9 @@ async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, item:
 def _claims(call: Call, answer: list[Any], now: Millis, held_since: Millis | None) -> list[Claim]:
     """All of an answer in one loop: what is done here is done for each run."""
     name, partition, given = call.queue.name, call.partition, call.args[3]
-    _, _, token, keys, records, raws, *_ = answer
+    _, _, token, keys, records, stamps, *_ = answer
     claims = []
-    for key, record, raw in zip(keys, records, raws, strict=True):
-        due, attempt, recoveries, intent = _entry(raw)
+    for key, record, (due, attempt, recoveries, intent) in zip(keys, records, _stamps(stamps), strict=True):
         deadline = now + (given or _number(record[5:9], "big"))
         cancelled = intent & _CANCEL_INTENT != 0
         claims.append(

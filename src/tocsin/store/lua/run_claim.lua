@@ -11,9 +11,10 @@
 --        lease: no claim after this server time; handlers: the u32 digests this worker knows, '' for any;
 --        timeout: ms instead of the records' own, 0 for theirs; suspects: how many recovered runs at most;
 --        cap: none while so many are working, whoever claimed them; left out for the queue's own cap alone
--- RETURN {1, now, token, ids, records, claims, next, parked, left}: next is when the first of those left is due, -1
---        for none; parked is how many were set aside for workers that know them; left is how many more are due now;
---        then {} and since when, if the queue's limits kept some back until this claim; nothing from a paused queue;
+-- RETURN {1, now, token, ids, records, stamps, next, parked, left}: stamps has for each id its place u16, due u48,
+--        attempt u32, recoveries u16, intent u8; next is when the first of those left is due, -1 for none; parked is
+--        how many were set aside for workers that know them; left is how many more are due now; then {} and
+--        since when, if the queue's limits kept some back until this claim; nothing from a paused queue;
 --        {-3, now}: the lease is over
 -- USES   call, records, claims, moves, line, take, limits, parked
 local function with_rest(reply, since)
@@ -38,8 +39,8 @@ if answered then
 end
 if now > tonumber(lease) then return {-3, now} end
 if paused_now then
-  unchanged({now, 0, {}, 0, -1})
-  return {1, now, 0, {}, {}, {}, -1, 0, 0}
+  unchanged({now, 0, cmsgpack.pack({}), 0, -1})
+  return {1, now, 0, {}, {}, '', -1, 0, 0}
 end
 
 limit = allowed(math.min(tonumber(limit), 1000))
@@ -51,7 +52,7 @@ for at = 1, #found, 2 do
   n = n + 1
   ids[n], scores[n] = found[at], found[at + 1]
 end
-if #ids > 0 then take(waiting, ids, scores, limit) end
+if #ids > 0 then take(waiting, ids, scores, limit, all_fresh) end
 local out_of_line = #taken + #parkings
 
 if #taken < limit and redis.call('ZCARD', parked) > 0 then

@@ -58,14 +58,14 @@ end
 
 -- Remember the answer, count the call, tell the events. Events are bounded by count and, as if all were as
 -- large as this one, by bytes; a reader sees a gap in their seq.
--- `ids` is who changed; `runs`, where attempts ended, has for each of them due u64, attempt u32, outcome u8;
+-- `ids` is who changed, in msgpack if the caller has that; `runs`, where attempts ended, has for each of them due u64, attempt u32, outcome u8;
 -- `skips`, only where there are some, has id, first, until, why of each; so has `notes` id, note.
 -- What follows are fields of `meta` that change with the call, and their values.
 local function commit(reply, kind, ids, runs, ...)
   local number = string.format('%.0f', version)
   redis.call('HSET', meta, 'seq', number, 'fence', string.format('%.0f', token), ...)
   redis.call('HSET', sessions, session, struct.pack('>I8I8', seq, now) .. cmsgpack.pack(reply))
-  local told, ended = cmsgpack.pack(ids), runs and table.concat(runs) or ''
+  local told, ended = type(ids) == 'string' and ids or cmsgpack.pack(ids), runs and table.concat(runs) or ''
   local passed = skips[1] and cmsgpack.pack(skips) or ''
   local noted = notes[1] and cmsgpack.pack(notes) or ''
   local most = math.max(16, math.min(10000, math.floor(1048576 / (#told + #ended + #passed + #noted + 64))))

@@ -203,7 +203,7 @@ do
     enter(working, deadlines[string.sub(record, 6, 9)] or deadline_of(record), id)
     set(claims, id, claim)
     local n = #taken + 1
-    taken[n], all_records[n], all_claims[n] = id, record, claim
+    taken[n], all_records[n], stamps[n] = id, record, stamp_of(claim)
     bytes = bytes + #record
   end
 

@@ -29,18 +29,21 @@ local function deadline_of(record)
   return deadline
 end
 
+-- Of a claim, what the worker is told: place, due, attempt, recoveries, intent.
+local function stamp_of(claim) return sub(claim, 9, 23) end
+
 -- Claims of runs that were never claimed before differ in their due only, and in the tenant where shares are counted.
 local before_due = struct.pack('>I8', token)
 local by_owner = string.char(#owner) .. owner
 local after_due = struct.pack('>I4I2B', 1, 0, 0) .. by_owner .. string.char(0)
-local last_score, last_claim
+local last_score, last_claim, last_stamp
 local function first_claim(score)
   -- Nobody who keeps to these scripts writes a score below 0, and none can be packed.
   local at = math.max(tonumber(score), 0)
   local due = math.floor(at)
   -- What is below the millisecond is the place among those of the same millisecond.
   last_score, last_claim = score, before_due .. struct.pack('>I2I6', (at - due) * 4096, due) .. after_due
-  return last_claim
+  last_stamp = stamp_of(last_claim)
 end
 
 local function next_claim(raw)
@@ -48,23 +51,23 @@ local function next_claim(raw)
 end
 
 -- The answer of a call is rebuilt from what is still held by its token, so that it can be given again.
-local function told(made_at, with_token, ids, parked_then)
-  local records, held, kept = {}, {}, {}
+local function told(made_at, with_token, packed, parked_then)
+  local ids, records, held, kept = cmsgpack.unpack(packed), {}, {}, {}
   if #ids > 0 then
     local raws = redis.call('HMGET', claims, unpack(ids))
     for i, raw in ipairs(raws) do
       if raw and struct.unpack('>I8', raw) == with_token then
         kept[#kept + 1] = ids[i]
-        held[#held + 1] = raw
+        held[#held + 1] = stamp_of(raw)
       end
     end
     if #kept > 0 then records = redis.call('HMGET', jobs, unpack(kept)) end
   end
-  return {1, made_at, with_token, kept, records, held, -1, parked_then}
+  return {1, made_at, with_token, kept, records, table.concat(held), -1, parked_then}
 end
 
 local taken, parkings, bytes = {}, {}, 0
-local all_records, all_claims = {}, {}
+local all_records, stamps = {}, {}
 
 -- Out of the line, as far as it is still to be taken out, and aside.
 local function park(id, due, place, record, raw)
@@ -88,18 +91,19 @@ local suspects_left, held_back = tonumber(suspects), 0
 local function is_suspect(raw) return string.byte(raw, 21) > 0 or string.byte(raw, 22) > 1 end
 
 -- `ids` and `scores` (text) in step. Stops early when there are enough, or the records have filled the answer.
-local function take(zset, ids, scores, most)
+-- `stay`: the caller takes out of the set what was taken.
+local function take(zset, ids, scores, most, stay)
   local step = at_once
-  local left, entered, claimed = list_of(out, zset), list_of(into, working), list_of(fields, claims)
+  local left, entered, claimed = not stay and list_of(out, zset), list_of(into, working), list_of(fields, claims)
   -- Loops count in locals: `#` of a long table is a search.
-  local n, left_n, entered_n, claimed_n = #taken, #left, #entered, #claimed
+  local n, room, entered_n, claimed_n = #taken, most - #parkings, #entered, #claimed
   for first = 1, #ids, step do
     if bytes >= LARGEST then return end
     local to = math.min(first + step - 1, #ids)
     local records = redis.call('HMGET', jobs, unpack(ids, first, to))
     local raws = not all_fresh and redis.call('HMGET', claims, unpack(ids, first, to))
     for i = first, to do
-      if n + #parkings >= most then return end
+      if n >= room then return end
       local id, record, raw = ids[i], records[i - first + 1], raws and raws[i - first + 1]
       -- Too short to be a claim: garbage, and no reason to stop for the others.
       if raw and #raw < 24 then raw = nil end
@@ -107,24 +111,20 @@ local function take(zset, ids, scores, most)
       if not understood(record) then
         if zset ~= parked then
           park_due(zset, id, scores[i], record, raw)
-          left_n, claimed_n = #left, #claimed
+          room, claimed_n = room - 1, #claimed
         end
       elseif suspect and suspects_left < 1 then
         held_back = held_back + 1
       else
         if suspect then suspects_left = suspects_left - 1 end
-        local score, claim = scores[i], last_claim
-        if raw then
-          claim = next_claim(raw)
-        elseif score ~= last_score then
-          claim = first_claim(score)
-        end
-        n, left_n = n + 1, left_n + 1
-        left[left_n] = id
+        if not raw and scores[i] ~= last_score then first_claim(scores[i]) end
+        local claim = raw and next_claim(raw) or last_claim
+        n = n + 1
+        if left then left[#left + 1] = id end
         entered[entered_n + 1], entered[entered_n + 2] = deadlines[sub(record, 6, 9)] or deadline_of(record), id
         claimed[claimed_n + 1], claimed[claimed_n + 2] = id, claim
         entered_n, claimed_n = entered_n + 2, claimed_n + 2
-        taken[n], all_records[n], all_claims[n] = id, record, claim
+        taken[n], all_records[n], stamps[n] = id, record, raw and stamp_of(raw) or last_stamp
         bytes = bytes + #record
       end
     end
@@ -148,11 +148,12 @@ end
 -- `since`: from when on limits kept some back until now, -1 if they did not; it is part of the answer.
 local function finish_taking(since)
   apply()
-  local answer = {now, token, taken, #parkings, since}
+  local ids = cmsgpack.pack(taken)
+  local answer = {now, token, ids, #parkings, since}
   if #taken == 0 and #parkings == 0 then
     unchanged(answer)
   else
-    commit(answer, 'claim', taken, nil, 'claimed', string.format('%.0f', (tonumber(given[3]) or 0) + #taken))
+    commit(answer, 'claim', ids, nil, 'claimed', string.format('%.0f', (tonumber(given[3]) or 0) + #taken))
   end
-  return {1, now, token, taken, all_records, all_claims, -1, #parkings}
+  return {1, now, token, taken, all_records, table.concat(stamps), -1, #parkings}
 end
