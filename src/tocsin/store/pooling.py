@@ -12,11 +12,13 @@ idle connections are closed by `tend` only (cluster.py).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.exceptions import ReadOnlyError, ResponseError
 
 if TYPE_CHECKING:
     from tocsin.store.healing import Healing
@@ -47,9 +49,35 @@ class Pool(BlockingConnectionPool):
         super().__init__(max_connections=settings.max_total, timeout=settings.max_wait_s, **options)
         self._settings = settings
         self._closing: asyncio.Task[None] | None = None
+        # How many wait for a connection, or for one to be opened.
+        self._waiting = 0
+
+    async def get_connection(self, *_: Any, **__: Any) -> Any:
+        """One that is free is taken at once: redis-py has locks and a timer also for who need not wait."""
+        if not self._available_connections:
+            return await self._wait_for_one()
+        connection = self.get_available_connection()  # type: ignore[no-untyped-call]
+        try:
+            await self.ensure_connection(connection)
+        except BaseException:
+            await self.release(connection)
+            raise
+        return connection
+
+    async def _wait_for_one(self) -> Any:
+        self._waiting += 1
+        try:
+            return await super().get_connection()  # type: ignore[no-untyped-call]
+        finally:
+            self._waiting -= 1
 
     async def release(self, connection: Any) -> None:
-        await super().release(connection)
+        if self._waiting or connection.should_reconnect():
+            await super().release(connection)
+        else:
+            # Nobody to be told of it: no listeners either, which are for credentials that expire.
+            self._in_use_connections.remove(connection)
+            self._available_connections.append(connection)
         if len(self._available_connections) > self._settings.max_idle and self._closing is None:
             self._closing = asyncio.ensure_future(self._close_surplus())
 
@@ -91,3 +119,31 @@ class Single(Redis):
 
     async def tend(self) -> None:
         await self.connection_pool.tend()  # type: ignore[attr-defined]
+
+    async def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Sent together; of each the answer, or the error that is one. Raises if not all of them came.
+
+        What a pipeline of redis-py does, without the tasks and turns of the event loop that it takes for what may be a
+        transaction: workers make each of their calls here."""
+        connection: Any = await self.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+        try:
+            answers: list[Any] = await connection.retry.call_with_retry(
+                lambda: _ask_all(connection, commands), lambda error: connection.disconnect(error=error)
+            )
+            return answers
+        finally:
+            await self.connection_pool.release(connection)
+
+
+async def _ask_all(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    await connection.send_packed_command(connection.pack_commands(commands))
+    answers: list[Any] = []
+    for _ in commands:
+        try:
+            answers.append(await connection.read_response())
+        except ResponseError as error:
+            answers.append(error)
+            if isinstance(error, ReadOnlyError):
+                # As for single commands: the next one finds the new primary behind a name that moved.
+                connection.mark_for_reconnect()
+    return answers
