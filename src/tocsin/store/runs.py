@@ -42,6 +42,7 @@ _EXTRA_RUN = 8
 _EXTRA_MARK = ord(EXTRA)
 _OUTCOMES = [bytes((outcome,)) for outcome in range(16)]
 _NIL = b"\xc0"
+_ALONE = frozenset((_NIL, *_OUTCOMES))
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -183,7 +184,7 @@ class Runs:
     def settle(self, verb: str, queue: OpenQueue, partition: int, items: Sequence[Item]) -> Call:
         """The call that ends at most 1000 claims of one partition; items as packed below."""
         session, seq = f"{self.owner}:{verb}", next(self._seq)
-        return queue.call(f"run_{verb}", partition, session, seq, [self.owner, columns(items)])
+        return queue.call(f"run_{verb}", partition, session, seq, [self.owner, columns(items, verb)])
 
     async def extend(self, queue: OpenQueue, claim: Claim, by: Millis) -> Millis:
         """The new deadline. Raises ClaimLost if another worker has the run."""
@@ -279,9 +280,14 @@ def plan_item(claim: Claim, next_due: Millis, alone: bool, skips: Sequence[Skip]
     return *_held(claim), codec.integer(next_due), _OUTCOMES[alone], _ranges(skips)
 
 
-def columns(items: Sequence[Item]) -> bytes:
-    """What a settling script reads: the values of all items, one array for each column."""
-    arrays = [codec.array(len(items), column) for column in zip(*items, strict=True)]
+def columns(items: Sequence[Item], verb: str = "") -> bytes:
+    """What a settling script reads: the values of all items, one array for each column. Of a finish, one value for a
+    column in which all have the same: nearly always all succeed, and there is nothing more to say."""
+    arrays = []
+    for column in zip(*items, strict=True):
+        first = column[0]
+        alone = verb == "finish" and first in _ALONE and column.count(first) == len(column)
+        arrays.append(first if alone else codec.array(len(items), column))
     return codec.array(len(arrays), arrays)
 
 

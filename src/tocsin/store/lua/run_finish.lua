@@ -14,7 +14,8 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens (8 bytes), next dues (text, '' for none),
 --        outcomes, more; outcome 0 failed, 1 succeeded, 2 skipped, 3 cancelled; +8 for an extra run; more: nil, or keep
---        (s), result, error, the ticks that the job passes: [first u64, until u64, why u8] * n, a note for the event
+--        (s), result, error, the ticks that the job passes: [first u64, until u64, why u8] * n, a note for the event;
+--        outcomes of which all are the same may be that number, and more of which all are nil may be nil
 -- RETURN {1, lost, head, carry}: the ids whose claim was lost (nothing changed for them); head: the first in line,
 --        or -1; carry: 1 if others wait for one of them, and are to be told
 -- USES   call, records, claims, moves, line, endings, settle
@@ -31,7 +32,12 @@ for i = 1, n do
     going = going + 1
     going_on[going] = ids[i]
   end
-  if outcomes[i] >= EXTRA_RUN then any_extras = true end
+end
+local same = type(outcomes) == 'number' and outcomes
+if same then
+  any_extras = same >= EXTRA_RUN
+else
+  for i = 1, n do any_extras = any_extras or outcomes[i] >= EXTRA_RUN end
 end
 local raws = claims_of(ids)
 local records = going > 0 and redis.call('HMGET', jobs, unpack(going_on)) or {}
@@ -119,7 +125,8 @@ local stored, stored_n = {}, 0
 local unmarked = string.char(0, #owner) .. owner
 local is_held, plain, ending, seen_raw, seen_token, seen_outcome
 for i = 1, n do
-  local id, raw, token, next_due, outcome, record = ids[i], raws[i], tokens[i], nexts[i], outcomes[i], nil
+  local id, raw, token, next_due, outcome, record = ids[i], raws[i], tokens[i], nexts[i], same or outcomes[i], nil
+  local rest = more and more[i]
   if next_due ~= '' then
     seen = seen + 1
     record = records[seen]
@@ -140,13 +147,13 @@ for i = 1, n do
     held[held_n], ends[held_n] = id, ending
     tally[outcome] = tally[outcome] + 1
     freed(raw)
-    if record and plain and not (any_extras or any_watchers or more[i]) then
+    if record and plain and not (any_extras or any_watchers or rest) then
       -- Nearly all: the schedule goes on.
       stored[stored_n + 1], stored[stored_n + 2] = id, count(record, outcome)
       stored_n = stored_n + 2
       enter_line(id, next_due, nil, record)
     else
-      finish(id, raw, plain, next_due, record, outcome, extra, more[i])
+      finish(id, raw, plain, next_due, record, outcome, extra, rest)
     end
   else
     lost[#lost + 1] = id
