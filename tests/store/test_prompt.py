@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from redis.asyncio import Connection
+from redis.exceptions import DataError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tocsin.store.prompt import PromptConnection, PromptUnixConnection
@@ -52,3 +54,27 @@ async def test_what_did_not_go_at_once_is_sent_in_order(valkey):
     await connection.send_packed_command(connection.pack_commands([("SET", "large", value), ("STRLEN", "large")]))
     assert [await connection.read_response() for _ in range(2)] == [b"OK", len(value)]
     await connection.disconnect()
+
+
+class _Text(str):
+    """A text that is not one to C."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("EVALSHA", "0" * 40, 1, "key é", b"\xff\0", -1, 2**63, 10**30, 1.5, 1e300, ""),
+        ("SCRIPT LOAD", "return 1"),
+        ("SET", _Text("a"), memoryview(b"b")),
+        ("SET", "a", bytearray(b"b")),
+    ],
+)
+def test_a_command_is_packed_as_redis_py_does(command):
+    ours, theirs = PromptConnection(), Connection()
+    assert b"".join(ours.pack_command(*command)) == b"".join(theirs.pack_command(*command))
+
+
+@pytest.mark.parametrize("value", [None, True, ["a"]])
+def test_what_has_no_form_on_the_wire_is_refused(value):
+    with pytest.raises(DataError):
+        PromptConnection().pack_command("SET", "a", value)

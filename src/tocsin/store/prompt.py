@@ -6,9 +6,11 @@ load a turn is milliseconds, in which the server would wait for what is ready to
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
+import hiredis
 from redis.asyncio import Connection, SSLConnection, UnixDomainSocketConnection
 
 
@@ -25,6 +27,14 @@ class _Prompt:
                 return
             command = []
         await super().send_packed_command(command, check_health)  # type: ignore[misc]
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        """In C what redis-py packs in Python, argument by argument. What that does not know is left to redis-py: a
+        name of two words, a subclass of what can be sent, and what cannot be sent at all."""
+        if " " not in args[0]:
+            with contextlib.suppress(TypeError):
+                return [hiredis.pack_command(args)]
+        return super().pack_command(*args)  # type: ignore[misc, no-any-return]
 
     def _unsent(self) -> int:
         return int(self._writer.transport.get_write_buffer_size())
