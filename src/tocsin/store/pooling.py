@@ -12,11 +12,13 @@ idle connections are closed by `tend` only (cluster.py).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.exceptions import ReadOnlyError, ResponseError
 
 if TYPE_CHECKING:
     from tocsin.store.healing import Healing
@@ -91,3 +93,31 @@ class Single(Redis):
 
     async def tend(self) -> None:
         await self.connection_pool.tend()  # type: ignore[attr-defined]
+
+    async def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Sent together; of each the answer, or the error that is one. Raises if not all of them came.
+
+        What a pipeline of redis-py does, without the tasks and turns of the event loop that it takes for what may be a
+        transaction: workers make each of their calls here."""
+        connection: Any = await self.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+        try:
+            answers: list[Any] = await connection.retry.call_with_retry(
+                lambda: _ask_all(connection, commands), lambda error: connection.disconnect(error=error)
+            )
+            return answers
+        finally:
+            await self.connection_pool.release(connection)
+
+
+async def _ask_all(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    await connection.send_packed_command(connection.pack_commands(commands))
+    answers: list[Any] = []
+    for _ in commands:
+        try:
+            answers.append(await connection.read_response())
+        except ResponseError as error:
+            answers.append(error)
+            if isinstance(error, ReadOnlyError):
+                # As for single commands: the next one finds the new primary behind a name that moved.
+                connection.mark_for_reconnect()
+    return answers

@@ -32,7 +32,7 @@ from tocsin.store.embedded import EmbeddedServer
 from tocsin.store.healing import Healing
 from tocsin.store.keys import Keys
 from tocsin.store.layout import Call, OpenQueue, kept_session
-from tocsin.store.pooling import ConnectionSettings
+from tocsin.store.pooling import ConnectionSettings, Single
 from tocsin.store.scripts import Script, script
 from tocsin.store.sessions import Lanes
 
@@ -261,15 +261,12 @@ class Store:
 
     async def call_all(self, calls: Sequence[Call]) -> list[list[Any] | StoreError]:
         """Several at once, each with its own answer or error; one round trip where the server is not a cluster."""
-        if len(calls) == 1 or self.address.kind == "cluster" or any(call.layout != call.queue.layout for call in calls):
+        client = self.client
+        if not isinstance(client, Single) or any(call.layout != call.queue.layout for call in calls):
             answers = await asyncio.gather(*map(self.call, calls), return_exceptions=True)
             return [_error_or_answer(answer) for answer in answers]
         try:
-            async with self.client.pipeline(transaction=False) as pipe:
-                for call in calls:
-                    keys = call.queue.keys_of(call.script, call.partition)
-                    pipe.evalsha(call.script.sha, len(keys), *keys, *self._arguments(call))
-                answers = await pipe.execute(raise_on_error=False)
+            answers = await client.ask_all([self._command(call) for call in calls])
         except (RedisError, OSError) as error:
             failed = translate(error, self.address)
             return [failed for _ in calls]
@@ -285,6 +282,10 @@ class Store:
             return self._checked(call, answer)
         except StoreError as error:
             return error
+
+    def _command(self, call: Call) -> tuple[Any, ...]:
+        keys = call.queue.keys_of(call.script, call.partition)
+        return "EVALSHA", call.script.sha, len(keys), *keys, *self._arguments(call)
 
     def _arguments(self, call: Call) -> list[Any]:
         call.queue.expect(call.layout)
