@@ -63,3 +63,13 @@ async def test_a_server_that_became_a_replica_is_connected_to_anew():
         [after] = await client.ask_all([("CLIENT", "ID")])
         assert after != before
         await client.aclose()
+
+
+async def test_who_waits_for_a_connection_is_told_when_it_comes_back(client: Single):
+    held = await client.connection_pool.get_connection()
+    waiting = asyncio.create_task(client.ask_all([("ECHO", "a")]))
+    await asyncio.sleep(0)
+    await client.connection_pool.release(held)
+    # Long before it would give up.
+    async with asyncio.timeout(ONE.max_wait_s / 2):
+        assert await waiting == [b"a"]

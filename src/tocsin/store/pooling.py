@@ -49,9 +49,35 @@ class Pool(BlockingConnectionPool):
         super().__init__(max_connections=settings.max_total, timeout=settings.max_wait_s, **options)
         self._settings = settings
         self._closing: asyncio.Task[None] | None = None
+        # How many wait for a connection, or for one to be opened.
+        self._waiting = 0
+
+    async def get_connection(self, *_: Any, **__: Any) -> Any:
+        """One that is free is taken at once: redis-py has locks and a timer also for who need not wait."""
+        if not self._available_connections:
+            return await self._wait_for_one()
+        connection = self.get_available_connection()  # type: ignore[no-untyped-call]
+        try:
+            await self.ensure_connection(connection)
+        except BaseException:
+            await self.release(connection)
+            raise
+        return connection
+
+    async def _wait_for_one(self) -> Any:
+        self._waiting += 1
+        try:
+            return await super().get_connection()  # type: ignore[no-untyped-call]
+        finally:
+            self._waiting -= 1
 
     async def release(self, connection: Any) -> None:
-        await super().release(connection)
+        if self._waiting or connection.should_reconnect():
+            await super().release(connection)
+        else:
+            # Nobody to be told of it: no listeners either, which are for credentials that expire.
+            self._in_use_connections.remove(connection)
+            self._available_connections.append(connection)
         if len(self._available_connections) > self._settings.max_idle and self._closing is None:
             self._closing = asyncio.ensure_future(self._close_surplus())
 
