@@ -60,6 +60,22 @@ async def test_with_work_in_hand_it_leaves_partitions_to_the_other_passes(tocsin
     assert max(map(len, each)) == 2
 
 
+async def test_a_pass_wakes_another_for_the_rest_unless_there_is_no_room(tocsin_app, long, make_worker, asked):
+    worker = await make_worker(queues=["default"], concurrency=MANY)
+    await tocsin_app.enqueue_many(long, ((n,) for n in range(3 * MANY)))
+    fetcher, lane = worker.fetcher, worker.lanes["default"]
+    while worker.pool.busy < MANY:
+        await fetcher.step()
+    lane.forget_dues()
+    fetcher.wake.clear()
+    asked.clear()
+    assert await fetcher.step() > 0
+    assert (asked, fetcher.wake.is_set()) == ([], False)
+    worker.pool.permits = 2 * MANY
+    await fetcher.step()
+    assert (len(asked), fetcher.wake.is_set()) == (1, True)
+
+
 async def test_the_partition_with_the_oldest_run_is_asked_first(tocsin_app, long, make_worker, tocsin_clock, asked):
     worker = await make_worker(queues=["default"], concurrency=3)
     await worker.fetcher.step()

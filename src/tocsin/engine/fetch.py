@@ -128,9 +128,10 @@ class Fetcher:
         due = {lane: partitions for lane in self.lanes if (partitions := self._due(lane, now))}
         if not due:
             return self._rest(now)
-        wishes = self._plan(due)
+        shares = {lane: partitions[: self._share(lane)] for lane, partitions in due.items()}
+        wishes = self._plan(shares)
         if not wishes:
-            self._hand_on(due)
+            self._hand_on(shares)
             return self._rest(math.inf)
         permit = self.breaker.allow()
         if permit is None:
@@ -141,6 +142,9 @@ class Fetcher:
         for lane, wish in wishes:
             self._asked[lane.name, wish.partition] = wish.limit
             lane.ask(wish.partition)
+        if shares != due:
+            # Only now that there was room: passes that woke each other for want of it would never rest.
+            self.wake.set()
         asked_at = self._clock.monotonic()
         try:
             answers = await self._runs().claim([wish for _, wish in wishes], self._lease())
@@ -169,12 +173,12 @@ class Fetcher:
         turns = ((lane.start + i) % count for i in range(count))
         due = [p for p in turns if lane.next_due[p] <= now and (lane.name, p) not in self._asked]
         due.sort(key=lane.next_due.__getitem__)
-        share = -(-count // PASSES)
-        if self._pool.busy + self._coming < MANY or len(due) <= share:
-            return due
-        # The rest is for the other passes: if one asked for all, the others would come back with a few runs each.
-        self.wake.set()
-        return due[:share]
+        return due
+
+    def _share(self, lane: Lane) -> int:
+        """Of how many partitions a pass asks: if one asked for all, the others would come back with a few runs each."""
+        count = len(lane.next_due)
+        return count if self._pool.busy + self._coming < MANY else -(-count // PASSES)
 
     def _poll_one_each(self) -> None:
         """The fallback for a bell that was lost: one partition per lane each interval, in turn."""
