@@ -42,8 +42,8 @@ class Collector:
                 continue
             recoveries, rules = claim.recoveries, spec.policy
             # Most runs have nothing about them that could be decided before they are executed.
-            plain = rules is None or (rules.misfire == "coalesce" and rules.overlap == "skip")
-            if (recoveries or claim.cancelled or not plain) and self._is_settled(lane, claim, spec, now):
+            ruled = rules is not None and (rules.misfire != "coalesce" or rules.overlap != "skip")
+            if (ruled or recoveries or claim.cancelled) and self._is_settled(lane, claim, spec, now):
                 continue
             handler = find(spec.name)
             if handler is None:

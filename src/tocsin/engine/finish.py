@@ -315,15 +315,15 @@ class Finisher:
     def _decide_all(self) -> None:
         now = int(self._clock.server_ms())
         waiting, settled, lane = self.waiting, self._settler.settled, None
-        for _ in range(len(waiting)):
+        while waiting:
             ended = waiting.popleft()
-            claim = ended.claim
             verb, item, due = settled(ended, now)
             if ended.lane is not lane:
                 lane = ended.lane
                 lane.follow()
                 self._unsent.add(lane)
-            partition = lane.partition_of(claim) if lane.layout else claim.partition
-            lane.unsent[verb][partition].append(item)
-            if lane.timetable is not None:
-                lane.timetable.plan(verb, claim.member, due)
+                unsent, timetable, moved = lane.unsent, lane.timetable, lane.layout != ""
+            claim = ended.claim
+            unsent[verb][lane.partition_of(claim) if moved else claim.partition].append(item)
+            if timetable is not None:
+                timetable.plan(verb, claim.member, due)

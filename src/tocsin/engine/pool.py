@@ -78,7 +78,7 @@ class Runner:
             ended = monotonic()
             while backlog and (ended < pool.turn_end or pool.begins_turn(ended)):
                 # Not in a coroutine of its own: making one costs as much as a short handler.
-                started, counts = ended, True
+                started: float | None = ended
                 self.unit = unit = backlog.popleft()
                 try:
                     result = await unit.handler.deliver(unit)
@@ -88,7 +88,7 @@ class Runner:
                     # Also SystemExit and KeyboardInterrupt: a handler must not end the worker.
                     if self._is_cancelled(error):
                         raise
-                    counts = self._failed(unit, error)
+                    started = started if self._failed(unit, error) else None
                 else:
                     if self.reason:
                         self._uncancel()
@@ -97,7 +97,7 @@ class Runner:
                 ended = monotonic()
                 self.unit = None
                 self.reason = ""
-                pool.ended(unit, ended - started if counts else None)
+                pool.leave(unit, started, ended)
                 # A runner at rest holds nothing of what it ran last.
                 del unit
             self._waiter = asyncio.get_running_loop().create_future()
@@ -215,7 +215,7 @@ class Pool:
         old = []
         while self.backlog and self.backlog[0].taken < taken_before:
             unit = self.backlog.popleft()
-            self.forget(unit)
+            self.leave(unit)
             old.append(unit)
         return old
 
@@ -224,16 +224,13 @@ class Pool:
             if runner.unit is not None:
                 yield runner, runner.unit
 
-    def ended(self, unit: Unit, took: float | None) -> None:
-        """It came out of its handler after so many seconds; None: it had not begun there."""
-        if took is not None:
-            handler = unit.handler
+    def leave(self, unit: Unit, started: float | None = None, ended: float = 0.0) -> None:
+        """Its permit is free. When it was inside its handler; None: it was not, and says nothing about that."""
+        if started is not None:
+            handler, took = unit.handler, ended - started
             handler.mean += (took - handler.mean) * WEIGHT
             self.took(took)
             self.ran += 1 if unit.others is None else unit.size()
-        self.forget(unit)
-
-    def forget(self, unit: Unit) -> None:
         self.busy -= 1
         unit.lane.busy -= 1
         if self.suspects and unit.claim.recoveries >= SUSPECT:

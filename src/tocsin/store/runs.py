@@ -270,7 +270,8 @@ def finish_item(
     if keep or result or error or skips or note:
         texts = (text(result), text(error), _ranges(skips), text(note))
         more = codec.array(5, (codec.integer(keep), *texts))
-    return text(key), _token(0xA8, claim.token), TEXT_HEADS[len(due)] + due, _OUTCOMES[outcome], more
+    member = TEXT_HEADS[len(key)] + key if len(key) < len(TEXT_HEADS) else text(key)
+    return member, _token(0xA8, claim.token), TEXT_HEADS[len(due)] + due, _OUTCOMES[outcome], more
 
 
 def plan_item(claim: Claim, next_due: Millis, alone: bool, skips: Sequence[Skip] = ()) -> Item:
