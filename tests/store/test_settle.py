@@ -13,6 +13,7 @@ from tocsin.store.runs import (
     SUCCEEDED,
     failed_item,
     finish_item,
+    next_item,
     release_item,
     retry_item,
 )
@@ -77,6 +78,13 @@ async def test_finish_says_who_is_first_in_line(line: Line):
     claim = await line.take("a")
     item = finish_item(claim, claim.due + 5000, SUCCEEDED)
     assert (await line.store.call(line.runs.settle("finish", line.queue, 0, [item])))[1:] == [[], line.now + 2000, 0]
+
+
+@pytest.mark.parametrize("member", ["a", "é" * 200], ids=["short", "long"])
+async def test_a_success_of_which_nothing_is_told_has_the_item_of_any_other(line: Line, member: str):
+    await line.put(member, every=5)
+    claim = await line.take(member)
+    assert next_item(claim, claim.due + 5000) == finish_item(claim, claim.due + 5000, SUCCEEDED)
 
 
 async def test_a_batch_is_one_event_and_says_which_claims_were_lost(line: Line):

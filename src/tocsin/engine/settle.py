@@ -24,6 +24,7 @@ from tocsin.store.runs import (
     Item,
     failed_item,
     finish_item,
+    next_item,
     plan_item,
     release_item,
     retry_item,
@@ -69,7 +70,7 @@ class Settler:
             if self._streaks.by_job:
                 self._streaks.succeeded(_who(claim))
             if ended.result is None and (following := on_time(claim, spec, now)):
-                return "finish", finish_item(claim, following, SUCCEEDED), following
+                return "finish", next_item(claim, following), following
             note = b"" if ended.result is None else _note(ended.result)
             return _item(claim, decide.after_success(claim, spec, recurring, now), b"", now, note)
         if how == "released":

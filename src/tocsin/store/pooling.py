@@ -136,7 +136,8 @@ class Single(Redis):
 
 
 async def _ask_all(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    await connection.send_packed_command(connection.pack_commands(commands))
+    packed = [chunk for command in commands for chunk in connection.pack_command(*command)]
+    await connection.send_packed_command(packed)
     answers: list[Any] = []
     for _ in commands:
         try:
