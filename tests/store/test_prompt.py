@@ -65,6 +65,7 @@ class _Text(str):
     [
         ("EVALSHA", "0" * 40, 1, "key é", b"\xff\0", -1, 2**63, 10**30, 1.5, 1e300, ""),
         ("SCRIPT LOAD", "return 1"),
+        (b"CONFIG GET", "save"),
         ("SET", _Text("a"), memoryview(b"b")),
         ("SET", "a", bytearray(b"b")),
     ],

@@ -6,7 +6,6 @@ load a turn is milliseconds, in which the server would wait for what is ready to
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,12 +28,13 @@ class _Prompt:
         await super().send_packed_command(command, check_health)  # type: ignore[misc]
 
     def pack_command(self, *args: Any) -> list[bytes]:
-        """In C what redis-py packs in Python, argument by argument. What that does not know is left to redis-py: a
-        name of two words, a subclass of what can be sent, and what cannot be sent at all."""
-        if " " not in args[0]:
-            with contextlib.suppress(TypeError):
-                return [hiredis.pack_command(args)]
-        return super().pack_command(*args)  # type: ignore[misc, no-any-return]
+        """In C what redis-py packs in Python, argument by argument. A name of two words is left to redis-py."""
+        plain = isinstance(args[0], str) and " " not in args[0]
+        try:
+            return [hiredis.pack_command(args)] if plain else super().pack_command(*args)  # type: ignore[misc]
+        except TypeError:
+            # A subclass of what can be sent, or something that cannot be.
+            return super().pack_command(*args)  # type: ignore[misc, no-any-return]
 
     def _unsent(self) -> int:
         return int(self._writer.transport.get_write_buffer_size())
