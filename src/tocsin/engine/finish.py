@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -37,6 +38,8 @@ BUSY = 50
 PACE_S = 0.003
 # While the server writes down the outcomes of one pass, another gathers.
 PASSES = 2
+# About as many outcomes a pass: what is due meanwhile waits until the server has written them down.
+MOST_PER_PASS = 300
 # How often a call is tried that the server refuses; one that could not be sent is kept until it is answered.
 MOST_TRIES = 3
 # While a queue is being repartitioned: how often it is asked whether that is over.
@@ -94,6 +97,9 @@ class Finisher:
         self._letters: list[tuple[str, dict[str, Any]]] = []
         # Lanes that have outcomes which no call has taken yet.
         self._unsent: set[Lane] = set()
+        # The number of the last call for each partition and verb: who waits longest is next.
+        self._calls: dict[tuple[str, int, str], int] = {}
+        self._count = itertools.count(1)
 
     # Reports of the runners
 
@@ -291,26 +297,34 @@ class Finisher:
             self._on_due(lane, key[1])
 
     def _prepare(self) -> None:
-        """Turn what is unsent into calls where none is unanswered."""
+        """Turn what is unsent into calls where none is unanswered: few calls with many outcomes each."""
+        ready: list[tuple[int, tuple[str, int, str], Lane, list[Item]]] = []
         for lane in list(self._unsent):
             lane.follow()
-            left = False
-            for verb, partitions in lane.unsent.items():
-                for partition, items in enumerate(partitions):
-                    if items:
-                        left |= self._send((lane.name, partition, verb), lane, items)
+            left = [
+                ((lane.name, partition, verb), items)
+                for verb, partitions in lane.unsent.items()
+                for partition, items in enumerate(partitions)
+                if items
+            ]
+            ready += [(self._calls.get(key, 0), key, lane, items) for key, items in left if key not in self._unanswered]
             if not left:
                 self._unsent.discard(lane)
+        ready.sort(key=lambda each: each[0])
+        room = MOST_PER_PASS
+        for _, key, lane, items in ready:
+            if room <= 0:
+                return
+            room -= len(items)
+            self._send(key, lane, items)
 
-    def _send(self, key: tuple[str, int, str], lane: Lane, items: list[Item]) -> bool:
-        """Whether some are left for a later call."""
-        if key not in self._unanswered:
-            batch = items[: self._batch]
-            self._unanswered[key] = Sent(lane, self._runs().settle(key[2], lane.queue, key[1], batch), batch)
-            del items[: self._batch]
-            if lane.timetable is not None:
-                lane.timetable.sent(key[2], self._batch)
-        return bool(items)
+    def _send(self, key: tuple[str, int, str], lane: Lane, items: list[Item]) -> None:
+        batch = items[: self._batch]
+        self._unanswered[key] = Sent(lane, self._runs().settle(key[2], lane.queue, key[1], batch), batch)
+        self._calls[key] = next(self._count)
+        del items[: self._batch]
+        if lane.timetable is not None:
+            lane.timetable.sent(key[2], self._batch)
 
     def _decide_all(self) -> None:
         now = int(self._clock.server_ms())

@@ -20,6 +20,8 @@ from redis.exceptions import NoScriptError, ResponseError
 
 _SECTION = re.compile(r"--\s(KEYS|ARGV|RETURN|USES)\s+(.*)")
 _FUNCTION = re.compile(r"^local function (\w+)\((?:[^\n]*\bend|.*?\nend)\n", re.MULTILINE | re.DOTALL)
+_LOCALS = re.compile(r"^local (?!function)([\w, ]+)", re.MULTILINE)
+_TEXT = re.compile(r"'[^'\n]*'")
 _KEY = re.compile(r"--\s(?:KEYS)?\s+([a-z]+[0-4]?)\s+(?:HASH|ZSET|LIST|STREAM|STRING)\b")
 
 _READY = tuple(f"ready{band}" for band in range(5))
@@ -58,7 +60,7 @@ class Script:
                 at = uses.index(common)
                 uses[at : at + 1] = parts
                 more += [key for key in keys if key not in (*self.keys, *more)]
-        code = _assemble([*(_lua(f"lib/{use}.lua") for use in uses), text])
+        code = _assemble([*(_lua(f"lib/{use}.lua") for use in uses), text], [*self.keys, *more, *self.args])
         self.keys += [key for key in more if re.search(rf"\b{key}\b", code)]
         self.source = _bindings(self.keys, self.args) + code
         self.sha = hashlib.sha1(self.source.encode()).hexdigest()
@@ -148,11 +150,12 @@ def _pieces(text: str) -> list[_Piece]:
         pieces += [("", code[at : match.start()]), (match[1], match[0])]
         at = match.end()
     pieces.append(("", code[at:]))
-    return [_Piece(name, piece, Counter(re.findall(r"\w+", piece))) for name, piece in pieces]
+    return [_Piece(name, piece, Counter(re.findall(r"\w+", _TEXT.sub("", piece)))) for name, piece in pieces]
 
 
-def _assemble(texts: list[str]) -> str:
-    """Without functions that nobody calls: they would be made in each call, and count among the 200 locals of Lua."""
+def _assemble(texts: list[str], bound: list[str]) -> str:
+    """Without functions that nobody calls: they would be made in each call, and count among the 200 locals of Lua.
+    Those that are called stand where they are needed first: a call that ends before that does not make them."""
     pieces = [piece for text in texts for piece in _pieces(text)]
     words: Counter[str] = Counter()
     for piece in pieces:
@@ -161,4 +164,41 @@ def _assemble(texts: list[str]) -> str:
         for piece in unused:
             words.subtract(piece.words)
         pieces = [piece for piece in pieces if piece not in unused]
-    return "".join(piece.code for piece in pieces)
+    return "".join(piece.code for piece in _in_order_of_need(pieces, bound))
+
+
+def _in_order_of_need(pieces: list[_Piece], bound: list[str]) -> list[_Piece]:
+    """Only ever later than they stood, so what they refer to is there; not past a second local of the same name."""
+    declared = Counter([*bound, *(name for piece in pieces for name in _declared(piece))])
+    twice = {name for name, times in declared.items() if times > 1}
+    ordered: list[_Piece] = []
+    waiting: dict[str, _Piece] = {}
+    functions: dict[str, _Piece] = {}
+    for piece in pieces:
+        if piece.name:
+            functions[piece.name] = piece
+        if piece.name and not twice & piece.words.keys():
+            waiting[piece.name] = piece
+            continue
+        needed = _needs(piece, functions)
+        ordered += [waiting.pop(name) for name in list(waiting) if name in needed]
+        ordered.append(piece)
+    return ordered
+
+
+def _declared(piece: _Piece) -> list[str]:
+    """The locals of the whole script that a piece declares."""
+    if piece.name:
+        return [piece.name]
+    return [name for names in _LOCALS.findall(piece.code) for name in re.findall(r"\w+", names)]
+
+
+def _needs(piece: _Piece, functions: dict[str, _Piece]) -> set[str]:
+    """The functions that it calls, and those that these call."""
+    needed: set[str] = set()
+    unseen = [piece]
+    while unseen:
+        called = {name for name in unseen.pop().words if name in functions} - needed
+        needed |= called
+        unseen += [functions[name] for name in called]
+    return needed

@@ -17,10 +17,51 @@
 --        since when, if the queue's limits kept some back until this claim; nothing from a paused queue;
 --        {-3, now}: the lease is over
 -- USES   call, records, claims, moves, line, take, limits, parked
-local function with_rest(reply, since)
+-- When the first of those left is due, and how many are due now.
+local function rest()
   local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
   local next_due, left = first[2] and tonumber(first[2]) or -1, 0
-  if next_due >= 0 and next_due <= now then left = redis.call('ZCOUNT', waiting, '-inf', now) - held_back end
+  if next_due >= 0 and next_due <= now then left = redis.call('ZCOUNT', waiting, '-inf', now) end
+  return next_due, left
+end
+
+-- Those that leave the line are its first: one range is quicker than as many names.
+local function leave_first(count)
+  redis.call('ZREMRANGEBYRANK', waiting, 0, count - 1)
+  out[waiting], written = nil, true
+end
+
+limit = math.min(tonumber(limit), 1000)
+local ids, scores, n, odd = {}, {}, 0, 1
+local function find_due()
+  -- Some more than wanted where some may be held back.
+  local looked_at = all_fresh and limit or limit + 50
+  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'WITHSCORES', 'LIMIT', 0, looked_at)
+  for at = 1, #found, 2 do
+    n = n + 1
+    ids[n], scores[n] = found[at], found[at + 1]
+  end
+end
+
+-- Nearly always there is nothing to be looked at but what is due, and that is plain. Then all else is not even made.
+local is_plain_queue = not (paused_now or max_active or every or capped_since) and all_fresh
+if not answered and now <= tonumber(lease) and is_plain_queue and redis.call('ZCARD', parked) == 0 then
+  find_due()
+  if n <= at_once then
+    local records = n > 0 and redis.call('HMGET', jobs, unpack(ids))
+    odd = take_plain(ids, scores, records, 0, 1, n)
+  end
+  if odd > n then
+    if n > 0 then leave_first(n) end
+    local reply = finish_taking(-1)
+    reply[7], reply[9] = rest()
+    return reply
+  end
+end
+
+local function with_rest(reply, since)
+  local next_due, left = rest()
+  left = left - held_back
   if held_back > 0 and left <= 0 then
     -- All that is due is held back: to be asked for again when what this worker tries may have ended.
     local following = redis.call('ZRANGEBYSCORE', waiting, '(' .. string.format('%.0f', now), '+inf', 'WITHSCORES',
@@ -43,16 +84,9 @@ if paused_now then
   return {1, now, 0, {}, {}, '', -1, 0, 0}
 end
 
-limit = allowed(math.min(tonumber(limit), 1000))
--- Some more than wanted where some may be held back.
-local looked_at = all_fresh and limit or limit + 50
-local found = limit > 0 and redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'WITHSCORES', 'LIMIT', 0, looked_at) or {}
-local ids, scores, n = {}, {}, 0
-for at = 1, #found, 2 do
-  n = n + 1
-  ids[n], scores[n] = found[at], found[at + 1]
-end
-if #ids > 0 then take(waiting, ids, scores, limit, all_fresh) end
+limit = allowed(limit)
+if limit > 0 and n == 0 then find_due() end
+if n > 0 then take(waiting, ids, scores, limit, odd, all_fresh) end
 local out_of_line = #taken + #parkings
 
 if #taken < limit and redis.call('ZCARD', parked) > 0 then
@@ -63,9 +97,5 @@ local since = capped_since or -1
 if max_active or every or capped_since then
   count_started(#taken, function() return redis.call('ZCOUNT', waiting, '-inf', now) > out_of_line end)
 end
--- Nothing held back: those that leave the line are its first, and one range is quicker than as many names.
-if out_of_line > 0 and held_back == 0 then
-  redis.call('ZREMRANGEBYRANK', waiting, 0, out_of_line - 1)
-  out[waiting], written = nil, true
-end
+if out_of_line > 0 and held_back == 0 then leave_first(out_of_line) end
 return with_rest(finish_taking(since), since)

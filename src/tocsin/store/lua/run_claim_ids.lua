@@ -45,6 +45,6 @@ for i, id in ipairs(named) do
   end
   seen[id] = true
 end
-if #ids > 0 then take(waiting, ids, scores, 1000) end
+if #ids > 0 then take(waiting, ids, scores, 1000, 1) end
 if #aside > 0 then take_parked(aside, 2000) end
 return with_rest(finish_taking(-1))

@@ -56,6 +56,61 @@ local function count(record, outcome)
   return with_counts(record, after)
 end
 
+-- Held by who ends it, and nobody has marked it with an intent.
+local unmarked = string.char(0, #owner) .. owner
+local function is_held_plain(raw, token)
+  return raw and find(raw, token, 1, true) == 1 and find(raw, unmarked, 23, true) == 23
+end
+
+local tally = {[0] = 0, 0, 0, 0}
+local function commit_all(lost, held, ends)
+  forget()
+  for outcome, times in pairs(tally) do
+    if times > 0 then redis.call('HINCRBY', meta, COUNTERS[outcome], times) end
+  end
+  return commit({1, lost, head(), to_carry}, 'finish', held, ends)
+end
+
+-- Nearly always all are held, nobody has marked one, and there is nothing more to say of any: then all else is not even
+-- made.
+local ends, ending, seen_raw, seen_token, seen_outcome = {}, nil, nil, nil, nil
+local all_plain = not (more or any_watchers or any_extras)
+for i = 1, all_plain and n or 0 do
+  local raw, token, outcome = raws[i], tokens[i], same or outcomes[i]
+  -- Those that were due and claimed together follow each other, and their entries are the same.
+  if raw ~= seen_raw or token ~= seen_token or outcome ~= seen_outcome then
+    if not is_held_plain(raw, token) then
+      all_plain = false
+      break
+    end
+    seen_raw, seen_token, seen_outcome, ending = raw, token, outcome, sub(raw, 9, 20) .. MARKS[outcome]
+  end
+  ends[i] = ending
+end
+for i = 1, going do all_plain = all_plain and records[i] end
+if all_plain then
+  local stored, stored_n, ended, seen = {}, 0, {}, 0
+  for i = 1, n do
+    local id, next_due, outcome = ids[i], nexts[i], same or outcomes[i]
+    tally[outcome] = tally[outcome] + 1
+    freed(raws[i])
+    if next_due == '' then
+      ended[#ended + 1] = id
+    else
+      seen = seen + 1
+      local record = records[seen]
+      stored[stored_n + 1], stored[stored_n + 2] = id, count(record, outcome)
+      stored_n = stored_n + 2
+      enter_line(id, next_due, nil, record)
+    end
+  end
+  out[working], unset[claims], unset[jobs] = ids, ids, ended
+  if ended[1] and redis.call('EXISTS', errors) == 1 then unset[errors] = ended end
+  apply()
+  each('HSET', {[jobs] = stored})
+  return commit_all({}, ids, ends)
+end
+
 -- Records as this call leaves them, false for none: a job and its extra runs may end in one batch, in any order.
 local latest = {}
 local function keep_record(id, record)
@@ -120,41 +175,23 @@ local function finish(id, raw, plain, next_due, record, outcome, extra, rest)
   end
 end
 
-local lost, ends, tally, held_n, seen = {}, {}, {[0] = 0, 0, 0, 0}, 0, 0
-local stored, stored_n = {}, 0
-local unmarked = string.char(0, #owner) .. owner
-local is_held, plain, ending, seen_raw, seen_token, seen_outcome
+local lost, held_n, seen = {}, 0, 0
+ends = {}
 for i = 1, n do
   local id, raw, token, next_due, outcome, record = ids[i], raws[i], tokens[i], nexts[i], same or outcomes[i], nil
-  local rest = more and more[i]
   if next_due ~= '' then
     seen = seen + 1
     record = records[seen]
   end
   local extra = outcome >= EXTRA_RUN
   if extra then outcome = outcome - EXTRA_RUN end
-  -- Those that were due and claimed together follow each other, and their entries are the same.
-  if raw ~= seen_raw or token ~= seen_token or outcome ~= seen_outcome then
-    seen_raw, seen_token, seen_outcome = raw, token, outcome
-    -- Held: the token is this one and so is the owner. Plain: and nobody has marked it with an intent.
-    is_held = raw and find(raw, token, 1, true) == 1
-    plain = is_held and find(raw, unmarked, 23, true) == 23
-    is_held = plain or is_held and read_claim(raw).owner == owner
-    ending = is_held and sub(raw, 9, 20) .. MARKS[outcome]
-  end
-  if is_held then
+  local plain = is_held_plain(raw, token)
+  if plain or raw and find(raw, token, 1, true) == 1 and read_claim(raw).owner == owner then
     held_n = held_n + 1
-    held[held_n], ends[held_n] = id, ending
+    held[held_n], ends[held_n] = id, sub(raw, 9, 20) .. MARKS[outcome]
     tally[outcome] = tally[outcome] + 1
     freed(raw)
-    if record and plain and not (any_extras or any_watchers or rest) then
-      -- Nearly all: the schedule goes on.
-      stored[stored_n + 1], stored[stored_n + 2] = id, count(record, outcome)
-      stored_n = stored_n + 2
-      enter_line(id, next_due, nil, record)
-    else
-      finish(id, raw, plain, next_due, record, outcome, extra, rest)
-    end
+    finish(id, raw, plain, next_due, record, outcome, extra, more and more[i])
   else
     lost[#lost + 1] = id
   end
@@ -168,9 +205,4 @@ end
 -- Of all that were held: an entry that an intent keeps is written after that.
 unset[claims] = held
 apply()
-each('HSET', {[jobs] = stored})
-forget()
-for outcome, times in pairs(tally) do
-  if times > 0 then redis.call('HINCRBY', meta, COUNTERS[outcome], times) end
-end
-return commit({1, lost, head(), to_carry}, 'finish', held, ends)
+return commit_all(lost, held, ends)

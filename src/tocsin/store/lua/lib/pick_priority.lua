@@ -61,7 +61,7 @@ local function pick(most)
     local band, limit = first_band(missing)
     if not band then return end
     local ids, scores = head_of(band, limit, missing)
-    take(READY[band], ids, scores, most + #parkings)
+    take(READY[band], ids, scores, most + #parkings, 1)
     lines[band].at = lines[band].at + #ids
     looked_at = looked_at + #ids
   end

@@ -24,9 +24,8 @@ local timeout_given = tonumber(timeout)
 local deadlines = {}
 local function deadline_of(record)
   local ms = timeout_given > 0 and timeout_given or timeout_of(record)
-  local deadline = string.format('%.0f', now + ms)
-  deadlines[sub(record, 6, 9)] = deadline
-  return deadline
+  deadlines[sub(record, 6, 9)] = now + ms
+  return now + ms
 end
 
 -- Of a claim, what the worker is told: place, due, attempt, recoveries, intent.
@@ -90,42 +89,75 @@ local all_fresh = redis.call('HLEN', claims) == redis.call('ZCARD', working)
 local suspects_left, held_back = tonumber(suspects), 0
 local function is_suspect(raw) return string.byte(raw, 21) > 0 or string.byte(raw, 22) > 1 end
 
--- `ids` and `scores` (text) in step. Stops early when there are enough, or the records have filled the answer.
--- `stay`: the caller takes out of the set what was taken.
-local function take(zset, ids, scores, most, stay)
-  local step = at_once
-  local left, entered, claimed = not stay and list_of(out, zset), list_of(into, working), list_of(fields, claims)
+-- Nearly all: never claimed before, and this worker has their handler. From `at` on, as far as that goes, up to `to`;
+-- `records` begin behind `before`. Where it ended.
+local function take_plain(ids, scores, records, before, at, to)
+  local entered, claimed = list_of(into, working), list_of(fields, claims)
   -- Loops count in locals: `#` of a long table is a search.
-  local n, room, entered_n, claimed_n = #taken, most - #parkings, #entered, #claimed
-  for first = 1, #ids, step do
+  local n, entered_n, claimed_n = #taken, #entered, #claimed
+  while at <= to do
+    local id, record = ids[at], records[at - before]
+    if not understood(record) then break end
+    if scores[at] ~= last_score then first_claim(scores[at]) end
+    n = n + 1
+    entered[entered_n + 1], entered[entered_n + 2] = deadlines[sub(record, 6, 9)] or deadline_of(record), id
+    claimed[claimed_n + 1], claimed[claimed_n + 2] = id, last_claim
+    entered_n, claimed_n = entered_n + 2, claimed_n + 2
+    taken[n], all_records[n], stamps[n] = id, record, last_stamp
+    bytes = bytes + #record
+    at = at + 1
+  end
+  return at
+end
+
+-- One that was claimed before. Whether it is taken now.
+local function take_again(id, record, raw)
+  if is_suspect(raw) then
+    if suspects_left < 1 then
+      held_back = held_back + 1
+      return false
+    end
+    suspects_left = suspects_left - 1
+  end
+  local claim, n = next_claim(raw), #taken + 1
+  enter(working, deadlines[sub(record, 6, 9)] or deadline_of(record), id)
+  set(claims, id, claim)
+  taken[n], all_records[n], stamps[n] = id, record, stamp_of(claim)
+  bytes = bytes + #record
+  return true
+end
+
+-- Too short to be a claim: garbage, and no reason to stop for the others.
+local function claimed_before(raws, at) return raws and raws[at] and #raws[at] >= 24 end
+
+-- `ids` and `scores` (text) in step, from `from` on. Stops early when there are enough, or the records have filled the
+-- answer. `stay`: the caller takes out of the set what was taken.
+local function take(zset, ids, scores, most, from, stay)
+  for first = from, #ids, at_once do
     if bytes >= LARGEST then return end
-    local to = math.min(first + step - 1, #ids)
+    local at, to, before = first, math.min(first + at_once - 1, #ids), first - 1
     local records = redis.call('HMGET', jobs, unpack(ids, first, to))
     local raws = not all_fresh and redis.call('HMGET', claims, unpack(ids, first, to))
-    for i = first, to do
-      if n >= room then return end
-      local id, record, raw = ids[i], records[i - first + 1], raws and raws[i - first + 1]
-      -- Too short to be a claim: garbage, and no reason to stop for the others.
-      if raw and #raw < 24 then raw = nil end
-      local suspect = raw and is_suspect(raw)
-      if not understood(record) then
-        if zset ~= parked then
-          park_due(zset, id, scores[i], record, raw)
-          room, claimed_n = room - 1, #claimed
+    while at <= to do
+      local room = most - #taken - #parkings
+      if room < 1 then return end
+      local plain_to = at - 1
+      while plain_to < math.min(to, at + room - 1) and not claimed_before(raws, plain_to + 1 - before) do
+        plain_to = plain_to + 1
+      end
+      local odd = take_plain(ids, scores, records, before, at, plain_to)
+      if not stay then
+        for i = at, odd - 1 do leave(zset, ids[i]) end
+      end
+      at = odd
+      if at <= to and most - #taken - #parkings > 0 then
+        local id, record, raw = ids[at], records[at - before], claimed_before(raws, at - before) and raws[at - before]
+        if not understood(record) then
+          if zset ~= parked then park_due(zset, id, scores[at], record, raw) end
+        elseif raw and take_again(id, record, raw) and not stay then
+          leave(zset, id)
         end
-      elseif suspect and suspects_left < 1 then
-        held_back = held_back + 1
-      else
-        if suspect then suspects_left = suspects_left - 1 end
-        if not raw and scores[i] ~= last_score then first_claim(scores[i]) end
-        local claim = raw and next_claim(raw) or last_claim
-        n = n + 1
-        if left then left[#left + 1] = id end
-        entered[entered_n + 1], entered[entered_n + 2] = deadlines[sub(record, 6, 9)] or deadline_of(record), id
-        claimed[claimed_n + 1], claimed[claimed_n + 2] = id, claim
-        entered_n, claimed_n = entered_n + 2, claimed_n + 2
-        taken[n], all_records[n], stamps[n] = id, record, raw and stamp_of(raw) or last_stamp
-        bytes = bytes + #record
+        at = at + 1
       end
     end
   end
@@ -142,7 +174,7 @@ local function take_parked(ids, most)
       scores[#scores + 1] = string.format('%.0f', claim.due)
     end
   end
-  if #fit > 0 then take(parked, fit, scores, most) end
+  if #fit > 0 then take(parked, fit, scores, most, 1) end
 end
 
 -- `since`: from when on limits kept some back until now, -1 if they did not; it is part of the answer.
@@ -153,7 +185,7 @@ local function finish_taking(since)
   if #taken == 0 and #parkings == 0 then
     unchanged(answer)
   else
-    commit(answer, 'claim', ids, nil, 'claimed', string.format('%.0f', (tonumber(given[3]) or 0) + #taken))
+    commit(answer, 'claim', ids, nil, 'claimed', (tonumber(given[3]) or 0) + #taken)
   end
   return {1, now, token, taken, all_records, table.concat(stamps), -1, #parkings}
 end
