@@ -35,6 +35,7 @@ log = structlog.get_logger("tocsin.finish")
 
 # After a pass with this many outcomes the next one gathers for this long, unless there are many already.
 BUSY = 50
+MANY = 500
 PACE_S = 0.003
 # While the server writes down the outcomes of one pass, another gathers.
 PASSES = 2
@@ -189,7 +190,7 @@ class Finisher:
         self._unsent.clear()
 
     async def step(self) -> float:
-        if self._sent >= BUSY and len(self.waiting) < 10 * BUSY:
+        if self._sent >= BUSY and len(self.waiting) < MANY:
             # Under load a few milliseconds make one call of what would be many small ones.
             await asyncio.sleep(PACE_S)
         self._sent = len(self.waiting)
