@@ -35,10 +35,12 @@ log = structlog.get_logger("tocsin.finish")
 
 # After a pass with this many outcomes the next one gathers for this long, unless there are many already.
 BUSY = 50
-MANY = 500
-PACE_S = 0.003
-# While the server writes down the outcomes of one pass, another gathers.
+MANY = 1500
+PACE_S = 0.01
+# While the server writes down the outcomes of one pass, another gathers. It goes on before those are written if there
+# are many, or the answer takes so long.
 PASSES = 2
+SLOW_S = 0.05
 # About as many outcomes a pass: what is due meanwhile waits until the server has written them down.
 MOST_PER_PASS = 300
 # How often a call is tried that the server refuses; one that could not be sent is kept until it is answered.
@@ -91,8 +93,9 @@ class Finisher:
         self._tries: dict[tuple[str, int, str], int] = {}
         # Those of them that another pass is waiting for.
         self._in_flight: set[tuple[str, int, str]] = set()
-        # How many outcomes the last pass took.
+        # How many outcomes the last pass took, and when it sent them.
         self._sent = 0
+        self._sent_at = 0.0
         # Mail for workers: who, and what.
         self._tell = tell
         self._letters: list[tuple[str, dict[str, Any]]] = []
@@ -190,9 +193,12 @@ class Finisher:
         self._unsent.clear()
 
     async def step(self) -> float:
-        if self._sent >= BUSY and len(self.waiting) < MANY:
-            # Under load a few milliseconds make one call of what would be many small ones.
-            await asyncio.sleep(PACE_S)
+        if len(self.waiting) < MANY:
+            if self._in_flight and self._clock.monotonic() - self._sent_at < SLOW_S:
+                return PACE_S
+            if self._sent >= BUSY and not self._unsent:
+                # Under load a few milliseconds make one call of what would be many small ones.
+                await asyncio.sleep(PACE_S)
         self._sent = len(self.waiting)
         self._decide_all()
         self._prepare()
@@ -203,6 +209,7 @@ class Finisher:
         if permit is None:
             return max(self.breaker.status().probe_in, PACE_S)
         self._in_flight.update(key for key, _ in sent)
+        self._sent_at = self._clock.monotonic()
         try:
             answers = await self._store.call_all([each.call for _, each in sent])
         finally:
