@@ -26,7 +26,7 @@ if last then
 end
 
 -- Growing, and the same for all runs of one call. Micros go beyond what a double prints exactly with `..`,
--- not beyond what it holds: commands get them whole.
+-- not beyond what it holds.
 local token = math.max(tonumber(about[4] or 0) + 1, micros)
 local version = tonumber(about[3] or 0) + 1
 
@@ -58,17 +58,19 @@ end
 
 -- Remember the answer, count the call, tell the events. Events are bounded by count and, as if all were as
 -- large as this one, by bytes; a reader sees a gap in their seq.
--- `ids` is who changed, in msgpack if the caller has that; `runs`, where attempts ended, has for each of them due u64, attempt u32, outcome u8;
--- `skips`, only where there are some, has id, first, until, why of each; so has `notes` id, note.
+-- `ids` is who changed, in msgpack if the caller has that; `runs`, where attempts ended, has for each of them due u64,
+-- attempt u32, outcome u8; `skips`, only where there are some, has id, first, until, why of each; so has `notes` id, note.
 -- What follows are fields of `meta` that change with the call, and their values.
 local function commit(reply, kind, ids, runs, ...)
-  redis.call('HSET', meta, 'seq', version, 'fence', token, ...)
+  -- As text: Redis 7.2.4 passes some whole numbers on as 1e+9, which is no integer to who reads it.
+  local number = string.format('%.0f', version)
+  redis.call('HSET', meta, 'seq', number, 'fence', string.format('%.0f', token), ...)
   redis.call('HSET', sessions, session, struct.pack('>I8I8', seq, now) .. cmsgpack.pack(reply))
   local told, ended = type(ids) == 'string' and ids or cmsgpack.pack(ids), runs and table.concat(runs) or ''
   local passed = skips[1] and cmsgpack.pack(skips) or ''
   local noted = notes[1] and cmsgpack.pack(notes) or ''
   local most = math.max(16, math.min(10000, math.floor(1048576 / (#told + #ended + #passed + #noted + 64))))
-  local entry = {'seq', version, 'kind', kind, 'at', now, 'ids', told, 'runs', ended}
+  local entry = {'seq', number, 'kind', kind, 'at', string.format('%.0f', now), 'ids', told, 'runs', ended}
   if passed ~= '' then entry[11], entry[12] = 'skips', passed end
   if noted ~= '' then entry[#entry + 1], entry[#entry + 2] = 'notes', noted end
   redis.call('XADD', events, 'MAXLEN', '~', most, '*', unpack(entry))

@@ -185,7 +185,7 @@ local function finish_taking(since)
   if #taken == 0 and #parkings == 0 then
     unchanged(answer)
   else
-    commit(answer, 'claim', ids, nil, 'claimed', (tonumber(given[3]) or 0) + #taken)
+    commit(answer, 'claim', ids, nil, 'claimed', string.format('%.0f', (tonumber(given[3]) or 0) + #taken))
   end
   return {1, now, token, taken, all_records, table.concat(stamps), -1, #parkings}
 end
