@@ -16,7 +16,7 @@ from tocsin.model.job import PRIORITIES, Job, Stage
 from tocsin.model.queue import SETTINGS
 from tocsin.store import ready
 from tocsin.store.fleet import About, Fleet
-from tocsin.store.jobs import Jobs, Outcome
+from tocsin.store.jobs import Jobs, Outcome, due_by
 from tocsin.store.keys import BANDS, COUNTERS, STAGE_KEYS
 from tocsin.store.outbox import Outbox, Upstream
 from tocsin.store.queues import shown
@@ -131,7 +131,7 @@ class Inspector:
                 for keys in queue.keys:
                     for name in sets:
                         pipe.zcard(keys[name])
-                    pipe.zcount(keys["waiting"], "-inf", now)
+                    pipe.zcount(keys["waiting"], "-inf", due_by(now))
                     pipe.hgetall(keys["meta"])
                 return await pipe.execute()
 

@@ -282,8 +282,9 @@ class Line:
         raw = await self.store.client.hget(self.keys["claims"], member)
         return None if raw is None else read_entry(raw)
 
-    async def not_before(self, member: str) -> float | None:
-        return await self.store.client.zscore(self.keys["waiting"], member)
+    async def not_before(self, member: str) -> int | None:
+        score = await self.store.client.zscore(self.keys["waiting"], member)
+        return None if score is None else int(score)
 
     async def outcome(self, member: str) -> str | None:
         found = await self.jobs.outcome(self.queue, member)

@@ -59,6 +59,8 @@ class Job:
     unreadable: bool = False
     # Among those that entered the line in the same millisecond, where that is counted; None before it entered.
     place: int | None = None
+    # What the server says below the millisecond of its score: it goes before the id.
+    below: float = 0.0
     # While it is working:
     token: int = 0
     owner: str = ""
@@ -249,8 +251,8 @@ class Model(Waits):
 
     def due_now(self, now: int) -> list[str]:
         """In the order in which they are claimed."""
-        waiting = [(job.score, member) for member, job in self.jobs.items() if job.stage == "waiting"]
-        return [member for score, member in sorted(waiting) if score <= now]
+        waiting = [(job.score + job.below, member) for member, job in self.jobs.items() if job.stage == "waiting"]
+        return [member for score, member in sorted(waiting) if score < now + 1]
 
     def parked_for(self, now: int, handlers: set[str]) -> list[str]:
         return [

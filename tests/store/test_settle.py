@@ -63,11 +63,22 @@ async def test_a_recurring_job_without_another_time_ends(line: Line):
     assert await line.stage("a") is None
 
 
-async def test_a_recurring_job_whose_record_has_vanished_ends(line: Line):
+async def test_a_recurring_job_whose_record_has_vanished_is_set_aside(line: Line):
     await line.put("a", every=5)
     claim = await line.take("a")
     await line.store.client.hdel(line.keys["jobs"], "a")
     await line.finish(claim, claim.due + 5000)
+    line.clock.advance("5s")
+    assert await line.claim() == []
+    assert await line.store.client.zcard(line.keys["waiting"]) == 0
+    assert await line.store.client.zscore(line.keys["parked"], "a") == 0
+
+
+async def test_a_failed_recurring_job_whose_record_has_vanished_ends(line: Line):
+    await line.put("a", every=5)
+    claim = await line.take("a")
+    await line.store.client.hdel(line.keys["jobs"], "a")
+    await line.finish(claim, claim.due + 5000, FAILED)
     assert await line.store.client.zcard(line.keys["waiting"]) == 0
     assert await line.entry("a") is None
 

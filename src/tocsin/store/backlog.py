@@ -24,6 +24,7 @@ from msgspec import Struct
 from tocsin.model.durations import Millis
 from tocsin.store.backlog_line import LIMITS, Limits, Line, look, read_limits
 from tocsin.store.connect import FAILURES, translate
+from tocsin.store.jobs import due_by
 from tocsin.store.keys import BANDS
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
@@ -111,7 +112,7 @@ class ReadyCount:
             ready=sum(each.count for each in found),
             ready_is_estimate=any(each.is_estimate for each in found),
             # Scores that are not ours may be anything, also -inf.
-            oldest_overdue_s=0.0 if oldest == math.inf else (now - max(oldest, 0.0)) / 1000,
+            oldest_overdue_s=0.0 if oldest == math.inf else max(now - max(oldest, 0.0), 0.0) / 1000,
             depth=sum(place.depth for place in self._places),
         )
 
@@ -122,9 +123,9 @@ class ReadyCount:
         self._turns = itertools.cycle(self._places)
 
     async def _find_due(self, now: Millis) -> list[_Place]:
-        asked = [place for place in self._places if place.head <= now]
+        asked = [place for place in self._places if place.head < now + 1]
         quiet = next(self._turns, None)
-        if quiet is not None and quiet.head > now:
+        if quiet is not None and quiet.head >= now + 1:
             asked.append(quiet)
 
         def ask(pipe: Any) -> None:
@@ -134,7 +135,7 @@ class ReadyCount:
         answers = iter(await self._ask(ask))
         for place in asked:
             place.learn(answers)
-        return [place for place in asked if place.head <= now]
+        return [place for place in asked if place.head < now + 1]
 
     async def _count(self, due: list[_Place], now: Millis) -> list[_Due]:
         owned = [self._own(place.queue) for place in due]
@@ -143,9 +144,9 @@ class ReadyCount:
             for place, own in zip(due, owned, strict=True):
                 pipe.hmget(place.meta, LIMITS)
                 pipe.zcard(place.keys["working"])
-                pipe.zcount(place.waiting, "-inf", now)
+                pipe.zcount(place.waiting, "-inf", due_by(now))
                 most = 1 if own is None else MOST
-                pipe.zrange(place.waiting, "-inf", now, byscore=True, offset=0, num=most, withscores=True)
+                pipe.zrange(place.waiting, "-inf", due_by(now), byscore=True, offset=0, num=most, withscores=True)
 
         answers = await self._ask(ask)
         found, longer, lines = [], [], []
@@ -177,7 +178,7 @@ class ReadyCount:
 
         answers = await self._ask(ask)
         for (_, own, due), members, answer in zip(longer, samples, answers, strict=True):
-            scores = [score for score in answer if score is not None and score <= now]
+            scores = [score for score in answer if score is not None and score < now + 1]
             due.is_estimate = len(members) < len(own)
             due.oldest = min([due.oldest, *scores])
             # Those that were seen in line are there, whatever the sample says.

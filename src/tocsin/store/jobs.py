@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from tocsin.model import codec
 from tocsin.model.durations import Millis
@@ -23,6 +24,8 @@ UNCHANGED, NEW, CHANGED, REMEMBERED, CONFLICT, MISSING = range(6)
 _CLAIM = struct.Struct(">QQIHBB")
 # Above the due time stands the place in line, see lua/lib/claims.lua.
 DUE_MASK = (1 << 48) - 1
+# In a queue of order `due` its first byte is how many successes the record does not count yet, see lua/lib/line.lua.
+_UNCOUNTED = 56
 _PUT_INTENT = 4
 # As lua/lib/records.lua writes it.
 _NOT_KEPT = b"\xc1"
@@ -51,6 +54,7 @@ class Entry(msgspec.Struct, frozen=True):
     intent: int
     owner: str
     pending: bytes | None
+    uncounted: int = 0
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -63,13 +67,18 @@ class Outcome(msgspec.Struct, frozen=True):
     kept: bool = True
 
 
+def due_by(now: Millis) -> str:
+    """The bound of all scores that are due, whatever they tell below their millisecond."""
+    return f"({now + 1}"
+
+
 def read_entry(raw: bytes) -> Entry:
     token, due, attempt, recoveries, intent, size = _CLAIM.unpack_from(raw)
     end = _CLAIM.size + size
     after_tenant = end + 1 + (raw[end] if len(raw) > end else 0)
     pending = raw[after_tenant + 16 :] if intent & _PUT_INTENT else None
     owner = raw[_CLAIM.size : end].decode(errors="replace")
-    return Entry(token, due & DUE_MASK, attempt, recoveries, intent, owner, pending)
+    return Entry(token, due & DUE_MASK, attempt, recoveries, intent, owner, pending, due >> _UNCOUNTED)
 
 
 def record_of(header: Header, spec: Spec) -> bytes:
@@ -179,7 +188,7 @@ class Jobs:
             stage = next((name for name, found in standing.items() if found[i] is not None), None)
             if stage is not None:
                 score = standing[stage][i]
-                jobs.append(_as_job(queue.name, member, Stage(stage), score, records[i], claims[i], errors[i]))
+                jobs.append(_as_job(queue, member, Stage(stage), score, records[i], claims[i], errors[i]))
         return jobs
 
     async def page(
@@ -234,7 +243,7 @@ class Jobs:
             async with client.pipeline(transaction=False) as pipe:
                 for queue in queues:
                     for keys in queue.keys:
-                        pipe.zcount(keys["waiting"], "-inf", now)
+                        pipe.zcount(keys["waiting"], "-inf", due_by(now))
                         pipe.hget(keys["meta"], "paused")
                         pipe.zcard(keys["working"])
                         pipe.exists(*(keys[band] for band in BANDS))
@@ -300,7 +309,7 @@ def _packed(put: Put) -> list[bytes]:
 
 
 def _as_job(
-    queue: str,
+    queue: OpenQueue,
     member: bytes,
     stage: Stage,
     score: float,
@@ -317,9 +326,12 @@ def _as_job(
         header, spec = Header(recurring=False, timeout=0, handler=0), Spec(name="?")
         failure = failure or Failure(error=str(unreadable))
     at = int(score)
+    if queue.queue.order == "due":
+        uncounted = entry.uncounted if entry else int((score - at) * 16)
+        header = replace(header, succeeded=header.succeeded + uncounted, attempts=header.attempts + uncounted)
     return Job(
         id=member.decode(errors="replace"),
-        queue=queue,
+        queue=queue.name,
         spec=spec,
         header=header,
         stage=stage,

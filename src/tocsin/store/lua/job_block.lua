@@ -60,9 +60,11 @@ local function block(id, due, mode, record, wait)
     -- Its claim has no room for what a job waits for.
     if redis.call('ZSCORE', working, id) then return '6' end
     if readable(old) and is_recurring(old) then
-      local spot = spot_of(id)
-      local first = raw and read_claim(raw).due or spot and spot.due
-      if first then skip(id, first, math.min(now + 1, due), WHY_EDITED) end
+      local from = raw and read_claim(raw) or spot_of(id)
+      if from then
+        skip(id, from.due, math.min(now + 1, due), WHY_EDITED)
+        old = caught_up(old, from)
+      end
     end
     take_out(id)
     set_aside(id, due, with_counts_of(record, old), wait)

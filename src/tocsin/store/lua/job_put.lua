@@ -131,6 +131,10 @@ local function put_existing(id, due, mode, expected, record, old)
   local keeps_due = (mode == EDIT and due == 0)
     or (mode == UPDATE and readable(old) and trigger_of(old) == trigger_of(record) and not removing)
   if readable(old) then record = with_counts_of(record, old) end
+  -- What is not counted yet stays where it is told, if that stays.
+  local from = claim or spot
+  local stays = held or keeps_due and stage ~= parked
+  if from and not stays then record = caught_up(record, from) end
   if held then intend(id, claim, record, due, keeps_due) else
     if keeps_due and claim then due = claim.due end
     if due == 0 then due = now end

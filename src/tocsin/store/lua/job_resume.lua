@@ -28,6 +28,10 @@ if not_before then
   -- Its own time: that of its run, or where a retry waits, the end of its backoff.
   if not anew then line = tonumber(not_before) end
   if anew and readable(record) and is_recurring(record) then skip(id, claim.due, line, WHY_PAUSED) end
+  if anew and readable(record) then
+    local whole = caught_up(record, claim)
+    if whole ~= record then set(jobs, id, whole) end
+  end
   leave(paused, id)
   enter_line(id, line, not anew and claim or nil, record)
   if anew or (is_plain(claim) and line == claim.due) then drop(claims, id) end

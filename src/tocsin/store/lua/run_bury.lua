@@ -25,7 +25,7 @@ local function bury(id, raw, claim, err)
   stop(id, raw)
   local record = redis.call('HGET', jobs, id)
   if not record then return end_job(id, 0) end
-  record = counted(record, 0, 1, 1)
+  record = caught_up(counted(record, 0, 1, 1), claim)
   owe(owed, id, 1)
   local verdict, put = obeyed(id, claim, record, 0, true)
   if verdict then return end

@@ -17,11 +17,14 @@
 --        since when, if the queue's limits kept some back until this claim; nothing from a paused queue;
 --        {-3, now}: the lease is over
 -- USES   call, records, claims, moves, line, take, limits, parked
+-- Whatever is below their millisecond (lib/line.lua).
+local due_now = now_text .. '.9375'
+
 -- When the first of those left is due, and how many are due now.
 local function rest()
   local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
-  local next_due, left = first[2] and tonumber(first[2]) or -1, 0
-  if next_due >= 0 and next_due <= now then left = redis.call('ZCOUNT', waiting, '-inf', now) end
+  local next_due, left = first[2] and math.floor(tonumber(first[2])) or -1, 0
+  if next_due >= 0 and next_due <= now then left = redis.call('ZCOUNT', waiting, '-inf', due_now) end
   return next_due, left
 end
 
@@ -36,7 +39,7 @@ local ids, scores, n, odd = {}, {}, 0, 1
 local function find_due()
   -- Some more than wanted where some may be held back.
   local looked_at = all_fresh and limit or limit + 50
-  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'WITHSCORES', 'LIMIT', 0, looked_at)
+  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', due_now, 'WITHSCORES', 'LIMIT', 0, looked_at)
   for at = 1, #found, 2 do
     n = n + 1
     ids[n], scores[n] = found[at], found[at + 1]
@@ -64,9 +67,8 @@ local function with_rest(reply, since)
   left = left - held_back
   if held_back > 0 and left <= 0 then
     -- All that is due is held back: to be asked for again when what this worker tries may have ended.
-    local following = redis.call('ZRANGEBYSCORE', waiting, '(' .. string.format('%.0f', now), '+inf', 'WITHSCORES',
-      'LIMIT', 0, 1)
-    next_due = math.min(following[2] and tonumber(following[2]) or math.huge, now + 100)
+    local following = redis.call('ZRANGEBYSCORE', waiting, '(' .. due_now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    next_due = math.min(following[2] and math.floor(tonumber(following[2])) or math.huge, now + 100)
   end
   if full or wait_until then next_due, left = wait_until or -1, 0 end
   reply[7], reply[9] = next_due, math.max(left, 0)
@@ -95,7 +97,7 @@ if #taken < limit and redis.call('ZCARD', parked) > 0 then
 end
 local since = capped_since or -1
 if max_active or every or capped_since then
-  count_started(#taken, function() return redis.call('ZCOUNT', waiting, '-inf', now) > out_of_line end)
+  count_started(#taken, function() return redis.call('ZCOUNT', waiting, '-inf', due_now) > out_of_line end)
 end
 if out_of_line > 0 and held_back == 0 then leave_first(out_of_line) end
 return with_rest(finish_taking(since), since)

@@ -16,7 +16,7 @@ local named = cmsgpack.unpack(items)
 local function with_rest(reply)
   local soonest, dues = -1, {}
   for i, score in ipairs(redis.call('ZMSCORE', waiting, unpack(named))) do
-    dues[i] = score and tonumber(score) or -1
+    dues[i] = score and math.floor(tonumber(score)) or -1
     if score and (soonest < 0 or dues[i] < soonest) then soonest = dues[i] end
   end
   reply[7], reply[9], reply[10] = soonest, 0, dues
@@ -34,7 +34,7 @@ local ids, scores, aside, seen = {}, {}, {}, {}
 local in_line = redis.call('ZMSCORE', waiting, unpack(named))
 local set_aside = redis.call('ZMSCORE', parked, unpack(named))
 for i, id in ipairs(named) do
-  local due = in_line[i] and tonumber(in_line[i])
+  local due = in_line[i] and math.floor(tonumber(in_line[i]))
   if seen[id] then
     -- Named twice, claimed once.
   elseif due and due <= now then

@@ -26,13 +26,6 @@ local EXTRA_RUN = 8
 local find = string.find
 local ids, tokens, nexts, outcomes, more = unpack(cmsgpack.unpack(items))
 local n, any_extras = #ids, false
-local going_on, going = {}, 0
-for i = 1, n do
-  if nexts[i] ~= '' then
-    going = going + 1
-    going_on[going] = ids[i]
-  end
-end
 local same = type(outcomes) == 'number' and outcomes
 if same then
   any_extras = same >= EXTRA_RUN
@@ -40,20 +33,11 @@ else
   for i = 1, n do any_extras = any_extras or outcomes[i] >= EXTRA_RUN end
 end
 local raws = claims_of(ids)
-local records = going > 0 and redis.call('HMGET', jobs, unpack(going_on)) or {}
 
--- Of jobs that run together many have run as often: what their counters become is worked out once.
-local counts = {[FAILED] = {}, [SUCCEEDED] = {}, [SKIPPED] = {}, [CANCELLED] = {}}
-local function count(record, outcome)
-  if not readable(record) then return record end
-  local known, before = counts[outcome], counts_of(record)
-  local after = known[before]
-  if not after then
-    local succeeded, failed = outcome == SUCCEEDED and 1 or 0, outcome == FAILED and 1 or 0
-    after = more_counts(before, succeeded, failed, outcome == SKIPPED and 0 or 1)
-    known[before] = after
-  end
-  return with_counts(record, after)
+-- This run, and those before it that were not counted yet.
+local function count(record, outcome, uncounted)
+  local succeeded, failed = outcome == SUCCEEDED and 1 or 0, outcome == FAILED and 1 or 0
+  return counted(record, succeeded + uncounted, failed, (outcome == SKIPPED and 0 or 1) + uncounted)
 end
 
 -- Held by who ends it, and nobody has marked it with an intent.
@@ -73,10 +57,11 @@ end
 
 -- Nearly always all are held, nobody has marked one, and there is nothing more to say of any: then all else is not even
 -- made.
-local ends, ending, seen_raw, seen_token, seen_outcome = {}, nil, nil, nil, nil
+local ends, ending, below, seen_raw, seen_token, seen_outcome = {}, nil, nil, nil, nil, nil
+local scores, to_count, counted_ids = {}, {}, {}
 local all_plain = not (more or any_watchers or any_extras)
 for i = 1, all_plain and n or 0 do
-  local raw, token, outcome = raws[i], tokens[i], same or outcomes[i]
+  local raw, token, outcome, next_due = raws[i], tokens[i], same or outcomes[i], nexts[i]
   -- Those that were due and claimed together follow each other, and their entries are the same.
   if raw ~= seen_raw or token ~= seen_token or outcome ~= seen_outcome then
     if not is_held_plain(raw, token) then
@@ -84,25 +69,27 @@ for i = 1, all_plain and n or 0 do
       break
     end
     seen_raw, seen_token, seen_outcome, ending = raw, token, outcome, sub(raw, 9, 20) .. MARKS[outcome]
+    below = outcome == SUCCEEDED and uncounted_with_one_more(raw)
   end
   ends[i] = ending
+  if next_due ~= '' and not below then
+    to_count[#to_count + 1], counted_ids[#counted_ids + 1] = i, ids[i]
+  end
+  scores[i] = below and next_due ~= '' and next_due .. below or next_due
 end
-for i = 1, going do all_plain = all_plain and records[i] end
+local records = all_plain and to_count[1] and redis.call('HMGET', jobs, unpack(counted_ids)) or {}
+for at = 1, all_plain and #to_count or 0 do all_plain = all_plain and records[at] end
 if all_plain then
-  local stored, stored_n, ended, seen = {}, 0, {}, 0
+  local stored, record_of, ended = {}, {}, {}
+  for at, i in ipairs(to_count) do
+    record_of[i] = count(records[at], same or outcomes[i], uncounted_in(raws[i]))
+    stored[2 * at - 1], stored[2 * at] = ids[i], record_of[i]
+  end
   for i = 1, n do
-    local id, next_due, outcome = ids[i], nexts[i], same or outcomes[i]
+    local id, score, outcome = ids[i], scores[i], same or outcomes[i]
     tally[outcome] = tally[outcome] + 1
     freed(raws[i])
-    if next_due == '' then
-      ended[#ended + 1] = id
-    else
-      seen = seen + 1
-      local record = records[seen]
-      stored[stored_n + 1], stored[stored_n + 2] = id, count(record, outcome)
-      stored_n = stored_n + 2
-      enter_line(id, next_due, nil, record)
-    end
+    if score == '' then ended[#ended + 1] = id else enter_line(id, score, nil, record_of[i]) end
   end
   out[working], unset[claims], unset[jobs] = ids, ids, ended
   if ended[1] and redis.call('EXISTS', errors) == 1 then unset[errors] = ended end
@@ -139,16 +126,17 @@ local function finish(id, raw, plain, next_due, record, outcome, extra, rest)
   if rest then keep, result, failure, ranges, noted = unpack(rest) end
   if next_due ~= '' then
     if any_extras and latest[id] ~= nil then record = latest[id] end
-    if record then record = count(record, outcome) else next_due = '' end
+    if record then record = count(record, outcome, uncounted_in(raw)) else next_due = '' end
   elseif extra then
     local parent = parent_of(id)
     local of = latest[parent]
     if of == nil then of = redis.call('HGET', jobs, parent) end
-    if of then latest[parent] = count(of, outcome) end
+    if of then latest[parent] = count(of, outcome, 0) end
   end
   if noted then note(id, noted) end
   if not plain then
     local claim = read_claim(raw)
+    if next_due ~= '' then claim.place = 0 end
     local verdict, put = obeyed(id, claim, record or latest[id] or nil, tonumber(next_due) or 0, true)
     if verdict ~= 'removed' then tell_passed(id, claim, next_due, ranges) end
     if verdict then
@@ -175,6 +163,11 @@ local function finish(id, raw, plain, next_due, record, outcome, extra, rest)
   end
 end
 
+local going_on = {}
+for i = 1, n do
+  if nexts[i] ~= '' then going_on[#going_on + 1] = ids[i] end
+end
+records = going_on[1] and redis.call('HMGET', jobs, unpack(going_on)) or {}
 local lost, held_n, seen = {}, 0, 0
 ends = {}
 for i = 1, n do

@@ -94,7 +94,8 @@ local function plan(id, raw, claim, next_due, alone, passed)
     put_extra(id, claim.due, put, alone)
   end
   if next_due == 0 then return end_job(id, 0) end
-  if has(claim.intent, PUT) then set(jobs, id, put) end
+  put = caught_up(put, claim)
+  if put ~= record then set(jobs, id, put) end
   drop(claims, id)
   enter_line(id, next_due, nil, put)
 end

@@ -12,6 +12,7 @@ else
   micros = now * 1000
 end
 seq = tonumber(seq)
+local now_text = clock ~= '' and clock or string.format('%.0f', now)
 
 -- With what pace.lua reads: a command costs a script far more than a field.
 local about = redis.call('HMGET', meta, 'epoch', 'sealed', 'seq', 'fence', 'every', 'burst', 'spent')
@@ -70,7 +71,7 @@ local function commit(reply, kind, ids, runs, ...)
   local passed = skips[1] and cmsgpack.pack(skips) or ''
   local noted = notes[1] and cmsgpack.pack(notes) or ''
   local most = math.max(16, math.min(10000, math.floor(1048576 / (#told + #ended + #passed + #noted + 64))))
-  local entry = {'seq', number, 'kind', kind, 'at', string.format('%.0f', now), 'ids', told, 'runs', ended}
+  local entry = {'seq', number, 'kind', kind, 'at', now_text, 'ids', told, 'runs', ended}
   if passed ~= '' then entry[11], entry[12] = 'skips', passed end
   if noted ~= '' then entry[#entry + 1], entry[#entry + 2] = 'notes', noted end
   redis.call('XADD', events, 'MAXLEN', '~', most, '*', unpack(entry))

@@ -82,6 +82,7 @@ local function obeyed(id, claim, record, next_due, ended, not_before)
     if due == 0 and ended then return nil, record end
     if due > 0 and not ended then give_up(id, claim, recurring) end
   end
+  if due > 0 and record then record = caught_up(record, claim) end
   if has(intent, PAUSE) and not (ended and due == 0) then
     set(claims, id, write_claim(due > 0 and fresh_claim(due) or let_go(claim)))
     enter(paused, due > 0 and due or not_before or claim.due, id)

@@ -40,7 +40,7 @@ local function first_claim(score)
   -- Nobody who keeps to these scripts writes a score below 0, and none can be packed.
   local at = math.max(tonumber(score), 0)
   local due = math.floor(at)
-  -- What is below the millisecond is the place among those of the same millisecond.
+  -- What is below the millisecond is the place, see claims.lua.
   last_score, last_claim = score, before_due .. struct.pack('>I2I6', (at - due) * 4096, due) .. after_due
   last_stamp = stamp_of(last_claim)
 end
