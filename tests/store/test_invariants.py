@@ -260,9 +260,9 @@ class Calls(WaitCalls, RuleBasedStateMachine):
 
     def claimed(self, owner: str, answer: Any, found: list[str]) -> list[str]:
         """Check a claim's answer against the model. Those that came from `parked`."""
-        _, now, token, keys, records, stamps, _, parkings, *_ = answer
+        _, now, token, packed, records, stamps, _, parkings, *_ = answer
         taken = self.known(owner, found)
-        names = [key.decode() for key in keys]
+        names = codec.decode(packed)
         assert names[: len(taken)] == taken
         assert (now, parkings) == (self.now, len(found) - len(taken))
         parked = names[len(taken) :]
@@ -270,9 +270,9 @@ class Calls(WaitCalls, RuleBasedStateMachine):
             assert token > self.fence
             self.fence = token
         self.model.claim(self.now, owner, WORKERS[owner], token, found, parked)
-        for key, record, stamp in sorted(zip(keys, records, struct.iter_unpack(">QIHB", stamps), strict=True)):
-            job, (due, attempt, recoveries, _) = self.model.jobs[key.decode()], stamp
-            claim = Claim("line", 0, key, token, job.due, job.attempt, job.recoveries, job.cancelled, job.score, record)
+        for name, record, stamp in sorted(zip(names, records, struct.iter_unpack(">QIHB", stamps), strict=True)):
+            job, (due, attempt, recoveries, _) = self.model.jobs[name], stamp
+            claim = Claim("line", 0, name.encode(), token, job.due, job.attempt, job.recoveries, job.cancelled, job.score, record)
             assert (due & DUE_MASK, attempt, recoveries) == (claim.due, claim.attempt, claim.recoveries)
             self.claims = [*self.claims[-12:], (owner, claim)]
         return parked

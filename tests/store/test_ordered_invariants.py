@@ -77,7 +77,7 @@ class OrderedCalls(Calls):
         args = [owner, self.now, known, 0, suspects, limit]
         answer = self.send(data, "run_claim_ordered", *args, session=f"{owner}:claim")
         picked = self.model.pick(WORKERS[owner], limit, suspects)
-        assert [key.decode() for key in answer[3]] == picked.taken
+        assert codec.decode(answer[3]) == picked.taken
         assert answer[7] == len(picked.parked)
         found = [*picked.taken, *picked.parked]
         self.claimed(owner, answer, found)

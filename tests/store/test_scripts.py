@@ -22,7 +22,7 @@ KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bell", "leader"}
 
 def words_of(what: Script) -> set[str]:
     """The names in its code, without the bindings that Python puts before it."""
-    binding = re.compile(r"local \w+ = (KEYS|ARGV)\[\d+\]")
+    binding = re.compile(r"local [\w, ]+ = unpack\((KEYS|ARGV)\)")
     code = "\n".join(line for line in what.source.splitlines() if not binding.fullmatch(line))
     return set(re.findall(r"\w+", re.sub(r"'[^']*'", "", code)))
 

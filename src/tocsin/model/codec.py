@@ -26,6 +26,7 @@ FIXED_SIZE = _FIXED.size
 # Where the length of the tenant stands, which follows.
 _TENANT_SIZE = FIXED_SIZE - 1
 _LONG_TEXT = struct.Struct(">BI")
+_HEAD_SIZES = {0xD9: 2, 0xDA: 3, 0xDB: 5}
 # How a text of so many bytes begins: made once, because each run has some.
 TEXT_HEADS = [bytes((0xA0 | size,)) if size < 32 else _LONG_TEXT.pack(0xDB, size) for size in range(256)]
 
@@ -142,8 +143,8 @@ def text(data: bytes) -> bytes:
 
 
 def data_of(packed: bytes) -> bytes:
-    """The bytes that `text` packed."""
-    return packed[1:] if packed[0] < 0xC0 else packed[_LONG_TEXT.size :]
+    """The bytes of a msgpack str, as packed here or by a script."""
+    return packed[_HEAD_SIZES.get(packed[0], 1) :]
 
 
 def integer(value: int) -> bytes:

@@ -30,6 +30,8 @@ _RANGE = struct.Struct(">QQB")
 # Of each run of a claim: place and due, attempt, recoveries, intent.
 _stamps = struct.Struct(">QIHB").iter_unpack
 _number = int.from_bytes
+_texts = msgspec.msgpack.Decoder(list[str]).decode
+_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 # A text of 8 bytes.
 _token = struct.Struct(">BQ").pack
 _CANCEL_INTENT = 8
@@ -176,7 +178,7 @@ class Runs:
         if call not in self._doubtful:
             return []
         self._doubtful.remove(call)
-        return [] if answer is None else [(member.encode(), int(answer[1])) for member in codec.decode(answer[2])]
+        return [] if answer is None else [(key, int(answer[1])) for key in _keys(answer[2])]
 
     def forget_doubts(self, queue: OpenQueue) -> None:
         """It was opened again and has the partitions that it had: its server was wiped, and our claims with it."""
@@ -229,12 +231,20 @@ async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, item:
             continue
 
 
+def _keys(packed: bytes) -> list[bytes]:
+    try:
+        return [key.encode() for key in _texts(packed)]
+    except UnicodeDecodeError:
+        # Put by somebody else, and no text: a key all the same.
+        return [codec.data_of(bytes(key)) for key in _raws(packed)]
+
+
 def _claims(call: Call, answer: list[Any], now: Millis, held_since: Millis | None) -> list[Claim]:
     """All of an answer in one loop: what is done here is done for each run."""
     name, partition, given = call.queue.name, call.partition, call.args[3]
-    _, _, token, keys, records, stamps, *_ = answer
+    _, _, token, packed, records, stamps, *_ = answer
     claims = []
-    for key, record, (due, attempt, recoveries, intent) in zip(keys, records, _stamps(stamps), strict=True):
+    for key, record, (due, attempt, recoveries, intent) in zip(_keys(packed), records, _stamps(stamps), strict=True):
         deadline = now + (given or _number(record[5:9], "big"))
         cancelled = intent & _CANCEL_INTENT != 0
         claims.append(

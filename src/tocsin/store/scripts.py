@@ -130,8 +130,8 @@ def _names(section: str) -> list[str]:
 
 
 def _bindings(keys: list[str], args: list[str]) -> str:
-    lines = [f"local {key} = KEYS[{i}]\n" for i, key in enumerate(keys, 1)]
-    return "".join([*lines, *(f"local {arg} = ARGV[{i}]\n" for i, arg in enumerate(args, 1))])
+    given = {"KEYS": keys, "ARGV": args}
+    return "".join([f"local {', '.join(names)} = unpack({table})\n" for table, names in given.items() if names])
 
 
 class _Piece(NamedTuple):

@@ -11,8 +11,8 @@
 --        lease: no claim after this server time; handlers: the u32 digests this worker knows, '' for any;
 --        timeout: ms instead of the records' own, 0 for theirs; suspects: how many recovered runs at most;
 --        cap: none while so many are working, whoever claimed them; left out for the queue's own cap alone
--- RETURN {1, now, token, ids, records, stamps, next, parked, left}: stamps has for each id its place u16, due u48,
---        attempt u32, recoveries u16, intent u8; next is when the first of those left is due, -1 for none; parked is
+-- RETURN {1, now, token, ids, records, stamps, next, parked, left}: ids in msgpack; stamps has for each its place u16,
+--        due u48, attempt u32, recoveries u16, intent u8; next is when the first of those left is due, -1 for none; parked is
 --        how many were set aside for workers that know them; left is how many more are due now; then {} and
 --        since when, if the queue's limits kept some back until this claim; nothing from a paused queue;
 --        {-3, now}: the lease is over
@@ -47,8 +47,9 @@ local function find_due()
 end
 
 -- Nearly always there is nothing to be looked at but what is due, and that is plain. Then all else is not even made.
+-- Whatever is parked has an entry in `claims`.
 local is_plain_queue = not (paused_now or max_active or every or capped_since) and all_fresh
-if not answered and now <= tonumber(lease) and is_plain_queue and redis.call('ZCARD', parked) == 0 then
+if not answered and now <= tonumber(lease) and is_plain_queue then
   find_due()
   if n <= at_once then
     local records = n > 0 and redis.call('HMGET', jobs, unpack(ids))
@@ -82,8 +83,9 @@ if answered then
 end
 if now > tonumber(lease) then return {-3, now} end
 if paused_now then
-  unchanged({now, 0, cmsgpack.pack({}), 0, -1})
-  return {1, now, 0, {}, {}, '', -1, 0, 0}
+  local none = cmsgpack.pack({})
+  unchanged({now, 0, none, 0, -1})
+  return {1, now, 0, none, {}, '', -1, 0, 0}
 end
 
 limit = allowed(limit)

@@ -26,8 +26,9 @@ end
 if answered then return with_rest(told(unpack(answered))) end
 if now > tonumber(lease) then return {-3, now} end
 if paused_now then
-  unchanged({now, 0, cmsgpack.pack({}), 0, -1})
-  return {1, now, 0, {}, {}, '', -1, 0, 0}
+  local none = cmsgpack.pack({})
+  unchanged({now, 0, none, 0, -1})
+  return {1, now, 0, none, {}, '', -1, 0, 0}
 end
 
 local ids, scores, aside, seen = {}, {}, {}, {}

@@ -5,8 +5,8 @@
 local now, micros
 if clock == '' then
   local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-  micros = time[1] * 1000000 + time[2]
+  micros = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  now = math.floor(micros / 1000)
 else
   now = tonumber(clock)
   micros = now * 1000

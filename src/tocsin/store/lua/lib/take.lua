@@ -19,13 +19,14 @@ local function understood(record)
   return readable(record) and (not known or known[sub(record, 20, 23)])
 end
 
--- Deadlines by the four bytes of a timeout: a batch has few different ones.
+-- Deadlines by how a record begins, timeout included: a batch has few different ones.
 local timeout_given = tonumber(timeout)
 local deadlines = {}
 local function deadline_of(record)
   local ms = timeout_given > 0 and timeout_given or timeout_of(record)
-  deadlines[sub(record, 6, 9)] = now + ms
-  return now + ms
+  local deadline = string.format('%.0f', now + ms)
+  deadlines[sub(record, 1, 9)] = deadline
+  return deadline
 end
 
 -- Of a claim, what the worker is told: place, due, attempt, recoveries, intent.
@@ -62,7 +63,7 @@ local function told(made_at, with_token, packed, parked_then)
     end
     if #kept > 0 then records = redis.call('HMGET', jobs, unpack(kept)) end
   end
-  return {1, made_at, with_token, kept, records, table.concat(held), -1, parked_then}
+  return {1, made_at, with_token, cmsgpack.pack(kept), records, table.concat(held), -1, parked_then}
 end
 
 local taken, parkings, bytes = {}, {}, 0
@@ -100,7 +101,7 @@ local function take_plain(ids, scores, records, before, at, to)
     if not understood(record) then break end
     if scores[at] ~= last_score then first_claim(scores[at]) end
     n = n + 1
-    entered[entered_n + 1], entered[entered_n + 2] = deadlines[sub(record, 6, 9)] or deadline_of(record), id
+    entered[entered_n + 1], entered[entered_n + 2] = deadlines[sub(record, 1, 9)] or deadline_of(record), id
     claimed[claimed_n + 1], claimed[claimed_n + 2] = id, last_claim
     entered_n, claimed_n = entered_n + 2, claimed_n + 2
     taken[n], all_records[n], stamps[n] = id, record, last_stamp
@@ -120,7 +121,7 @@ local function take_again(id, record, raw)
     suspects_left = suspects_left - 1
   end
   local claim, n = next_claim(raw), #taken + 1
-  enter(working, deadlines[sub(record, 6, 9)] or deadline_of(record), id)
+  enter(working, deadlines[sub(record, 1, 9)] or deadline_of(record), id)
   set(claims, id, claim)
   taken[n], all_records[n], stamps[n] = id, record, stamp_of(claim)
   bytes = bytes + #record
@@ -187,5 +188,5 @@ local function finish_taking(since)
   else
     commit(answer, 'claim', ids, nil, 'claimed', string.format('%.0f', (tonumber(given[3]) or 0) + #taken))
   end
-  return {1, now, token, taken, all_records, table.concat(stamps), -1, #parkings}
+  return {1, now, token, ids, all_records, table.concat(stamps), -1, #parkings}
 end
