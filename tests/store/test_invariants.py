@@ -272,7 +272,9 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         self.model.claim(self.now, owner, WORKERS[owner], token, found, parked)
         for name, record, stamp in sorted(zip(names, records, struct.iter_unpack(">QIHB", stamps), strict=True)):
             job, (due, attempt, recoveries, _) = self.model.jobs[name], stamp
-            claim = Claim("line", 0, name.encode(), token, job.due, job.attempt, job.recoveries, job.cancelled, job.score, record)
+            claim = Claim(
+                "line", 0, name.encode(), token, job.due, job.attempt, job.recoveries, job.cancelled, job.score, record
+            )
             assert (due & DUE_MASK, attempt, recoveries) == (claim.due, claim.attempt, claim.recoveries)
             self.claims = [*self.claims[-12:], (owner, claim)]
         return parked

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
-from model import Definition
 from test_invariants import EVENTS, Calls
 
+from model import Definition
 from servers import Server
 from tocsin.store.runs import SUCCEEDED, finish_item
 

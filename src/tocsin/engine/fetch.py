@@ -39,8 +39,9 @@ MOST_AHEAD = 4000
 # Of that, how much must be used up before more is fetched.
 REFILL = 0.25
 # Passes take turns, each with its own partitions: while the server claims for one, another's runs are handed out.
-# Many with few runs each keep both sides busy; few with many runs wait for each other.
-PASSES = 10
+# Many with few runs each keep both sides busy; few with many runs wait for each other. More than are needed for that
+# only wake up and find nothing to ask for.
+PASSES = 6
 MOST_PER_PASS = 1000
 # What all passes ask of a lane together.
 MOST_ASKED = 3000

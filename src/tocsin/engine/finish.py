@@ -35,14 +35,14 @@ log = structlog.get_logger("tocsin.finish")
 
 # After a pass with this many outcomes the next one gathers for this long, unless there are many already.
 BUSY = 50
-MANY = 1500
+MANY = 4000
 PACE_S = 0.01
 # While the server writes down the outcomes of one pass, another gathers. It goes on before those are written if there
 # are many, or the answer takes so long.
 PASSES = 2
 SLOW_S = 0.05
 # About as many outcomes a pass: what is due meanwhile waits until the server has written them down.
-MOST_PER_PASS = 300
+MOST_PER_PASS = 150
 # How often a call is tried that the server refuses; one that could not be sent is kept until it is answered.
 MOST_TRIES = 3
 # While a queue is being repartitioned: how often it is asked whether that is over.

@@ -4,7 +4,7 @@ Per partition of a queue, all under one hash tag, so in one slot of a Redis Clus
 
 meta      HASH    epoch, order, partitions, sealed, seq, fence, widest, counters, settings
 jobs      HASH    id -> record: header and body (model/codec.py)
-waiting   ZSET    id -> not before, epoch ms
+waiting   ZSET    id -> not before, epoch ms; below the ms, in sixteenths: successes the record lacks (order `due`)
 ready0…4  ZSET    by priority band, what is due: id -> due and place; in a fair queue tenant, due, place, id -> 0
 turns0…4  ZSET    in a fair queue, whose turn it is: tenant -> start tag
 tenants   HASH    tenant -> its runs, its rate's time, its finish tags

@@ -67,11 +67,11 @@ local function commit(reply, kind, ids, runs, ...)
   local number = string.format('%.0f', version)
   redis.call('HSET', meta, 'seq', number, 'fence', string.format('%.0f', token), ...)
   redis.call('HSET', sessions, session, struct.pack('>I8I8', seq, now) .. cmsgpack.pack(reply))
-  local told, ended = type(ids) == 'string' and ids or cmsgpack.pack(ids), runs and table.concat(runs) or ''
+  local named, ended = type(ids) == 'string' and ids or cmsgpack.pack(ids), runs and table.concat(runs) or ''
   local passed = skips[1] and cmsgpack.pack(skips) or ''
   local noted = notes[1] and cmsgpack.pack(notes) or ''
-  local most = math.max(16, math.min(10000, math.floor(1048576 / (#told + #ended + #passed + #noted + 64))))
-  local entry = {'seq', number, 'kind', kind, 'at', now_text, 'ids', told, 'runs', ended}
+  local most = math.max(16, math.min(10000, math.floor(1048576 / (#named + #ended + #passed + #noted + 64))))
+  local entry = {'seq', number, 'kind', kind, 'at', now_text, 'ids', named, 'runs', ended}
   if passed ~= '' then entry[11], entry[12] = 'skips', passed end
   if noted ~= '' then entry[#entry + 1], entry[#entry + 2] = 'notes', noted end
   redis.call('XADD', events, 'MAXLEN', '~', most, '*', unpack(entry))

@@ -1,8 +1,9 @@
 -- claims: id -> token u64, place u16, due u48, attempt u32, recoveries u16, intent u8, owner, tenant,
 --        [intended due u64, first intended due u64, record].
 -- Token 0 and no owner: nobody holds it, the entry keeps due and attempt of an unfinished run. Place is where it stood
--- among those that entered the line in the same millisecond. Tenant is whose cap the run counts for, with '=' before it,
--- if it counts for one. Edits may follow each other in one run: the cadence that its worker knows ends at the first.
+-- among those that entered the line in the same millisecond; in a queue of order `due`, see line.lua. Tenant is whose
+-- cap the run counts for, with '=' before it, if it counts for one. Edits may follow each other in one run: the
+-- cadence that its worker knows ends at the first.
 -- Intent bits: what finish, retry, release and recover obey before the worker's wish.
 local PAUSE, REMOVE, PUT, CANCEL, UNREADABLE = 1, 2, 4, 8, 16
 
