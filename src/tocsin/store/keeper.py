@@ -218,7 +218,7 @@ class Keeper:
             "appendonly": "yes",
             "appendfsync": "everysec",
             "save": "",
-            # A busy scheduler writes a few hundred bytes each run: rarer rewrites of the log, and without compressing it,
+            # A busy scheduler writes hundreds of bytes each run: rarer rewrites of the log, and without compressing it,
             # leave the second core to the workers. So much of it is read in nine seconds when the server comes back.
             "auto-aof-rewrite-min-size": "1gb",
             "rdbcompression": "no",
