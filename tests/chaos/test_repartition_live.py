@@ -87,11 +87,11 @@ async def test_nothing_is_lost_and_nothing_runs_twice_while_partitions_change(va
     where = ("--url", valkey.url, "--prefix", prefix)
     assert await ran("tocsin.cli", "queues", "repartition", "default", "7", *where) == 0
     await busy(50)
-    assert await has(7)
+    await until(lambda: has(7), "this program has learned of it by its puts")
     async with app.elsewhere() as operator:
         await operator.repartition_queue("default", 2)
     await busy(50)
-    assert await has(2)
+    await until(lambda: has(2), "this program has learned of it by its puts")
     put = set().union(*[await producer.stop() for producer in producers])
     await fleet.all_done(within=30)
     assert fleet.diary.started() == put | later | waiting.keys()
