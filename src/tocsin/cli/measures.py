@@ -164,18 +164,19 @@ class Bench:
             # What fell due while they were put is caught up with first.
             await asyncio.sleep(2 * interval.interval + 2)
             before, self.starts, began = worker.pool.ran, array("d"), time.perf_counter()
-            marks = [0]
+            marks, processor = [0], _processor()
             for _ in range(seconds):
                 await asyncio.sleep(1)
                 marks.append(len(self.starts))
             rate = (worker.pool.ran - before) / (time.perf_counter() - began)
-            late = self._lateness()
+            late, stolen = self._lateness(), _stolen(processor, _processor())
         # A machine that stands still for a moment now and then spoils the whole, not each second.
         each = [percentile(late[first:to], 99) for first, to in itertools.pairwise(marks) if to > first]
         return [
             Measure(f"recurring, {n} schedules", rate, "runs/s", 60_000 * min(1.0, self._scale * 4)),
             Measure("  lateness p99", percentile(late, 99), "ms", 20, at_least=False),
             Measure("  lateness p99 in the median second", percentile(each, 50), "ms", 20, at_least=False),
+            Measure("  taken from this machine by its host meanwhile", stolen, "% of the time"),
         ]
 
     # Latency
@@ -345,6 +346,21 @@ async def commands_sent(store: Store, seconds: float) -> float:
 def own_cpu() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+def _processor() -> list[int]:
+    """What the processors have done so far, by kind; nothing where the system does not tell."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            return [int(ticks) for ticks in file.readline().split()[1:9]]
+    except OSError:
+        return []
+
+
+def _stolen(before: list[int], after: list[int]) -> float:
+    """Per cent of the time in which a virtual machine wanted to run and was not let."""
+    spent = [now - then for then, now in zip(before, after, strict=True)]
+    return 100 * spent[-1] / max(sum(spent), 1) if spent else 0.0
 
 
 def percentile(values: list[float], percent: float) -> float:
