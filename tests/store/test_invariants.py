@@ -442,17 +442,14 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         assert (pending and pending.version) == (job.wish and job.wish.version)
 
 
+def try_any_sequence(machine: type[Calls], examples: int, steps: int) -> None:
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    how = {"max_examples": examples, "stateful_step_count": steps, "print_blob": True}
+    run_state_machine_as_test(machine, settings=settings(deadline=None, suppress_health_check=slow, **how))
+
+
 def test_any_sequence_of_calls_keeps_the_invariants(valkey: Server):
     class OnServer(Calls):
         server = valkey
 
-    run_state_machine_as_test(
-        OnServer,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
-            deadline=None,
-            print_blob=True,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-        ),
-    )
+    try_any_sequence(OnServer, examples=60, steps=40)

@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 from ordered_model import BANDS, FairModel, OrderedModel
-from test_invariants import EVENTS, WORKERS, Calls, definitions, workers
+from test_invariants import EVENTS, WORKERS, Calls, definitions, try_any_sequence, workers
 
 from model import Definition, Model
 from servers import Server
@@ -184,13 +183,4 @@ def test_any_sequence_of_calls_keeps_the_order(calls, valkey: Server):
     class OnServer(calls):
         server = valkey
 
-    run_state_machine_as_test(
-        OnServer,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=40,
-            deadline=None,
-            print_blob=True,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-        ),
-    )
+    try_any_sequence(OnServer, examples=25, steps=40)

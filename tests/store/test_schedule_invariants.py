@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import rule, run_state_machine_as_test
-from test_invariants import EVENTS, Calls
+from hypothesis.stateful import rule
+from test_invariants import EVENTS, Calls, try_any_sequence
 
 from model import Definition
 from servers import Server
@@ -58,13 +57,4 @@ def test_each_run_of_a_schedule_is_counted(valkey: Server):
     class OnServer(Schedules):
         server = valkey
 
-    run_state_machine_as_test(
-        OnServer,
-        settings=settings(
-            max_examples=40,
-            stateful_step_count=30,
-            deadline=None,
-            print_blob=True,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-        ),
-    )
+    try_any_sequence(OnServer, examples=40, steps=30)

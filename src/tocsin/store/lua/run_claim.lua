@@ -12,8 +12,8 @@
 --        timeout: ms instead of the records' own, 0 for theirs; suspects: how many recovered runs at most;
 --        cap: none while so many are working, whoever claimed them; left out for the queue's own cap alone
 -- RETURN {1, now, token, ids, records, stamps, next, parked, left}: ids in msgpack; stamps has for each its place u16,
---        due u48, attempt u32, recoveries u16, intent u8; next is when the first of those left is due, -1 for none; parked is
---        how many were set aside for workers that know them; left is how many more are due now; then {} and
+--        due u48, attempt u32, recoveries u16, intent u8; next is when the first of those left is due, -1 for none;
+--        parked is how many were set aside for workers that know them; left is how many more are due now; then {} and
 --        since when, if the queue's limits kept some back until this claim; nothing from a paused queue;
 --        {-3, now}: the lease is over
 -- USES   call, records, claims, moves, line, take, limits, parked
