@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import itertools
 import resource
 import time
@@ -21,6 +20,7 @@ from msgspec import Struct
 
 from tocsin.app import Tocsin, options
 from tocsin.cli.work import set_apart
+from tocsin.config import Config
 from tocsin.engine.catalog import Handler
 from tocsin.engine.unit import Unit
 from tocsin.model import codec
@@ -54,7 +54,21 @@ class Measure(Struct, frozen=True):
 
 
 class Bench:
-    """Holds the app; each method is one measurement on an empty server."""
+    """The rows of one queue. Each is measured by the method of its name, on an empty server and a new app."""
+
+    # In an order in which none disturbs the next.
+    ROWS = (
+        "drain",
+        "one_by_one",
+        "burst",
+        "idle_latency",
+        "steady",
+        "idle_worker",
+        "recurring",
+        "memory",
+        "cpu_by_size",
+    )
+    CONFIG = Config()
 
     def __init__(self, app: Tocsin, scale: float) -> None:
         self._app = app
@@ -77,20 +91,6 @@ class Bench:
 
     def _n(self, full: int) -> int:
         return max(1000, int(full * self._scale))
-
-    async def all(self) -> AsyncIterator[Measure]:
-        """In an order in which none disturbs the next."""
-        steps: list[Callable[[], Awaitable[list[Measure]]]] = [
-            self.drain, self.one_by_one, self.burst, self.idle_latency, self.steady, self.idle_worker,
-            self.recurring, self.memory, self.cpu_by_size,
-        ]  # fmt: skip
-        for step in steps:
-            await self._store.client.execute_command("FLUSHALL", "SYNC")
-            for queue in ("default", "bare"):
-                await self._store.reopen(await self._store.open_queue(Queue(queue)))
-            gc.collect()
-            for measure in await step():
-                yield measure
 
     # Throughput
 

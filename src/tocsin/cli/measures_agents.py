@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
@@ -24,36 +23,25 @@ FLEET = 10
 
 
 class AgentBench:
-    """Each method is one measurement on an empty server, with declarations of its own."""
+    """As `Bench`."""
+
+    ROWS = ("registration", "rush", "idle_fleet", "upkeep")
+    CONFIG = Config()
 
     def __init__(self, app: Tocsin, scale: float) -> None:
         self._app = app
         self._scale = scale
 
-    async def all(self) -> AsyncIterator[Measure]:
-        steps: list[Callable[[Tocsin], Awaitable[list[Measure]]]] = [
-            self.registration, self.rush, self.idle_fleet, self.upkeep
-        ]  # fmt: skip
-        for step in steps:
-            await self._app.store.client.execute_command("FLUSHALL", "SYNC")
-            async with self._fresh() as app:
-                for measure in await step(app):
-                    yield measure
-
-    @asynccontextmanager
-    async def _fresh(self) -> AsyncIterator[Tocsin]:
-        """The same server; other declarations, and queues opened anew."""
-        async with Tocsin(data=self._app._data, config=Config()) as app:
-            yield app
-
-    async def registration(self, app: Tocsin) -> list[Measure]:
+    async def registration(self) -> list[Measure]:
+        app = self._app
         declare(app, REGISTERED)
         began = time.perf_counter()
         await app.register_agents()
         took = time.perf_counter() - began
         return [Measure(f"{REGISTERED} agents registered in", took, "s", 1, at_least=False)]
 
-    async def rush(self, app: Tocsin) -> list[Measure]:
+    async def rush(self) -> list[Measure]:
+        app = self._app
         started, go_on = [0], asyncio.Event()
 
         async def agent() -> None:
@@ -72,7 +60,8 @@ class AgentBench:
         await worker.stop(grace=5)
         return [Measure(f"{RUSH} due agents started in", took, "s", 0.5, at_least=False)]
 
-    async def idle_fleet(self, app: Tocsin) -> list[Measure]:
+    async def idle_fleet(self) -> list[Measure]:
+        app = self._app
         declare(app, 20)
         workers = [await app.worker() for _ in range(FLEET)]
         for worker in workers:
@@ -83,7 +72,8 @@ class AgentBench:
         await asyncio.gather(*(worker.stop(grace=1) for worker in workers))
         return [Measure(f"{FLEET} idle workers: commands", sent, "/s", 100, at_least=False)]
 
-    async def upkeep(self, app: Tocsin) -> list[Measure]:
+    async def upkeep(self) -> list[Measure]:
+        app = self._app
         """The longest that the event loop stood still while upkeep went over everything."""
         n = max(10_000, int(1_000_000 * self._scale))
         [first, *_] = declare(app, REGISTERED)

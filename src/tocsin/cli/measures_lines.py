@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 
 from tocsin.app import Tocsin, options
 from tocsin.cli.measures import PAYLOAD, Measure
@@ -25,25 +24,14 @@ EQUALS, HEAVY = 100, 10
 
 
 class LineBench:
-    """One line each: the same jobs in the same number of partitions, in another order."""
+    """As `Bench`. One line each: the same jobs in the same number of partitions, in another order."""
+
+    ROWS = ("lines", "shares")
+    CONFIG = Config()
 
     def __init__(self, app: Tocsin, scale: float) -> None:
         self._app = app
-        self._scale = scale
-
-    async def all(self) -> AsyncIterator[Measure]:
-        await self._app.store.client.execute_command("FLUSHALL", "SYNC")
-        async with Tocsin(data=self._app._data, config=Config()) as app:
-            lines = _Lines(app, max(10_000, int(100_000 * self._scale)))
-            async for measure in lines.speed():
-                yield measure
-            yield await lines.shares()
-
-
-class _Lines:
-    def __init__(self, app: Tocsin, n: int) -> None:
-        self._app = app
-        self._n = n
+        self._n = max(10_000, int(100_000 * scale))
         app.queue("by-due", partitions=1)
         app.queue("by-priority", order="priority")
         app.queue("by-few", order="fair")
@@ -56,23 +44,26 @@ class _Lines:
 
         self._handler = in_line
 
-    async def speed(self) -> AsyncIterator[Measure]:
+    async def lines(self) -> list[Measure]:
         """With a worker; the costs are those of the scripts alone, in batches of 100."""
         plain = await self._cost("by-due", 1)
-        yield Measure("queue by priority, drain", await self._drain("by-priority", 1), "runs/s", 25_000)
+        by_priority = await self._drain("by-priority", 1)
         cost = await self._cost("by-priority", 1)
-        yield Measure("  server CPU per run against order due", cost / plain, "", 3, at_least=False)
-        yield Measure(f"fair queue, {FEW} tenants, drain", await self._drain("by-few", FEW), "runs/s", 25_000)
-        yield Measure(f"fair queue, {MANY} tenants, drain", await self._drain("by-many", MANY), "runs/s", 25_000)
+        drains = {tenants: await self._drain(queue, tenants) for queue, tenants in (("by-few", FEW), ("by-many", MANY))}
         few = many = 0.0
         # In turns: a machine that is quicker now than a second ago is so for both.
         for _ in range(ROUNDS):
             few += await self._cost("by-few", FEW) / ROUNDS
             many += await self._cost("by-many", MANY) / ROUNDS
-        yield Measure(f"  server CPU per run, {MANY} tenants, against order due", many / plain, "", 3, at_least=False)
-        yield Measure(f"  {MANY} tenants against {FEW}", many / few, "", 1.3, at_least=False)
+        return [
+            Measure("queue by priority, drain", by_priority, "runs/s", 25_000),
+            Measure("  server CPU per run against order due", cost / plain, "", 3, at_least=False),
+            *(Measure(f"fair queue, {n} tenants, drain", drained, "runs/s", 25_000) for n, drained in drains.items()),
+            Measure(f"  server CPU per run, {MANY} tenants, against order due", many / plain, "", 3, at_least=False),
+            Measure(f"  {MANY} tenants against {FEW}", many / few, "", 1.3, at_least=False),
+        ]
 
-    async def shares(self) -> Measure:
+    async def shares(self) -> list[Measure]:
         """The largest distance of a tenant's share from what its weight gives it, over 10 000 runs."""
         heavy, each = "heavy", 10_000 // (EQUALS + HEAVY)
         await self._put("shares", [heavy] * (2 * HEAVY * each), prefix="h")
@@ -82,7 +73,7 @@ class _Lines:
         total = sum(served.values())
         due = {tenant: total * (HEAVY if tenant == heavy else 1) / (EQUALS + HEAVY) for tenant in served}
         worst = max(abs(served[tenant] - due[tenant]) / due[tenant] for tenant in served)
-        return Measure("fair shares, furthest from its due", worst * 100, "%", 5, at_least=False)
+        return [Measure("fair shares, furthest from its due", worst * 100, "%", 5, at_least=False)]
 
     async def _put(self, queue: str, tenants: list[str], prefix: str = "") -> None:
         """All that differs is the tenant, and in a queue that knows them, the priority."""

@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,10 @@ CHUNK = 5000
 
 
 class TargetBench:
-    """Each method is one measurement on an empty server, with hosts that answer and hosts that do not."""
+    """As `Bench`, with hosts that answer and hosts that do not."""
+
+    ROWS = ("requests", "requests_at_once", "requests_memory", "requests_beside_one_that_hangs")
+    CONFIG = Config(http=Settings(allow=("127.0.0.0/8",)))
 
     def __init__(self, app: Tocsin, scale: float) -> None:
         self._app = app
@@ -45,22 +48,20 @@ class TargetBench:
     def _n(self, full: int) -> int:
         return max(1000, int(full * self._scale))
 
-    async def all(self) -> AsyncIterator[Measure]:
-        steps: list[Callable[[_Hosts, Tocsin], Awaitable[list[Measure]]]] = [
-            self.rate, self.at_once, self.memory, self.beside_one_that_hangs
-        ]  # fmt: skip
-        config = Config(http=Settings(allow=("127.0.0.0/8",)))
+    @asynccontextmanager
+    async def _working(self) -> AsyncIterator[tuple[Tocsin, _Hosts, Worker]]:
         async with _hosts(2, self._rounds) as hosts:
-            for step in steps:
-                await self._app.store.client.execute_command("FLUSHALL", "SYNC")
-                async with Tocsin(data=self._app._data, config=config) as app:
-                    for measure in await step(hosts, app):
-                        yield measure
+            worker = await self._app.worker(queues=["default"])
+            await worker.start()
+            try:
+                yield self._app, hosts, worker
+            finally:
+                await worker.stop(grace=5)
 
-    async def rate(self, hosts: _Hosts, app: Tocsin) -> list[Measure]:
+    async def requests(self) -> list[Measure]:
         n = self._n(30_000)
-        await app.enqueue_many(Http, hosts.requests(n))
-        async with _working(app) as worker:
+        async with self._working() as (app, hosts, worker):
+            await app.enqueue_many(Http, hosts.requests(n))
             # What is loaded and opened with the first ones is no part of a rate.
             await until(lambda: worker.pool.ran >= n // 10)
             ran, began, cpu = worker.pool.ran, time.perf_counter(), own_cpu()
@@ -71,19 +72,19 @@ class TargetBench:
             Measure("  the worker's CPU per request", cpu / (n - ran) * 1e6, "us"),
         ]
 
-    async def at_once(self, hosts: _Hosts, app: Tocsin) -> list[Measure]:
+    async def requests_at_once(self) -> list[Measure]:
         n = self._n(10_000)
-        async with _working(app) as worker:
+        async with self._working() as (app, hosts, worker):
             due = int(app.store.clock.server_ms()) + 2000
             await app.enqueue_many(Http, hosts.requests(n), at=moment(due))
             await until(lambda: worker.pool.ran >= n)
             took = (app.store.clock.server_ms() - due) / 1000
         return [Measure(f"{n} requests due at once: all delivered after", took, "s", 6 * n / 10_000, at_least=False)]
 
-    async def memory(self, hosts: _Hosts, app: Tocsin) -> list[Measure]:
+    async def requests_memory(self) -> list[Measure]:
         """What the process has grown by since the first tenth."""
         n = self._n(200_000)
-        async with _working(app) as worker:
+        async with self._working() as (app, hosts, worker):
             put, first = 0, 0.0
             while worker.pool.ran < n:
                 if put < n and put - worker.pool.ran < CHUNK:
@@ -94,11 +95,11 @@ class TargetBench:
             grown = _memory() - first
         return [Measure(f"memory over {n} requests: growth", grown, "MiB", 20, at_least=False)]
 
-    async def beside_one_that_hangs(self, hosts: _Hosts, app: Tocsin) -> list[Measure]:
+    async def requests_beside_one_that_hangs(self) -> list[Measure]:
         """From due to answered, of requests to hosts that are well; with and without one that hangs, in turns."""
-        rows = ((f"other-{i}", Every(OTHERS_EVERY_S), request) for i, request in enumerate(hosts.requests(OTHERS)))
-        await app.schedule_many(Http, rows, jitter=OTHERS_EVERY_S)
-        async with _working(app) as worker:
+        async with self._working() as (app, hosts, worker):
+            rows = ((f"other-{i}", Every(OTHERS_EVERY_S), request) for i, request in enumerate(hosts.requests(OTHERS)))
+            await app.schedule_many(Http, rows, jitter=OTHERS_EVERY_S)
             took = _Took(worker, app)
             await asyncio.sleep(2 * OTHERS_EVERY_S)
             alone, beside = [], []
@@ -145,16 +146,6 @@ async def _hosts(good: int, silent: int) -> AsyncIterator[_Hosts]:
     finally:
         process.stdin.close()
         await process.wait()
-
-
-@asynccontextmanager
-async def _working(app: Tocsin) -> AsyncIterator[Worker]:
-    worker = await app.worker(queues=["default"])
-    await worker.start()
-    try:
-        yield worker
-    finally:
-        await worker.stop(grace=5)
 
 
 class _Took:
