@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from engine.waiting import Gate, eventually
-from tocsin.engine.fetch import MANY, PASSES
+from tocsin.engine.claim_planner import MANY, PASSES
 from tocsin.model.errors import StoreError
 from tocsin.store.runs import Runs, Wish
 

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from tocsin.engine import decide
 from tocsin.engine.decide import on_time
+from tocsin.engine.lane import Lane
 from tocsin.engine.told import keep_of, stored_result
-from tocsin.engine.unit import Lane
 from tocsin.model.codec import RECURRING
 from tocsin.model.delivery import Delivered, DeliveryFailed, note_of
 from tocsin.model.durations import Millis, ceil_ms
