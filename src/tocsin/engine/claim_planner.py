@@ -62,32 +62,45 @@ class ClaimPlanner:
 
     def plan(self, ripe: Iterable[Lane], asked: int) -> list[tuple[Lane, Wish]]:
         """`asked`: how many runs other passes are asking for, or were given and have not handed out."""
-        pool, lanes = self._pool, list(ripe)
+        pool = self._pool
         self._pace.look(pool.ran, self._clock.monotonic())
+        # Those that hold least come first; of equals, the one that waits longest.
+        lanes = sorted(ripe, key=lambda lane: lane.taken / lane.weight)
         due = sum(lane.weight for lane in lanes)
         at_work = pool.weight_at_work + sum(lane.weight for lane in lanes if not lane.busy)
         free, soon = max(0.0, pool.permits - pool.busy - asked), self.frees_soon()
-        wishes: list[tuple[Lane, Wish]] = []
-        ahead, hungry = 0.0, False
-        # Those that hold least come first; of equals, the one that waits longest.
-        for lane in sorted(lanes, key=lambda lane: lane.taken / lane.weight):
-            share, own_ahead = pool.permits * lane.weight / at_work, self._ahead(lane) * lane.weight / due
-            room, ahead = _whole(share - lane.taken), ahead + own_ahead
+        given: list[tuple[Lane, float, float]] = []
+        hungry = False
+        for lane in lanes:
+            share = pool.permits * lane.weight / at_work
+            room = _whole(share - lane.taken)
             permits = min(room, max(free, _whole(soon * lane.weight / at_work) - len(lane.line)))
-            more = share + own_ahead - max(lane.taken, share)
-            # Ahead of the permits it waits until some of it is used up: a few at a time would cost a call each.
-            if len(wishes) < MOST_PARTITIONS and (permits >= 1 or more >= max(1.0, own_ahead * REFILL)):
-                free = free if free == math.inf else max(0.0, free - permits)
-                wishes += self._wishes(lane, (max(permits, 0.0) + max(more, 0.0)) * lane.batch())
-            elif room >= 1:
-                hungry = True
-        if hungry:
-            # The next permit is for a queue below its share.
-            pool.starved_at = pool.busy - 1
-        elif not wishes:
-            ahead *= 1 - REFILL
-            pool.starved_at = int(pool.permits + ahead) if ahead >= 1 else int(pool.permits) - 1
+            given.append((lane, share, max(permits, 0.0)))
+            free = free if free == math.inf else max(0.0, free - permits)
+            hungry = hungry or (room >= 1 > permits)
+        wishes: list[tuple[Lane, Wish]] = []
+        for left, (lane, share, permits) in zip(range(len(given), 0, -1), given, strict=True):
+            # What no queue below its share wants is for any.
+            spare = 0.0 if free == math.inf else _whole(free / left)
+            free -= spare
+            if len(wishes) < MOST_PARTITIONS:
+                ahead = self._ahead(lane) * lane.weight / due
+                units = _with_ahead(permits + spare, ahead, lane.taken - share)
+                wishes += self._wishes(lane, units * lane.batch())
+        self._wake_for_room(lanes, due, hungry, not wishes)
         return wishes
+
+    def _wake_for_room(self, lanes: list[Lane], due: int, hungry: bool, nothing: bool) -> None:
+        """The pool is asked to wake the fetcher: for a queue below its share by the next permit, else when a claim for
+        what is fetched ahead is worth its while."""
+        pool = self._pool
+        if pool.permits == math.inf:
+            return
+        if hungry:
+            pool.starved_at = pool.busy - 1
+        elif nothing:
+            ahead = sum(self._ahead(lane) * lane.weight / due for lane in lanes) * (1 - REFILL)
+            pool.starved_at = int(pool.permits + ahead) if ahead >= 1 else int(pool.permits) - 1
 
     def _ahead(self, lane: Lane) -> float:
         """How many units to fetch beyond the permits: none of what is slow or not known yet."""
@@ -99,6 +112,8 @@ class ClaimPlanner:
     def _wishes(self, lane: Lane, units: float) -> list[tuple[Lane, Wish]]:
         """As many from each partition as are known to be due there; equal parts where that is not known."""
         room = int(min(units, self._batching.size, MOST_ASKED // min(PASSES, len(lane.next_due))))
+        if room < 1:
+            return []
         if lane.timetable is not None:
             return self._own_wishes(lane, lane.timetable, room)
         due = sorted(lane.ripe, key=lane.next_due.__getitem__)[: self._partitions(lane)]
@@ -137,6 +152,15 @@ class _Turnover:
             self._in_a_moment = (left - self._left) / took * AHEAD_S
             self._at, self._left = now, left
         return self._in_a_moment
+
+
+def _with_ahead(permits: float, ahead: float, beyond: float) -> float:
+    """Also what is fetched ahead, of which there is as much as the lane has beyond its share. It waits until some of it
+    is used up: a few at a time would cost a call each."""
+    if not ahead:
+        return permits
+    more = ahead - max(0.0, beyond + permits)
+    return permits + more if more >= (1.0 if permits >= 1 else max(1.0, ahead * REFILL)) else permits
 
 
 def _whole(permits: float) -> float:

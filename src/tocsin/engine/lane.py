@@ -47,6 +47,7 @@ class Lane:
         # What ran here in this and the last interval; the slowest decides how much is fetched ahead.
         self.handlers: set[Handler] = set()
         self._before: set[Handler] = set()
+        self._declared: set[Handler] = set()
         self._agenda = agenda or Agenda()
         self._agenda.serve(self)
         self._begin()
@@ -198,8 +199,8 @@ class Lane:
 
     def batch(self) -> int:
         """How many runs one permit takes here."""
-        return min((handler.batch or 1 for handler in self.handlers | self._before), default=1)
+        return min((handler.batch or 1 for handler in self.handlers | self._before or self._declared), default=1)
 
     def expect_handlers(self, handlers: set[Handler]) -> None:
-        """Those that are declared for this queue, until some were seen to run here."""
-        self._before = handlers
+        """Those that are declared for this queue: what it takes is known before the first run."""
+        self._declared = handlers
