@@ -227,7 +227,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
 
     def send_claim(self, data: st.DataObject, name: str, owner: str, last: Any) -> Any:
         known = b"".join(codec.handler_digest(handler).to_bytes(4, "big") for handler in sorted(WORKERS[owner]))
-        return self.send(data, name, owner, self.now, known, 0, 1000, last, session=f"{owner}:claim")
+        return self.send(data, name, owner, self.now, known, 0, 1000, "1", last, session=f"{owner}:claim")
 
     def claim(self, data: st.DataObject) -> None:
         self.now += data.draw(st.sampled_from([0, 0, 1500]), "after")
