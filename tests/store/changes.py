@@ -236,5 +236,6 @@ IDLE: dict[str, list[Any]] = {
     "run_claim_ordered": ["w", 10**15, b"", 0, 1000, "1", 10],
     "run_claim_ids": ["w", 10**15, b"", 0, 1000, "1", encode(["a"])],
     "run_extend": ["w", "a", 1, 1000],
+    "run_recover": ["w", "0", 0, 1000],
     "score_mend": [encode(["a"])],
 }

@@ -168,7 +168,7 @@ class Reaper:
             partition = turn % queue.partitions
             with contextlib.suppress(QueueMoving):
                 await self._recover(queue, partition, "")
-            if turn // queue.partitions % PRUNE_EVERY == 0:
+            if turn // queue.partitions % PRUNE_EVERY == PRUNE_EVERY - 1:
                 await self._store.prune_sessions(queue, partition)
 
     async def _recover(self, queue: OpenQueue, partition: int, worker: str) -> int:

@@ -69,6 +69,7 @@ end
 -- Idle workers poll, so a claim that finds nothing writes nothing. But one that was sent twice leaves its seq behind: the
 -- other copy may still come, find something, and nobody would hear of it.
 local function found_nothing(answer)
+  if next(out) or next(into) or next(fields) or next(unset) then apply() end
   if repeated == '1' then unchanged(answer) end
 end
 
