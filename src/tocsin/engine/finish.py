@@ -27,7 +27,7 @@ from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import Breaker, BreakerSettings
 from tocsin.resilience.classify import Classifier
 from tocsin.resilience.failure import FailureClass
-from tocsin.store.runs import Item, Runs
+from tocsin.store.runs import Item, Runs, fitting
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.telemetry.metrics import Tally
 
@@ -47,6 +47,8 @@ MOST_PER_PASS = 150
 MOST_TRIES = 3
 # While a queue is being repartitioned: how often it is asked whether that is over.
 STILL_S = 0.25
+# The type of a failure that no exception tells.
+TIMED_OUT = TimeoutError.__name__
 
 
 class Finisher:
@@ -68,6 +70,7 @@ class Finisher:
         batch: int = LARGEST_BATCH,
         tell: Callable[[str, dict[str, Any]], Awaitable[None]] | None = None,
         on_carry: Callable[[OpenQueue, int], None] = lambda queue, partition: None,
+        largest_result: int = codec.LARGEST_RESULT,
     ) -> None:
         self.wake = asyncio.Event()
         self.waiting: deque[Ended] = deque()
@@ -76,7 +79,7 @@ class Finisher:
         self._runs = runs
         self._clock = clock
         self._classifier = classifier or Classifier()
-        self._settler = Settler(backoff)
+        self._settler = Settler(backoff, largest_result)
         self.breaker = breaker or Breaker(BreakerSettings(), clock.monotonic)
         # The server did not answer when we wrote last.
         self.away = False
@@ -126,9 +129,10 @@ class Finisher:
     def stopped(self, unit: Unit, reason: str) -> None:
         """Its handler was cancelled by us: why decides what becomes of it."""
         if reason == "timeout":
-            seconds = (unit.claim.deadline - self._clock.server_ms()) / 1000
+            now = int(self._clock.server_ms())
+            seconds = (unit.claim.deadline - now) / 1000
             text = f"timed out {-seconds:.1f} s past its deadline" if seconds < 0 else "timed out"
-            self._add(unit, "failed", codec.encode_failure(Failure(text, at=int(self._clock.server_ms()))))
+            self._add(unit, "failed", codec.encode_failure(Failure(text, at=now, type=TIMED_OUT)))
         elif reason == "cancelled":
             self._add(unit, "cancelled", b"")
         elif reason == "handover":
@@ -327,12 +331,13 @@ class Finisher:
             self._send(key, lane, items)
 
     def _send(self, key: tuple[str, int, str], lane: Lane, items: list[Item]) -> None:
-        batch = items[: self._batch]
+        size = fitting(items, self._batch)
+        batch = items[:size]
         self._unanswered[key] = Sent(lane, self._runs().settle(key[2], lane.queue, key[1], batch), batch)
         self._calls[key] = next(self._count)
-        del items[: self._batch]
+        del items[:size]
         if lane.timetable is not None:
-            lane.timetable.sent(key[2], self._batch)
+            lane.timetable.sent(key[2], size)
 
     def _decide_all(self) -> None:
         now = int(self._clock.server_ms())

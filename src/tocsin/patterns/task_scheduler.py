@@ -202,8 +202,9 @@ class TaskScheduler:
 
     def _put(self, schedule_id: str, cron: Cron, user_id: str, plan: Plan, now: int, mode: int) -> Put:
         return task_schedules.put_of(
-            self._handler, schedule_id, cron, user_id, plan, self._lock_timeout, self.check_interval, now, mode
-        )
+            self._handler, schedule_id, cron, user_id, plan, self._lock_timeout, self.check_interval, now, mode,
+            self._app.config.limits.arguments_bytes,
+        )  # fmt: skip
 
     async def _opened(self, app: Tocsin) -> OpenQueue:
         return await app.store.open_queue(self._place)

@@ -72,6 +72,7 @@ def put_of(
     pause: float,
     now: Millis,
     mode: int,
+    largest: int,
 ) -> Put:
     """Raises InvalidTrigger if it would never run. `pause`: the longest between two tries of a push, in seconds."""
     retry = Retry(_TRIES, min(_FIRST_PAUSE_S, pause), max_interval=min(pause, _LONGEST_PAUSE_S))
@@ -84,6 +85,7 @@ def put_of(
         timeout=timeout / 1000,
         tenant=user_id,
         policy=RULES,
+        largest=largest,
     )
     return options.recurring(planned, schedule_id, now, mode)
 

@@ -49,6 +49,7 @@ from tocsin.targets.threads import Threads
 from tocsin.telemetry.metrics import Tally
 from tocsin.upkeep.carry import Carrier
 from tocsin.upkeep.elect import Election
+from tocsin.upkeep.forget import Forgetter
 from tocsin.upkeep.health import Health
 from tocsin.upkeep.orphans import Orphans
 from tocsin.upkeep.reaper import OVERDUE_S, Reaper
@@ -128,7 +129,7 @@ class Parts(ABC):
         self.finisher = Finisher(
             store, lambda: self.runs, clock, self._lost_claim, self._work_is_due, self._classifier,
             settings.backoff, self.redis_breaker, self.tally, settings.batching.size, self._fleet.post,
-            self.carrier.hear,
+            self.carrier.hear, settings.largest_result,
         )  # fmt: skip
         self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set(), self.tally.duration.add)
         self.referrer = Referrer(self._fleet, lambda: self.name, self.catalog.names())
@@ -145,6 +146,7 @@ class Parts(ABC):
         self.election, self.orphans = self._build_cleanup()
         leading = self.election.leading if self.election is not None else lambda: True
         self.replanner = Replanner(store, self._fleet, clock, self._look_again, leading=leading)
+        self.forgetter = Forgetter(store, clock, leading=leading)
         if self.election is not None:
             self.election.on_lead = self._begin_to_lead
         self.vitals = Vitals(self, self.tally)

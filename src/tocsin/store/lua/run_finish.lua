@@ -9,16 +9,18 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        unnamed   ZSET    id -> ended ms, of those in done that nobody named
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens (8 bytes), next dues (text, '' for none),
---        outcomes, more; outcome 0 failed, 1 succeeded, 2 skipped, 3 cancelled; +8 for an extra run; more: nil, or keep
---        (s), result, error, the ticks that the job passes: [first u64, until u64, why u8] * n, a note for the event;
---        outcomes of which all are the same may be that number, and more of which all are nil may be nil
+-- ARGV   epoch, clock, session, seq, owner, items, most: items: msgpack columns: ids, tokens (8 bytes), next dues (text,
+--        '' for none), outcomes, more; outcome 0 failed, 1 succeeded, 2 skipped, 3 cancelled; +8 for an extra run; more:
+--        nil, or keep (s), result, error, the ticks that the job passes: [first u64, until u64, why u8] * n, a note for
+--        the event, 1 if nobody named the job; outcomes of which all are the same may be that number, and more of which
+--        all are nil may be nil; most: how many outcomes of unnamed jobs the partition keeps
 -- RETURN {1, lost, head, carry}: the ids whose claim was lost (nothing changed for them); head: the first in line,
 --        or -1; carry: 1 if others wait for one of them, and are to be told
--- USES   call, records, claims, moves, line, endings, settle
+-- USES   call, records, claims, moves, line, endings, settle, forget
 if answered then return answered end
 local COUNTERS = {[FAILED] = 'failed', [SUCCEEDED] = 'succeeded', [SKIPPED] = 'skipped', [CANCELLED] = 'cancelled'}
 local MARKS = {[FAILED] = '\0', [SUCCEEDED] = '\1', [SKIPPED] = '\2', [CANCELLED] = '\3'}
@@ -48,7 +50,7 @@ end
 
 local tally = {[0] = 0, 0, 0, 0}
 local function commit_all(lost, held, ends)
-  forget()
+  forget(tonumber(most))
   for outcome, times in pairs(tally) do
     if times > 0 then redis.call('HINCRBY', meta, COUNTERS[outcome], times) end
   end
@@ -122,8 +124,8 @@ end
 
 local held, ended = list_of(out, working), list_of(unset, jobs)
 local function finish(id, raw, plain, next_due, record, outcome, extra, rest)
-  local keep, result, failure, ranges, noted
-  if rest then keep, result, failure, ranges, noted = unpack(rest) end
+  local keep, result, failure, ranges, noted, nobody_named_it
+  if rest then keep, result, failure, ranges, noted, nobody_named_it = unpack(rest) end
   if next_due ~= '' then
     if any_extras and latest[id] ~= nil then record = latest[id] end
     if record then record = count(record, outcome, uncounted_in(raw)) else next_due = '' end
@@ -157,7 +159,7 @@ local function finish(id, raw, plain, next_due, record, outcome, extra, rest)
   end
   keep_record(id, false)
   if rest or any_watchers then
-    end_job(id, keep or 0, outcome, result or '')
+    end_job(id, keep or 0, outcome, result or '', nobody_named_it == 1)
   else
     ended[#ended + 1] = id
   end
