@@ -186,7 +186,7 @@ class Parts(ABC):
         )  # fmt: skip
 
     def _begin_to_lead(self) -> None:
-        for part in (self.orphans, self.replanner):
+        for part in (self.orphans, self.replanner, self.forgetter):
             if part is not None:
                 part.wake.set()
 
