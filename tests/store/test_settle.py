@@ -372,6 +372,27 @@ class TestRemembering:
         assert [await line.outcome(member) for member in ("3", "4", "a", "chosen")] == [None, *["succeeded"] * 3]
         assert await client.zcard(keys["done"]) == await client.hlen(keys["results"]) == 100_001
 
+    @pytest.mark.parametrize("unnamed", [True, False])
+    async def test_a_batch_in_which_more_is_said_of_one_is_remembered_like_any_other(self, line: Line, unnamed: bool):
+        """Where nothing but results is told, a shorter way is taken."""
+        found = []
+        for note in (b"", b"said"):
+            await line.put_all(["a", "b"], keep=60, unnamed=unnamed)
+            claims = {claim.member: claim for claim in await line.claim()}
+            kept = finish_item(claims["a"], 0, SUCCEEDED, 60, b"\x07", unnamed=unnamed)
+            other = finish_item(claims["b"], 0, SUCCEEDED, 60, note=note, unnamed=unnamed)
+            assert await line.settle("finish", kept, other) == []
+            client, keys = line.store.client, line.keys
+            found.append([
+                await client.zrange(keys["done"], 0, -1, withscores=True),
+                await client.zrange(keys["unnamed"], 0, -1, withscores=True),
+                await client.hgetall(keys["results"]),
+                [await client.exists(keys[base]) for base in ("jobs", "claims", "working")],
+            ])  # fmt: skip
+            await client.delete(keys["done"], keys["unnamed"], keys["results"])
+        assert found[0] == found[1]
+        assert (len(found[0][0]), len(found[0][1])) == (2, 2 if unnamed else 0)
+
     async def test_cancelling_adds_no_more_than_finishing(self, line: Line):
         client, keys = line.store.client, line.keys
         await _remember(line, [(f"{n}", line.now + 86_400_000) for n in range(100_003)], unnamed=True)

@@ -46,6 +46,8 @@ _EXTRA_MARK = ord(EXTRA)
 _OUTCOMES = [bytes((outcome,)) for outcome in range(16)]
 _SUCCEEDED = _OUTCOMES[SUCCEEDED]
 _NIL = b"\xc0"
+# An array of three.
+_KEPT_HEAD = b"\x93"
 _ALONE = frozenset((_NIL, *_OUTCOMES))
 
 
@@ -289,11 +291,17 @@ def finish_item(
     if _EXTRA_MARK in key:
         outcome |= _EXTRA_RUN
     due, more = b"%d" % next_due if next_due else b"", _NIL
-    if keep or result or error or skips or note:
-        texts = (text(result), text(error), _ranges(skips), text(note))
-        more = codec.array(6, (codec.integer(keep), *texts, b"\x01" if unnamed else b"\x00"))
+    if error or skips or note:
+        parts = (*_kept(keep, unnamed), text(result), text(error), _ranges(skips), text(note))
+        more = codec.array(6, parts)
+    elif keep:
+        more = _KEPT_HEAD + b"".join(_kept(keep, unnamed)) + text(result)
     member = TEXT_HEADS[len(key)] + key if len(key) < len(TEXT_HEADS) else text(key)
     return member, _token(0xA8, claim.token), TEXT_HEADS[len(due)] + due, _OUTCOMES[outcome], more
+
+
+def _kept(keep: int, unnamed: bool) -> tuple[bytes, bytes]:
+    return codec.integer(keep), b"\x01" if unnamed else b"\x00"
 
 
 def next_item(claim: Claim, next_due: Millis) -> Item:

@@ -37,6 +37,12 @@ local function give_up(id, claim, recurring)
   end
 end
 
+local function remember(id, keep, outcome, result, nobody_named_it)
+  enter(done, now + keep * 1000, id)
+  set(results, id, struct.pack('>BI8', outcome, now) .. result)
+  if nobody_named_it then enter(unnamed, now, id) end
+end
+
 -- The job is no more. Its outcome is remembered for `keep` seconds, without one it was removed.
 local function end_job(id, keep, outcome, result, nobody_named_it)
   if tell_watchers(id, outcome or CANCELLED) and outcome == SUCCEEDED then
@@ -48,11 +54,7 @@ local function end_job(id, keep, outcome, result, nobody_named_it)
   drop(jobs, id)
   drop(claims, id)
   drop(errors, id)
-  if keep > 0 then
-    enter(done, now + keep * 1000, id)
-    set(results, id, struct.pack('>BI8', outcome, now) .. result)
-    if nobody_named_it then enter(unnamed, now, id) end
-  end
+  if keep > 0 then remember(id, keep, outcome, result, nobody_named_it) end
 end
 
 -- The job is no more, and is remembered as its record says.
