@@ -101,6 +101,17 @@ async def test_a_larger_result_is_lost_with_a_warning_and_an_error_for_who_asks(
         await handle.result()
 
 
+async def test_a_job_whose_result_was_lost_is_remembered_by_its_id_like_any_other(tocsin_app):
+    @tocsin_app.job
+    async def returns():
+        return object()
+
+    await tocsin_app.enqueue(returns, id="chosen")
+    await run_until_idle(tocsin_app)
+    assert not (await tocsin_app.enqueue(returns, id="chosen")).new
+    assert await run_until_idle(tocsin_app) == 0
+
+
 async def test_a_handler_that_loses_every_result_does_not_fill_the_log(tocsin_app):
     @tocsin_app.job
     async def returns():
