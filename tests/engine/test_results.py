@@ -138,7 +138,9 @@ async def test_nobody_is_warned_of_a_result_that_is_not_kept_anyway(tocsin_app):
 async def test_large_results_of_one_batch_go_in_several_calls(tocsin_app):
     """A script never takes more than about 4 MiB, and the server no more than 512 MiB at once."""
 
-    @tocsin_app.job
+    tocsin_app.queue("mail", partitions=1)
+
+    @tocsin_app.job(queue="mail")
     async def returns(n):
         return bytes([n]) * 500_000
 

@@ -349,14 +349,17 @@ class TestRemembering:
         assert await client.zcard(keys["done"]) == await client.hlen(keys["results"]) == 500
 
     async def test_an_id_that_somebody_chose_is_remembered_for_all_of_its_time_however_many_there_are(self, line: Line):
-        """The shortest first, and each with its own: what one of them is forgotten for is another put of it."""
+        """They do not push each other out, nor outcomes of jobs that nobody named."""
         await _remember(line, [(f"{n}", line.now + 86_400_000) for n in range(100_003)])
         await line.put("a", keep=7200)
         await line.finish(await line.take("a"), keep=7200)
         await line.put("b", keep=7200)
         await line.finish(await line.take("b"), keep=7200)
-        assert await line.store.client.zcard(line.keys["done"]) == 100_005
+        await line.put("unnamed", keep=600, unnamed=True)
+        await line.finish(await line.take("unnamed"), keep=600, unnamed=True)
+        assert await line.store.client.zcard(line.keys["done"]) == 100_006
         assert await line.put("a") == REMEMBERED
+        assert await line.outcome("unnamed") == "succeeded"
 
     async def test_of_jobs_that_nobody_named_no_more_than_a_hundred_thousand_are_remembered(self, line: Line):
         """The oldest go first, also if they were to be kept for longest."""
