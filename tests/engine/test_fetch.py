@@ -32,7 +32,7 @@ def two_queues(tocsin_app, gate):
 async def fetch(worker) -> None:
     """Ask every partition, pass after pass, until the permits or the jobs are used up."""
     for lane in worker.lanes.values():
-        lane.next_due = [0.0] * lane.queue.partitions
+        lane.expect_all([0.0] * lane.queue.partitions)
     for _ in range(40):
         await worker.fetcher.step()
 
@@ -148,7 +148,7 @@ async def test_quick_runs_are_fetched_ahead(tocsin_app, make_worker):
     await measured(tocsin_app, worker, quick)
     before = worker.fetcher.claimed
     await tocsin_app.enqueue_many(quick, [() for _ in range(500)])
-    worker.lanes["default"].next_due = [0.0] * 16
+    worker.lanes["default"].expect_all([0.0])
     await worker.fetcher.step()
     assert worker.fetcher.claimed - before > 10
 
@@ -188,12 +188,12 @@ async def test_what_is_not_started_within_250_ms_goes_back_for_another_worker(
     due = tocsin_clock.now
     await fetch(worker)
     await eventually(lambda: gate.inside, "the first has started")
-    waiting = len(worker.pool.backlog)
+    waiting = worker.pool.waiting
     assert waiting > 0
 
     tocsin_clock.advance("240ms")
     await worker.sweep.step()
-    assert len(worker.pool.backlog) == waiting
+    assert worker.pool.waiting == waiting
 
     tocsin_clock.advance("11ms")
     await worker.sweep.step()
@@ -236,7 +236,7 @@ async def test_a_run_that_was_recovered_never_waits_behind_others(tocsin_app, ma
 
     await fetch(worker)
     await eventually(lambda: gate.inside, "one of them runs")
-    assert (worker.pool.busy, len(worker.pool.backlog)) == (1, 0)
+    assert (worker.pool.busy, worker.pool.waiting) == (1, 0)
     await worker.finisher.step()
     jobs = [job async for job in tocsin_app.jobs()]
     assert sorted((job.stage, job.attempt, job.recoveries) for job in jobs) == [
@@ -269,6 +269,7 @@ async def test_a_bell_that_was_lost_is_made_up_for_by_polling_one_partition_at_a
     async def quiet():
         pass
 
+    tocsin_app.queue("default", partitions=16)
     worker = await make_worker(queues=["default"])
     await fetch(worker)
     await worker.fetcher.step()

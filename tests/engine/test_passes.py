@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from engine.waiting import Gate, eventually
-from tocsin.engine.fetch import MANY, PASSES
+from tocsin.engine.claim_planner import MANY, PASSES
 from tocsin.model.errors import StoreError
 from tocsin.store.runs import Runs, Wish
 
@@ -34,6 +34,8 @@ def asked(monkeypatch) -> list[list[Wish]]:
 
 @pytest.fixture
 def long(tocsin_app, gate):
+    tocsin_app.queue("default", partitions=16)
+
     @tocsin_app.job(name="long")
     async def long(n):
         await gate.enter(n)
@@ -81,7 +83,7 @@ async def test_the_partition_with_the_oldest_run_is_asked_first(tocsin_app, long
     await worker.fetcher.step()
     asked.clear()
     lane, now = worker.lanes["default"], tocsin_clock.server_ms()
-    lane.next_due = [now - partition for partition in range(16)]
+    lane.expect_all([now - partition for partition in range(16)])
     await worker.fetcher.step()
     assert [wish.partition for wish in asked[0]] == [15, 14, 13]
 

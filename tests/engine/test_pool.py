@@ -80,9 +80,9 @@ async def test_runs_that_never_wait_leave_turns_to_others(tocsin_app, make_worke
     await tocsin_app.enqueue_many(busy, [() for _ in range(200)])
     busy.mean = 0.001
     worker.lanes["default"].handlers.add(busy)
-    worker.lanes["default"].next_due = [0.0] * 16
+    worker.lanes["default"].expect_all([0.0])
     await worker.fetcher.step()
-    before, backlog = turns, len(worker.pool.backlog)
+    before, backlog = turns, worker.pool.waiting
     assert backlog > 60
     ticking = asyncio.create_task(others())
     await eventually(lambda: not worker.pool.busy, "all have run")

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from engine.waiting import eventually, run_dry
 from servers import Server
 from tocsin import StoreUnavailable, Tocsin
-from tocsin.engine.fetch import Batching
+from tocsin.engine.claim_planner import Batching
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import BreakerSettings, State

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from engine.waiting import eventually, run_dry
-from tocsin.engine.fetch import Batching
+from tocsin.engine.claim_planner import Batching
 from tocsin.engine.loop import repeat
 from tocsin.worker.settings import Ending
 

@@ -100,7 +100,7 @@ async def test_what_was_fetched_ahead_goes_back_at_once(tocsin_app, job, gate, m
     await tocsin_app.enqueue_many(job, [(n,) for n in range(20)])
     await worker.fetcher.step()
     await eventually(lambda: gate.inside, "one runs")
-    assert len(worker.pool.backlog) > 0
+    assert worker.pool.waiting > 0
     await worker.quiet()
     await worker.finisher.step()
     stages = [job.stage async for job in tocsin_app.jobs()]

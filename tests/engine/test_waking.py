@@ -103,6 +103,8 @@ async def test_a_job_that_is_changed_fired_or_revived_wakes_the_worker(live_app,
 
 
 async def test_an_answer_on_its_way_does_not_hide_what_was_heard_since_it_was_asked_for(tocsin_app, make_worker):
+    tocsin_app.queue("default", partitions=16)
+
     @tocsin_app.job
     async def job():
         pass
@@ -111,10 +113,10 @@ async def test_an_answer_on_its_way_does_not_hide_what_was_heard_since_it_was_as
     lane = worker.lanes["default"]
     for partition in range(16):
         lane.learn(partition, math.inf, 0, 0)
-    lane.ask(3)
+    lane.ask(3, 1)
     assert lane.expect(3, 500)
     lane.learn(3, math.inf, 400, 0)
     assert lane.next_due[3] == 500
-    lane.ask(3)
+    lane.ask(3, 1)
     lane.learn(3, math.inf, 600, 1)
     assert lane.next_due[3] == math.inf

@@ -14,6 +14,7 @@ from line import FOR_EVER, Line, record
 from structlog.testing import capture_logs
 
 from servers import Cluster, Server, ask, available, cluster
+from tocsin.model import codec
 from tocsin.model.errors import StoreChanged, StoreError, StoreFull, StoreUnavailable
 from tocsin.model.queue import Queue
 from tocsin.store import healing
@@ -29,6 +30,8 @@ from tocsin.store.store import Store
 FORGOTTEN = "script was forgotten by the server and is loaded again"
 IN_FULL = "script is still unknown to the server and is sent in full, which is slower"
 NOT_LOADED = "script cannot be loaded"
+# For a bell to ring.
+ITEMS = codec.encode(["0"])
 
 
 def forget(server: Server) -> None:
@@ -70,7 +73,7 @@ async def test_a_storm_after_a_flush_loads_each_script_once(line: Line, any_serv
     for storm in (1, 2):
         forget(any_server)
         puts = (line.put(f"{storm}-{n}") for n in range(150))
-        bells = (script("bell_ring")(line.store.client, [line.store.keys.bell("b")], [n]) for n in range(50))
+        bells = (script("bell_ring")(line.store.client, [line.store.keys.bell("b")], [ITEMS]) for n in range(50))
         with capture_logs() as logs:
             answers = await asyncio.gather(*puts, *bells)
         assert answers[:150] == [NEW] * 150
@@ -221,7 +224,7 @@ async def test_a_call_that_hears_of_it_after_the_load_does_not_load_again(forget
     known, client = forgetful
     slow = asyncio.ensure_future(script("bell_ring")(client, ["k"], ["slow"]))
     await known.called.wait()
-    other = asyncio.ensure_future(script("bell_ring")(client, ["k"], [0]))
+    other = asyncio.ensure_future(script("bell_ring")(client, ["k"], [ITEMS]))
     await known.asked.wait()
     known.willing.set()
     assert await other == 1
@@ -233,7 +236,7 @@ async def test_a_call_that_hears_of_it_after_the_load_does_not_load_again(forget
 async def test_a_server_that_freezes_while_it_loads_is_waited_for_once(forgetful: tuple[Forgetful, Client]):
     known, client = forgetful
     began = time.monotonic()
-    calls = (script("bell_ring")(client, ["k"], [0]) for _ in range(20))
+    calls = (script("bell_ring")(client, ["k"], [ITEMS]) for _ in range(20))
     answers = await asyncio.gather(*calls, return_exceptions=True)
     assert {str(answer).partition(" from")[0] for answer in answers} == {"Timeout reading"}
     assert time.monotonic() - began < 3
@@ -242,7 +245,7 @@ async def test_a_server_that_freezes_while_it_loads_is_waited_for_once(forgetful
 
 async def test_a_call_that_is_given_up_does_not_take_the_load_from_others(forgetful: tuple[Forgetful, Client]):
     known, client = forgetful
-    first, second = (asyncio.ensure_future(script("bell_ring")(client, ["k"], [0])) for _ in range(2))
+    first, second = (asyncio.ensure_future(script("bell_ring")(client, ["k"], [ITEMS])) for _ in range(2))
     await known.asked.wait()
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -283,5 +286,5 @@ async def test_a_server_that_is_full_or_away_is_no_error_of_a_script():
                 await store._guard(script("partition_open")(store.client, ["meta"], ["epoch", "due", 1]))
             server.kill()
             with pytest.raises(StoreUnavailable):
-                await store._guard(script("bell_ring")(store.client, ["bell"], [0]))
+                await store._guard(script("bell_ring")(store.client, ["bell"], [ITEMS]))
             assert store.script_errors == 0

@@ -10,6 +10,7 @@ import pytest
 from changes import CHANGES, IDLE, changing_scripts, in_each_order
 from line import FOR_EVER, Line, record
 
+from tocsin.model import codec
 from tocsin.model.errors import StoreChanged
 from tocsin.model.queue import Queue
 from tocsin.store.jobs import NEW, UNCHANGED, Put
@@ -17,14 +18,19 @@ from tocsin.store.keys import FLEET_KEYS, PARTITION_KEYS
 from tocsin.store.runs import Wish
 from tocsin.store.scripts import Script, script, script_names
 
-KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bell", "leader"}
+KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bells*", "leader"}
 
 
 def words_of(what: Script) -> set[str]:
     """The names in its code, without the bindings that Python puts before it."""
-    binding = re.compile(r"local [\w, ]+ = unpack\((KEYS|ARGV)\)")
+    binding = re.compile(r"local [\w, ]+ = (unpack\((KEYS|ARGV)\)|KEYS)")
     code = "\n".join(line for line in what.source.splitlines() if not binding.fullmatch(line))
     return set(re.findall(r"\w+", re.sub(r"'[^']*'", "", code)))
+
+
+def named(what: Script) -> set[str]:
+    """Its keys as the code has them."""
+    return {key.removesuffix("*") for key in what.keys}
 
 
 def header_of(name: str) -> list[str]:
@@ -45,14 +51,14 @@ class TestHeader:
 
     def test_what_it_declares_is_used(self, name, order):
         what = script(name, order)
-        assert {*what.keys, *what.args} - words_of(what) == set()
+        assert {*named(what), *what.args} - words_of(what) == set()
 
     def test_it_says_what_it_returns(self, name, order):
         assert [line for line in header_of(name) if re.match(r"-- RETURN \S", line)]
 
     def test_it_touches_no_key_that_it_does_not_declare(self, name, order):
         what = script(name, order)
-        assert words_of(what) & (KNOWN_KEYS | {"KEYS", "ARGV"}) <= set(what.keys)
+        assert words_of(what) & (KNOWN_KEYS | {"bells", "KEYS", "ARGV"}) <= named(what)
 
 
 def test_a_file_without_its_name_in_the_header_is_refused():
@@ -189,7 +195,10 @@ async def test_an_opened_partition_keeps_what_it_was_created_with(line: Line):
 
 
 async def test_a_bell_rings_once_until_it_is_heard(line: Line):
-    bell = [line.store.keys.bell("line")]
-    ring = script("bell_ring")
-    assert [await ring(line.store.client, bell, [n]) for n in (0, 0, 3)] == [1, 0, 1]
-    assert await line.store.client.lrange(bell[0], 0, -1) == [b"0", b"3"]
+    client, bells = line.store.client, [line.store.keys.bell("line"), line.store.keys.bell("other")]
+    ring, take = script("bell_ring"), script("bell_take")
+    assert [await ring(client, bells[:1], [codec.encode([n])]) for n in ("0", "0", "3")] == [1, 0, 1]
+    assert await ring(client, [bells[1], bells[0]], [codec.encode(["7", "3"])]) == 1
+    assert await client.lrange(bells[0], 0, -1) == [b"0", b"3"]
+    assert await take(client, bells, []) == [1, b"0", 1, b"3", 2, b"7"]
+    assert await take(client, bells, []) == []

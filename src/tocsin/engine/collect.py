@@ -5,9 +5,10 @@ from __future__ import annotations
 from tocsin.engine import decide
 from tocsin.engine.catalog import Catalog
 from tocsin.engine.finish import Finisher
+from tocsin.engine.lane import Lane
 from tocsin.engine.pool import Pool
 from tocsin.engine.settle import Ended
-from tocsin.engine.unit import Lane, Unit
+from tocsin.engine.unit import Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.codec import decode_spec

@@ -15,9 +15,11 @@ from typing import Any
 import structlog
 
 from tocsin.engine import decide
+from tocsin.engine.lane import Lane
+from tocsin.engine.pace import HEADROOM, Pace
 from tocsin.engine.settle import Ended, Settler
 from tocsin.engine.told import describe
-from tocsin.engine.unit import Lane, Sent, Unit
+from tocsin.engine.unit import Sent, Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.delivery import DeliveryFailed
@@ -35,8 +37,11 @@ log = structlog.get_logger("tocsin.finish")
 
 # After a pass with this many outcomes the next one gathers for this long, unless there are many already.
 BUSY = 50
-MANY = 4000
 PACE_S = 0.01
+# Outcomes that are not written down are runs that a crash would repeat: no more than are written in this time, and
+# within these bounds. Until some are, the pool begins nothing.
+UNWRITTEN_S = 0.05
+FEWEST_UNWRITTEN, MOST_UNWRITTEN = 400, 5000
 # While the server writes down the outcomes of one pass, another gathers. It goes on before those are written if there
 # are many, or the answer takes so long.
 PASSES = 2
@@ -47,8 +52,6 @@ MOST_PER_PASS = 150
 MOST_TRIES = 3
 # While a queue is being repartitioned: how often it is asked whether that is over.
 STILL_S = 0.25
-# The type of a failure that no exception tells.
-TIMED_OUT = TimeoutError.__name__
 
 
 class Finisher:
@@ -102,6 +105,14 @@ class Finisher:
         # Mail for workers: who, and what.
         self._tell = tell
         self._letters: list[tuple[str, dict[str, Any]]] = []
+        # Outcomes that the server has not confirmed. With so many `on_full` is called, with half as many `on_room`.
+        self.unwritten = 0
+        self.most_unwritten = MOST_UNWRITTEN
+        self.on_full: Callable[[], None] = _nothing
+        self.on_room: Callable[[], None] = _nothing
+        self._full = False
+        self._written = 0
+        self._pace = Pace()
         # Lanes that have outcomes which no call has taken yet.
         self._unsent: set[Lane] = set()
         # The number of the last call for each partition and verb: who waits longest is next.
@@ -118,6 +129,9 @@ class Finisher:
             # Whoever was woken for those that wait takes this one too.
             self.wake.set()
         self.waiting.append(Ended(unit.lane, unit.claim, unit.spec, "succeeded", result))
+        self.unwritten += 1
+        if self.unwritten >= self.most_unwritten:
+            self._fill()
 
     def failed(self, unit: Unit, error: BaseException) -> None:
         described, kind = describe(error, self._clock.server_ms()), self._classifier.classify(error)
@@ -132,7 +146,7 @@ class Finisher:
             now = int(self._clock.server_ms())
             seconds = (unit.claim.deadline - now) / 1000
             text = f"timed out {-seconds:.1f} s past its deadline" if seconds < 0 else "timed out"
-            self._add(unit, "failed", codec.encode_failure(Failure(text, at=now, type=TIMED_OUT)))
+            self._add(unit, "failed", codec.encode_failure(Failure(text, at=now, type="TimeoutError")))
         elif reason == "cancelled":
             self._add(unit, "cancelled", b"")
         elif reason == "handover":
@@ -151,12 +165,14 @@ class Finisher:
 
     def add(self, ended: Ended) -> None:
         self.waiting.append(ended)
+        self.unwritten += 1
+        if self.unwritten >= self.most_unwritten:
+            self._fill()
         self.wake.set()
 
     def _add(self, unit: Unit, how: str, error: bytes, kind: FailureClass = FailureClass.UNKNOWN) -> None:
         for claim, spec in unit.all():
-            self.waiting.append(Ended(unit.lane, claim, spec, how, error=error, kind=kind))
-        self.wake.set()
+            self.add(Ended(unit.lane, claim, spec, how, error=error, kind=kind))
 
     def _batch_ended(self, unit: Unit, outcomes: Any) -> None:
         """None: all done. Otherwise one outcome per run; an exception among them fails its run."""
@@ -173,10 +189,29 @@ class Finisher:
             if isinstance(outcome, BaseException):
                 error_bytes = describe(outcome, self._clock.server_ms())
                 kind = self._classifier.classify(outcome)
-                self.waiting.append(Ended(unit.lane, claim, spec, "failed", error=error_bytes, kind=kind))
+                self.add(Ended(unit.lane, claim, spec, "failed", error=error_bytes, kind=kind))
             else:
-                self.waiting.append(Ended(unit.lane, claim, spec, "succeeded", outcome))
-        self.wake.set()
+                self.add(Ended(unit.lane, claim, spec, "succeeded", outcome))
+
+    # How much may be unwritten
+
+    def _fill(self) -> None:
+        if not self._full:
+            self._full = True
+            self.wake.set()
+            self.on_full()
+
+    def _wrote(self, count: int) -> None:
+        """Or they were given up."""
+        self.unwritten -= count
+        self._written += count
+        self._pace.look(self._written, self._clock.monotonic())
+        # The pace is what it may be, not what it was: it has headroom.
+        most = self._pace.rate * UNWRITTEN_S / HEADROOM
+        self.most_unwritten = int(min(max(most, FEWEST_UNWRITTEN), MOST_UNWRITTEN))
+        if self._full and self.unwritten <= self.most_unwritten // 2:
+            self._full = False
+            self.on_room()
 
     # The pass
 
@@ -188,16 +223,15 @@ class Finisher:
         self.waiting.clear()
         self._unanswered.clear()
         self._tries.clear()
+        self._wrote(self.unwritten)
         for lane in self._unsent:
-            for partitions in lane.unsent.values():
-                for items in partitions:
-                    items.clear()
+            lane.unsent.clear()
             if lane.timetable is not None:
                 lane.timetable.forget_plans()
         self._unsent.clear()
 
     async def step(self) -> float:
-        if len(self.waiting) < MANY:
+        if not self._full:
             if self._in_flight and self._clock.monotonic() - self._sent_at < SLOW_S:
                 return PACE_S
             if self._sent >= BUSY and not self._unsent:
@@ -258,6 +292,7 @@ class Finisher:
         elif answer is not None:
             self._answered(key, lane, answer)
         else:
+            self.unwritten += len(sent.items)
             self._forget_call(key, lane)
             lane.follow()
             lane.send_again(key[2], sent.items)
@@ -286,7 +321,9 @@ class Finisher:
 
     def _forget_call(self, key: tuple[str, int, str], lane: Lane) -> None:
         # A new incarnation may have forgotten it meanwhile.
-        self._unanswered.pop(key, None)
+        sent = self._unanswered.pop(key, None)
+        if sent is not None:
+            self._wrote(len(sent.items))
         self._tries.pop(key, None)
         if lane.timetable is not None:
             lane.timetable.answered(key[2])
@@ -313,12 +350,7 @@ class Finisher:
         ready: list[tuple[int, tuple[str, int, str], Lane, list[Item]]] = []
         for lane in list(self._unsent):
             lane.follow()
-            left = [
-                ((lane.name, partition, verb), items)
-                for verb, partitions in lane.unsent.items()
-                for partition, items in enumerate(partitions)
-                if items
-            ]
+            left = [((lane.name, partition, verb), items) for (verb, partition), items in lane.unsent.items()]
             ready += [(self._calls.get(key, 0), key, lane, items) for key, items in left if key not in self._unanswered]
             if not left:
                 self._unsent.discard(lane)
@@ -332,10 +364,13 @@ class Finisher:
 
     def _send(self, key: tuple[str, int, str], lane: Lane, items: list[Item]) -> None:
         size = fitting(items, self._batch)
-        batch = items[:size]
+        batch, rest = items[:size], items[size:]
         self._unanswered[key] = Sent(lane, self._runs().settle(key[2], lane.queue, key[1], batch), batch)
         self._calls[key] = next(self._count)
-        del items[:size]
+        if rest:
+            lane.unsent[key[2], key[1]] = rest
+        else:
+            del lane.unsent[key[2], key[1]]
         if lane.timetable is not None:
             lane.timetable.sent(key[2], size)
 
@@ -351,6 +386,14 @@ class Finisher:
                 self._unsent.add(lane)
                 unsent, timetable, moved = lane.unsent, lane.timetable, lane.layout != ""
             claim = ended.claim
-            unsent[verb][lane.partition_of(claim) if moved else claim.partition].append(item)
+            place = verb, lane.partition_of(claim) if moved else claim.partition
+            if place in unsent:
+                unsent[place].append(item)
+            else:
+                unsent[place] = [item]
             if timetable is not None:
                 timetable.plan(verb, claim.member, due)
+
+
+def _nothing() -> None:
+    pass

@@ -8,38 +8,52 @@ from typing import Any
 
 import structlog
 
+from tocsin.engine.lane import Lane
 from tocsin.engine.pool import Pool
-from tocsin.engine.unit import Lane
 from tocsin.store.fleet import Ear
 
 log = structlog.get_logger("tocsin.listen")
 
 LONGEST_S = 5.0
+# A worker without a permit leaves bells to the others for so long. Those that still ring then are for it to remember:
+# its next permit may be for that queue.
+LEFT_S = 0.1
 
 
 class Listener:
-    """One pass: one blocking read. A bell makes its partition due; mail asks to cancel a run, or to look somewhere."""
+    """One pass: one blocking read, and all bells that ring by then. A bell makes its partition due; mail asks to cancel
+    a run, or to look somewhere."""
 
     name = "listen"
 
-    def __init__(self, ear: Ear, lanes: dict[str, Lane], pool: Pool, on_bell: Callable[[], None]) -> None:
+    def __init__(
+        self, ear: Ear, lanes: dict[str, Lane], pool: Pool, has_room: Callable[[], bool], on_bell: Callable[[], None]
+    ) -> None:
         self.wake = asyncio.Event()
         self._ear = ear
         self._lanes = lanes
         self._pool = pool
+        self._has_room = has_room
         self._on_bell = on_bell
 
     async def step(self) -> float:
-        # Without a free permit a bell is left for a worker that has one.
-        bells = self._pool.free() >= 1
-        heard = await self._ear.listen(LONGEST_S if bells else 0.25, bells)
-        if isinstance(heard, tuple):
-            queue, partition = heard
-            self._lanes[queue].hear(partition)
-            self._on_bell()
-        elif heard is not None:
+        has_room = self._has_room()
+        heard = await self._ear.listen(LONGEST_S if has_room else LEFT_S, has_room)
+        if isinstance(heard, dict):
             self._read(heard)
+            return 0.0
+        if heard is not None:
+            self._hear([heard])
+        if heard is not None or not has_room:
+            # Whatever else rang: one blocking read hears the first queue of those that rang, and only that.
+            self._hear(await self._ear.take())
         return 0.0
+
+    def _hear(self, bells: list[tuple[str, int]]) -> None:
+        for queue, partition in bells:
+            self._lanes[queue].hear(partition)
+        if bells:
+            self._on_bell()
 
     def _read(self, message: dict[str, Any]) -> None:
         if message.get("cancel"):

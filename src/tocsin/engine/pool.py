@@ -1,4 +1,8 @@
-"""The pool: a fixed number of runner coroutines on one deque. No task, no timeout and no round trip per run.
+"""The pool: a fixed number of runner coroutines, and for each queue a line of units. No task, no timeout and no round
+trip per run.
+
+Queues take turns. One that holds less than its share of the permits goes before those that hold theirs, whatever they
+have waiting; permits that nobody else wants go to any.
 
 All runners together may use so much of each turn of the event loop, then they wait for the next: what came from the
 server meanwhile is read, and it gets more to do while the handlers run. A run is stopped by cancelling the runner that
@@ -18,6 +22,7 @@ from typing import Any, Protocol
 import structlog
 
 from tocsin.engine.catalog import NotStarted, NotYet
+from tocsin.engine.lane import Lane
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import monotonic
 from tocsin.model.run import SUSPECT
@@ -73,13 +78,13 @@ class Runner:
             self._waiter.set_result(None)
 
     async def _run(self) -> None:
-        pool, backlog = self._pool, self._pool.backlog
+        pool = self._pool
         while True:
             ended = monotonic()
-            while backlog and (ended < pool.turn_end or pool.begins_turn(ended)):
+            while pool.waiting and (ended < pool.turn_end or pool.begins_turn(ended)):
                 # Not in a coroutine of its own: making one costs as much as a short handler.
                 started: float | None = ended
-                self.unit = unit = backlog.popleft()
+                self.unit = unit = pool.next_unit()
                 try:
                     result = await unit.handler.deliver(unit)
                 except GeneratorExit:
@@ -148,7 +153,11 @@ class Pool:
         self.report = report
         # Told of the seconds that each unit was inside its handler.
         self.took = took or Sample().add
-        self.backlog: deque[Unit] = deque()
+        # Units that wait for a runner, in the lines of these lanes; the first of them is next.
+        self.waiting = 0
+        self._turns: deque[Lane] = deque()
+        # The weights of all lanes that have units here.
+        self.weight_at_work = 0
         self.idle: deque[Runner] = deque()
         self.runners: list[Runner] = []
         self._on_room = on_room
@@ -158,22 +167,32 @@ class Pool:
         # Of these, how many may be what kills workers.
         self.suspects = 0
         self.ran = 0
+        # Permits given back so far.
+        self.left = 0
         # Claimed, and handed back because no runner could begin them.
         self.not_started = 0
         # Until when runners may begin another unit in this turn of the event loop, and whether one had to stop then.
         self.turn_end = 0.0
         self._used_up = False
+        # While too much of what ended is not written down, nothing is begun.
+        self.held = False
         # How many runners this turn woke, and whether the next turn is on its way.
         self._woken = 0
         self._turning = False
 
     def submit(self, units: list[Unit]) -> None:
-        self.backlog.extend(units)
         for unit in units:
-            unit.lane.busy += 1
+            lane = unit.lane
+            if not lane.line:
+                self._turns.append(lane)
+            lane.line.append(unit)
+            if not lane.busy:
+                self.weight_at_work += lane.weight
+            lane.busy += 1
             if unit.claim.recoveries >= SUSPECT:
                 self.suspects += 1
         self.busy += len(units)
+        self.waiting += len(units)
         while len(self.runners) < min(self.permits, self.busy):
             self.runners.append(Runner(self))
         if not self._turning:
@@ -181,7 +200,7 @@ class Pool:
 
     def begins_turn(self, now: float) -> bool:
         """Whether a runner that comes out of its handler after the turn's end may go on: not before the next turn."""
-        if self._turning:
+        if self._turning or self.held:
             self._used_up = True
             return False
         self._begin_turn(now)
@@ -190,12 +209,14 @@ class Pool:
     def _turn(self) -> None:
         """Wake a runner for what waits; twice as many as before if those all stayed in their handlers."""
         self._turning = False
-        if not self.backlog:
+        if self.held:
+            return
+        if not self.waiting:
             self._woken = 0
             return
         self._woken = 1 if self._used_up else max(1, self._woken * 2)
         if self.idle:
-            for _ in range(min(self._woken, len(self.backlog), len(self.idle))):
+            for _ in range(min(self._woken, self.waiting, len(self.idle))):
                 self.idle.popleft().wake()
             self._begin_turn(monotonic())
         # Otherwise the first that comes out of its handler begins it.
@@ -206,6 +227,39 @@ class Pool:
         self._turning = True
         asyncio.get_running_loop().call_soon(self._turn)
 
+    def next_unit(self) -> Unit:
+        """Out of its line. There is one."""
+        turns = self._turns
+        lane = turns[0] if len(turns) == 1 else self._whose_turn()
+        unit = lane.line.popleft()
+        if not lane.line:
+            turns.popleft()
+        self.waiting -= 1
+        lane.running += 1
+        return unit
+
+    def _whose_turn(self) -> Lane:
+        """Of several. If all hold their share of the permits there are some to spare, and it is the first's."""
+        turns, share = self._turns, self.permits / self.weight_at_work
+        for _ in range(len(turns)):
+            lane = turns[0]
+            if lane.turn_left and lane.running < share * lane.weight:
+                lane.turn_left -= 1
+                return lane
+            lane.turn_left = lane.weight
+            turns.rotate(-1)
+        return turns[0]
+
+    def hold(self) -> None:
+        """Begin nothing more until `go_on`. What is inside its handler ends as ever."""
+        self.held = True
+        self.turn_end = 0.0
+
+    def go_on(self) -> None:
+        self.held = False
+        if self.waiting and not self._turning:
+            self._turn()
+
     def free(self) -> float:
         """Permits that nobody holds and no unit waits for."""
         return max(0.0, self.permits - self.busy)
@@ -213,10 +267,14 @@ class Pool:
     def withdraw(self, taken_before: float) -> list[Unit]:
         """Units that were claimed before then and have not started: take them out."""
         old = []
-        while self.backlog and self.backlog[0].taken < taken_before:
-            unit = self.backlog.popleft()
-            self.leave(unit)
-            old.append(unit)
+        for lane in list(self._turns):
+            while lane.line and lane.line[0].taken < taken_before:
+                old.append(lane.line.popleft())
+            if not lane.line:
+                self._turns.remove(lane)
+        self.waiting -= len(old)
+        for unit in old:
+            self._give_back_permit(unit)
         return old
 
     def running(self) -> Iterator[tuple[Runner, Unit]]:
@@ -225,14 +283,22 @@ class Pool:
                 yield runner, runner.unit
 
     def leave(self, unit: Unit, started: float | None = None, ended: float = 0.0) -> None:
-        """Its permit is free. When it was inside its handler; None: it was not, and says nothing about that."""
+        """A runner is done with it. When it was inside its handler; None: that says nothing about the handler."""
         if started is not None:
             handler, took = unit.handler, ended - started
             handler.mean += (took - handler.mean) * WEIGHT
             self.took(took)
             self.ran += 1 if unit.others is None else unit.size()
+        unit.lane.running -= 1
+        self._give_back_permit(unit)
+
+    def _give_back_permit(self, unit: Unit) -> None:
+        lane = unit.lane
+        self.left += 1
         self.busy -= 1
-        unit.lane.busy -= 1
+        lane.busy -= 1
+        if not lane.busy:
+            self.weight_at_work -= lane.weight
         if self.suspects and unit.claim.recoveries >= SUSPECT:
             self.suspects -= 1
         if self.starved_at is not None and self.busy <= self.starved_at:

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from tocsin.engine import decide
 from tocsin.engine.decide import on_time
+from tocsin.engine.lane import Lane
 from tocsin.engine.told import Results, keep_of
-from tocsin.engine.unit import Lane
 from tocsin.model.codec import LARGEST_RESULT, RECURRING, UNNAMED
 from tocsin.model.delivery import Delivered, DeliveryFailed, note_of
 from tocsin.model.durations import Millis, ceil_ms

@@ -13,7 +13,9 @@ from tocsin.model.errors import InvalidArgument, nearest
 
 DEFAULT_QUEUE = "default"
 AGENTS_QUEUE = "agents"
-DEFAULT_PARTITIONS = 16
+# One is enough until a queue holds very many jobs, keeps its order exact, and lets a worker serve hundreds of queues;
+# docs/operate/sizing.md has the measurements.
+DEFAULT_PARTITIONS = 1
 MOST_PARTITIONS = 4096
 ORDERS = ("due", "priority", "fair")
 
@@ -35,6 +37,8 @@ class Queue(Struct, frozen=True):
     order: Literal["due", "priority", "fair"] = "due"
     partitions: int = DEFAULT_PARTITIONS
     settings: dict[str, str] = {}
+    # Whether code says how many partitions; otherwise the queue keeps those that it has.
+    partitions_given: bool = True
 
 
 class Rate(Struct, frozen=True):
@@ -48,14 +52,14 @@ def declared(name: str, order: str, partitions: int | None, settings: dict[str, 
     """What a program says of a queue, checked. The settings of those it leaves out are not declared."""
     if order not in ORDERS:
         raise InvalidArgument(f"there is no order {order!r}; {nearest(str(order), ORDERS)}")
-    limited = [setting for setting in COUNTED if settings.get(setting) is not None]
+    given_partitions = partitions is not None
     if partitions is None:
-        partitions = DEFAULT_PARTITIONS if order == "due" and not limited else 1
+        partitions = DEFAULT_PARTITIONS
     if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= MOST_PARTITIONS:
         raise InvalidArgument(f"partitions must be a whole number from 1 to {MOST_PARTITIONS}, not {partitions!r}")
     queue = Queue(name, order, partitions)  # type: ignore[arg-type]
     given = {setting: value for setting, value in settings.items() if value is not None}
-    return Queue(name, queue.order, partitions, checked(queue, given))
+    return Queue(name, queue.order, partitions, checked(queue, given), given_partitions)
 
 
 def checked(queue: Queue, settings: dict[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from datetime import datetime
 import structlog
 from msgspec import Struct
 
-from tocsin.engine.unit import Lane
+from tocsin.engine.lane import Lane
 from tocsin.model import codec
 from tocsin.model.clock import monotonic
 from tocsin.model.durations import Millis, moment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreError
 from tocsin.store.connect import BlockingClient, open_blocking_client, open_waiting_client, translate
 from tocsin.store.scripts import script
-from tocsin.store.store import OpenQueue, Store
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
 
 class About(msgspec.Struct, frozen=True):
@@ -87,8 +88,13 @@ class Fleet:
         await self._store.read(lambda c: c.delete(self._store.keys.mail(worker)))
 
     async def ring(self, queue: OpenQueue, partition: int) -> None:
-        bell = self._store.keys.bell(queue.name)
-        await self._store.read(lambda c: script("bell_ring")(c, [bell], [partition]))
+        await self.ring_all([(queue.name, partition)])
+
+    async def ring_all(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """The partitions by queue; at most a thousand."""
+        bells = [self._store.keys.bell(name) for name, _ in partitions]
+        items = codec.encode([str(partition) for _, partition in partitions])
+        await self._store.read(lambda c: script("bell_ring")(c, bells, [items]))
 
     async def post(self, worker: str, message: dict[str, Any]) -> None:
         """Tell a worker something it would otherwise learn later. Mail that nobody fetches is not kept."""
@@ -123,6 +129,9 @@ class Ear:
         self._client = open_waiting_client(store.address, store.connections)
         self._mail = store.keys.mail(worker).encode()
         self._bells = {store.keys.bell(name).encode(): name for name in queues}
+        self._keys = [store.keys.bell(name) for name in queues]
+        self._names = queues
+        self._take = script("bell_take")
 
     async def listen(self, seconds: float, bells: bool = True) -> tuple[str, int] | dict[str, Any] | None:
         """(queue, partition) of a bell, a message, or None when nothing came. Raises StoreUnavailable."""
@@ -137,6 +146,13 @@ class Ear:
         if key == self._mail:
             return dict(codec.decode(value))
         return self._bells[key], int(value)
+
+    async def take(self) -> list[tuple[str, int]]:
+        """All bells that ring now, as (queue, partition). Raises StoreUnavailable."""
+        if not self._names:
+            return []
+        heard = await self._store.read(lambda c: self._take(c, self._keys, []))
+        return [(self._names[which - 1], int(value)) for which, value in zip(*[iter(heard)] * 2, strict=True)]
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -181,11 +197,11 @@ class Ringer:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._wanted: dict[tuple[str, int], OpenQueue] = {}
+        self._wanted: dict[tuple[str, int], None] = {}
         self._task: asyncio.Task[None] | None = None
 
     def ring(self, queue: OpenQueue, partition: int) -> None:
-        self._wanted[queue.name, partition] = queue
+        self._wanted[queue.name, partition] = None
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._ring_all())
 
@@ -196,9 +212,9 @@ class Ringer:
 
     async def _ring_all(self) -> None:
         while self._wanted:
-            wanted, self._wanted = self._wanted, {}
-            for (_, partition), queue in wanted.items():
+            wanted, self._wanted = list(self._wanted), {}
+            for first in range(0, len(wanted), LARGEST_BATCH):
                 # A hint that could not be given is found by the next poll.
                 with contextlib.suppress(StoreError):
-                    await self._fleet.ring(queue, partition)
+                    await self._fleet.ring_all(wanted[first : first + LARGEST_BATCH])
             await asyncio.sleep(self._SPACING_S)

@@ -1,7 +1,8 @@
 """The Lua scripts: one transition a file, whose header is the contract.
 
 The KEYS and ARGV of a header are what Python passes and, by name, the locals that the body reads; USES names the
-files of lua/lib that stand before the body. So a header cannot say something else than the code does.
+files of lua/lib that stand before the body. So headers cannot drift from the code. A key with a star behind its name
+stands for any number of keys of that kind, and is the only one.
 
 A script that uses `line` comes in one form for each order of a queue: other files of lua/lib, and the keys they need.
 """
@@ -22,7 +23,7 @@ _SECTION = re.compile(r"--\s(KEYS|ARGV|RETURN|USES)\s+(.*)")
 _FUNCTION = re.compile(r"^local function (\w+)\((?:[^\n]*\bend|.*?\nend)\n", re.MULTILINE | re.DOTALL)
 _LOCALS = re.compile(r"^local (?!function)([\w, ]+)", re.MULTILINE)
 _TEXT = re.compile(r"'[^'\n]*'")
-_KEY = re.compile(r"--\s(?:KEYS)?\s+([a-z]+[0-4]?)\s+(?:HASH|ZSET|LIST|STREAM|STRING)\b")
+_KEY = re.compile(r"--\s(?:KEYS)?\s+([a-z]+[0-4]?\*?)\s+(?:HASH|ZSET|LIST|STREAM|STRING)\b")
 
 _READY = tuple(f"ready{band}" for band in range(5))
 _TURNS = tuple(f"turns{band}" for band in range(5))
@@ -130,6 +131,9 @@ def _names(section: str) -> list[str]:
 
 
 def _bindings(keys: list[str], args: list[str]) -> str:
+    if keys and keys[0].endswith("*"):
+        # As many of one kind as the caller gives, as a table.
+        return f"local {keys[0][:-1]} = KEYS\n" + _bindings([], args)
     given = {"KEYS": keys, "ARGV": args}
     return "".join([f"local {', '.join(names)} = unpack({table})\n" for table, names in given.items() if names])
 

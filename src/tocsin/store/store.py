@@ -147,7 +147,8 @@ class Store:
     async def _open(self, queue: Queue) -> OpenQueue:
         stored = await self._declare(queue)
         # What an operator has made of the partitions goes before what code declares, as with other settings.
-        if stored.order != queue.order or (stored.partitions != queue.partitions and not stored.move):
+        fixed = queue.partitions_given and not stored.move
+        if stored.order != queue.order or (stored.partitions != queue.partitions and fixed):
             raise InvalidConfig(
                 f"queue {queue.name!r} has order {stored.order!r} and {stored.partitions} partitions in Redis; "
                 f"this program declares {queue.order!r} and {queue.partitions}: declare it the same, "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import math
 import os
 import socket
 from abc import ABC, abstractmethod
@@ -14,16 +13,18 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
+from tocsin.engine.agenda import Agenda
 from tocsin.engine.catalog import Catalog
 from tocsin.engine.fetch import Fetcher
 from tocsin.engine.finish import Finisher
 from tocsin.engine.heart import Heart
+from tocsin.engine.lane import Lane
 from tocsin.engine.loop import Part
 from tocsin.engine.pool import Pool
 from tocsin.engine.refer import Referrer
 from tocsin.engine.sweep import Patience, Sweep
 from tocsin.engine.timetable import Timetable
-from tocsin.engine.unit import Lane, Unit
+from tocsin.engine.unit import Unit
 from tocsin.model.clock import wall_ms
 from tocsin.model.codec import decode_header
 from tocsin.model.durations import ceil_ms, moment
@@ -121,7 +122,10 @@ class Parts(ABC):
         self.acquisition_breaker = Breaker(settings.breaker, clock.monotonic)
         self.redis_breaker = Breaker(redis_breaker_settings(settings.breaker), clock.monotonic)
         self._place_handlers()
-        self.lanes = {queue.name: Lane(queue) for queue in self.queues}
+        agenda = Agenda()
+        self.lanes = {queue.name: Lane(queue, agenda, settings.weights.get(queue.name, 1)) for queue in self.queues}
+        for lane in self.lanes.values():
+            lane.expect_handlers({handler for handler in self.catalog if handler.queue == lane.name})
         self.reconciler = self._claim_agents_by_id()
         self._new_incarnation()
         self.ear = Ear(store, self.name, list(self.lanes))
@@ -132,9 +136,10 @@ class Parts(ABC):
             self.carrier.hear, settings.largest_result,
         )  # fmt: skip
         self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set(), self.tally.duration.add)
+        self.finisher.on_full, self.finisher.on_room = self.pool.hold, self.pool.go_on
         self.referrer = Referrer(self._fleet, lambda: self.name, self.catalog.names())
         self.fetcher = Fetcher(
-            store, lambda: self.runs, list(self.lanes.values()), self.catalog, self.pool, self.finisher, clock,
+            store, lambda: self.runs, list(self.lanes.values()), agenda, self.catalog, self.pool, self.finisher, clock,
             lambda: self.heart.lease, lambda lane, p: self._ringer.ring(lane.queue, p), self.referrer.refer,
             settings.poll_s, self._queue_changed, self.acquisition_breaker, settings.batching, self.tally,
         )  # fmt: skip
@@ -246,8 +251,8 @@ class Parts(ABC):
             claimed=self.fetcher.claimed,
             ran=self.pool.ran,
             running=self.running,
-            backlog=len(self.pool.backlog),
-            unwritten=len(self.finisher.waiting),
+            backlog=self.pool.waiting,
+            unwritten=self.finisher.unwritten,
             lost=self.finisher.lost,
             recovered=self.reaper.recovered,
             stuck=self.sweep.stuck,
@@ -263,7 +268,7 @@ class Parts(ABC):
     @property
     def running(self) -> int:
         """Runs inside their handlers."""
-        return self.pool.busy - len(self.pool.backlog)
+        return self.pool.busy - self.pool.waiting
 
     def reset_breakers(self) -> None:
         """A person knows that the server is well again."""
@@ -295,7 +300,7 @@ class Parts(ABC):
         if not self._quiet.is_set():
             self.fetcher.wake.set()
         elif lane.timetable is None:
-            lane.next_due[partition] = math.inf
+            lane.rest(partition)
             self._ringer.ring(lane.queue, partition)
 
     def _queue_changed(self, lane: Lane) -> None:

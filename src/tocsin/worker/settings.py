@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from tocsin.config import Config
 from tocsin.config.schema import CircuitBreaker, OrphanCleanup, Reconcile, Scheduler, ZombieCleanup
-from tocsin.engine.fetch import MOST_PER_PASS, Batching
+from tocsin.engine.claim_planner import MOST_PER_PASS, Batching
 from tocsin.engine.heart import BEAT_S, TTL_S
 from tocsin.model.codec import LARGEST_RESULT
 from tocsin.model.durations import Millis
@@ -46,6 +46,8 @@ class Settings(Struct, frozen=True):
     """What a worker can be told."""
 
     concurrency: int = 100
+    # How queues that have work share the permits; 1 for those that are not named.
+    weights: dict[str, int] = {}
     # What its name begins with, before the host; claims show it as part of their owner.
     name: str = ""
     # A worker that is not enabled lives and shows itself, and claims nothing.

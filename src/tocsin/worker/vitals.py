@@ -106,7 +106,7 @@ class Vitals:
             capacity_per_cycle=worker.pool.permits,
             permits_free=worker.pool.free(),
             permits_total=worker.pool.permits,
-            backlog=len(worker.pool.backlog),
+            backlog=worker.pool.waiting,
             acquired=acquired,
             acquisition_breaker=worker.acquisition_breaker.state,
             redis_breaker=worker.redis_breaker.state,

@@ -8,7 +8,7 @@ import math
 
 import structlog
 
-from tocsin.engine import fetch, finish
+from tocsin.engine import claim_planner, finish
 from tocsin.engine.listen import Listener
 from tocsin.engine.loop import Part, end, repeat
 from tocsin.model.clock import monotonic
@@ -42,7 +42,7 @@ class Worker(Parts):
             log.warning("no heartbeat yet: claims begin when the server answers")
         self.heart.start()
         if self.settings.enabled:
-            for turn in range(fetch.PASSES):
+            for turn in range(claim_planner.PASSES):
                 self._run(self.fetcher, self._quiet, f"fetch {turn}")
             self._listen()
         for turn in range(finish.PASSES):
@@ -78,7 +78,7 @@ class Worker(Parts):
         self._listen()
 
     def _listen(self) -> None:
-        listener = Listener(self.ear, self.lanes, self.pool, self.fetcher.wake.set)
+        listener = Listener(self.ear, self.lanes, self.pool, self.fetcher.frees_soon, self.fetcher.wake.set)
         self._run(listener, self._stopped)
 
     async def quiet(self) -> None:
@@ -94,7 +94,7 @@ class Worker(Parts):
             # A claim in flight is awaited: what it brings is ours to hand back.
             await asyncio.wait(fetching, timeout=5)
         for lane in self.lanes.values():
-            lane.next_due = [math.inf] * lane.queue.partitions
+            lane.expect_all([math.inf] * len(lane.next_due))
         for unit in self.pool.withdraw(float("inf")):
             self.finisher.release(unit)
         # Bells are for those who claim: one that we heard would wake nobody. Mail may still ask to cancel a run.

@@ -1,7 +1,12 @@
--- bell_ring: tell one idle worker that a partition has work. A hint, never state; pushed only once.
--- KEYS   bell      LIST    partitions with work
--- ARGV   partition
--- RETURN 1 rung, 0 it was ringing already
-if redis.call('LPOS', bell, partition) then return 0 end
-redis.call('RPUSH', bell, partition)
-return 1
+-- bell_ring: tell one idle worker of each queue that a partition has work. A hint, never state; pushed only once.
+-- KEYS   bells*    LIST    one for each item: partitions with work
+-- ARGV   items: msgpack, the partition for each of the bells
+-- RETURN how many rang that were not ringing already
+local rung = 0
+for i, partition in ipairs(cmsgpack.unpack(items)) do
+  if not redis.call('LPOS', bells[i], partition) then
+    redis.call('RPUSH', bells[i], partition)
+    rung = rung + 1
+  end
+end
+return rung

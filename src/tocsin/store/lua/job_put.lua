@@ -153,7 +153,8 @@ end
 for i, id in ipairs(ids) do
   local at = (i - 1) * 6
   local due, mode, expected = flat[at + 2], flat[at + 4], flat[at + 5]
-  if flat[at + 3] == 1 then due = now + due end
+  -- Counted from the end of this millisecond, so that nothing starts early.
+  if flat[at + 3] == 1 then due = due > 0 and math.ceil(micros / 1000) + due or now end
   local record = with_version(flat[at + 6], version)
   if stored[i] then
     codes[i] = put_existing(id, due, mode, expected, record, stored[i])

@@ -1,0 +1,92 @@
+"""The agenda: which partitions have work now, and when the next one does, over all queues of a worker.
+
+A pass of the fetcher asks the agenda and not every partition of every queue: a worker may serve hundreds of queues.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tocsin.engine.lane import Lane
+
+# The heap is built anew without superseded entries when it is this much more than twice as long as it was then.
+SLACK = 64
+
+
+class Agenda:
+    """Lanes report each change of a due time here."""
+
+    def __init__(self) -> None:
+        # Lanes with partitions to ask now; the one that waits longest comes first.
+        self.ripe: dict[Lane, None] = {}
+        # Also holds times that are superseded; they are passed over when they come up.
+        self._later: list[tuple[float, int, Lane, int]] = []
+        self._most = SLACK
+        self._lanes: list[Lane] = []
+        self._count = itertools.count()
+
+    def serve(self, lane: Lane) -> None:
+        self._lanes.append(lane)
+
+    def note(self, lane: Lane, partition: int) -> None:
+        """Its due time has changed, or its answer has come."""
+        at = lane.next_due[partition]
+        if partition in lane.asked or at == math.inf:
+            return
+        if at <= 0:
+            self._ripen(lane, partition)
+        else:
+            heapq.heappush(self._later, (at, next(self._count), lane, partition))
+            if len(self._later) > self._most:
+                self._rebuild()
+
+    def ripen(self, now: float) -> None:
+        """Move what is due by now to `ripe`."""
+        later = self._later
+        while later and later[0][0] <= now:
+            entry = heapq.heappop(later)
+            if not _superseded(entry):
+                self._ripen(entry[2], entry[3])
+
+    def soonest(self) -> float:
+        """When the next partition is due that is not ripe yet, on the server's clock in ms."""
+        later = self._later
+        while later and _superseded(later[0]):
+            heapq.heappop(later)
+        return later[0][0] if later else math.inf
+
+    def picked(self, lane: Lane, partition: int) -> None:
+        """It is being asked. A lane that has more to ask queues up again behind the others."""
+        lane.ripe.discard(partition)
+        self.ripe.pop(lane, None)
+        if lane.ripe:
+            self.ripe[lane] = None
+
+    def drop(self, lane: Lane) -> None:
+        """Nothing of it is to be asked now."""
+        lane.ripe.clear()
+        self.ripe.pop(lane, None)
+
+    def _ripen(self, lane: Lane, partition: int) -> None:
+        lane.ripe.add(partition)
+        self.ripe.setdefault(lane)
+
+    def _rebuild(self) -> None:
+        entries = [
+            (at, next(self._count), lane, partition)
+            for lane in self._lanes
+            for partition, at in enumerate(lane.next_due)
+            if 0 < at < math.inf and partition not in lane.asked and partition not in lane.ripe
+        ]
+        heapq.heapify(entries)
+        self._later, self._most = entries, SLACK + 2 * len(entries)
+
+
+def _superseded(entry: tuple[float, int, Lane, int]) -> bool:
+    at, _, lane, partition = entry
+    dues = lane.next_due
+    return partition >= len(dues) or dues[partition] != at or partition in lane.asked or partition in lane.ripe
