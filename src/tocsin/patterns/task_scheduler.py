@@ -146,8 +146,9 @@ class TaskScheduler:
             return False
         now = int(app.store.clock.server_ms())
         found = await task_schedules.revise(
-            app.store, where, schedule_id, lambda job: task_schedules.changes_of(job, wanted, now)
-        )
+            app.store, where, schedule_id, lambda job: task_schedules.changes_of(job, wanted, now),
+            app.config.limits.arguments_bytes,
+        )  # fmt: skip
         return found and (not active or await app.resume(schedule_id, queue=where.name))
 
     async def _mend(self, app: Tocsin, where: OpenQueue, job: Job, wanted: dict[str, Any]) -> bool:
