@@ -72,12 +72,12 @@ async def _unpark(line: Line) -> list[Any]:
 
 async def _claim(line: Line) -> list[Any]:
     await line.put("a")
-    return [line.runs.owner, line.now, b"", 0, 1000, 10]
+    return [line.runs.owner, line.now, b"", 0, 1000, "1", 10]
 
 
 async def _claim_ids(line: Line) -> list[Any]:
     await line.put("a")
-    return [line.runs.owner, line.now, b"", 0, 1000, encode(["a"])]
+    return [line.runs.owner, line.now, b"", 0, 1000, "1", encode(["a"])]
 
 
 async def _extend(line: Line) -> list[Any]:
@@ -233,9 +233,9 @@ IDLE: dict[str, list[Any]] = {
     "line_mend": [encode([2, "a"]), encode(["a"])],
     "queue_pause": [""],
     "queue_update": ["", encode([]), encode([])],
-    "run_claim": ["w", 10**15, b"", 0, 1000, 10],
-    "run_claim_ordered": ["w", 10**15, b"", 0, 1000, 10],
-    "run_claim_ids": ["w", 10**15, b"", 0, 1000, encode(["a"])],
+    "run_claim": ["w", 10**15, b"", 0, 1000, "1", 10],
+    "run_claim_ordered": ["w", 10**15, b"", 0, 1000, "1", 10],
+    "run_claim_ids": ["w", 10**15, b"", 0, 1000, "1", encode(["a"])],
     "run_extend": ["w", "a", 1, 1000],
     "run_recover": ["w", "0", 0, 1000],
     "score_mend": [encode(["a"])],

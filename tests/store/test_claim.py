@@ -45,7 +45,7 @@ async def test_a_claim_takes_no_more_than_its_limit_and_says_when_the_next_is_du
 async def test_no_call_takes_more_than_a_thousand(line: Line):
     for first in (0, 1000):
         await line.jobs.put_many(line.queue, [Put(f"{first + n:04}", record(), line.now) for n in range(600)])
-    args = [line.runs.owner, 10**15, b"", 0, 1000, 5000]
+    args = [line.runs.owner, 10**15, b"", 0, 1000, "1", 5000]
     assert len(decode((await line.raw("run_claim", args))[3])) == 1000
 
 
@@ -237,7 +237,7 @@ class TestPausedQueue:
 
     async def test_a_repeated_claim_still_gets_what_was_claimed_before_the_pause(self, line: Line):
         await line.put("a")
-        args = [line.runs.owner, 10**15, b"", 0, 1000, 10]
+        args = [line.runs.owner, 10**15, b"", 0, 1000, "1", 10]
         first = await line.raw("run_claim", args, seq=1)
         await line.jobs.pause_queue(line.queue, True)
         assert (await line.raw("run_claim", args, seq=1))[:6] == first[:6]
@@ -273,7 +273,7 @@ class TestRepeated:
     async def test_the_same_call_gets_only_what_is_still_held(self, line: Line):
         await line.put("a")
         await line.put("b")
-        args = [line.runs.owner, 10**15, b"", 0, 1000, 10]
+        args = [line.runs.owner, 10**15, b"", 0, 1000, "1", 10]
         first = await line.raw("run_claim", args, seq=1)
         assert decode(first[3]) == ["a", "b"]
         await line.recover(line.runs.owner)
@@ -286,7 +286,7 @@ class TestRepeated:
 
     async def test_the_same_call_says_again_that_something_was_parked(self, line: Line):
         await line.put("a", handler=STRANGE)
-        args = [line.runs.owner, 10**15, b"\0\0\0\1", 0, 1000, 10]
+        args = [line.runs.owner, 10**15, b"\0\0\0\1", 0, 1000, "1", 10]
         first = await line.raw("run_claim", args, seq=1)
         assert first[7] == 1
         assert await line.raw("run_claim", args, seq=1) == first
@@ -322,3 +322,24 @@ class TestGarbage:
         await line.put("a")
         assert await line.store.client.zcard(line.queue.keys[0]["parked"]) == 0
         assert names(await line.claim()) == ["a"]
+
+
+class TestNothingToClaim:
+    """Idle workers poll."""
+
+    async def test_a_claim_that_finds_nothing_writes_nothing(self, line: Line):
+        before = await line.dump()
+        assert await line.claim() == []
+        assert await line.dump() == before
+        await line.raw("queue_pause", ["1"])
+        before = await line.dump()
+        assert await line.claim() == []
+        assert await line.dump() == before
+
+    async def test_one_whose_answer_was_lost_leaves_its_seq_behind_when_it_is_repeated(self, line: Line):
+        """The first copy may still sit in a dead connection: what it finds later, nobody would hear of."""
+        args = [line.runs.owner, 10**15, b"", 0, 1000]
+        assert decode((await line.raw("run_claim", [*args, "1", 10], session="s", seq=1))[3]) == []
+        await line.put("a", 0)
+        assert decode((await line.raw("run_claim", [*args, "", 10], session="s", seq=1))[3]) == []
+        assert await line.stage("a") == "waiting"

@@ -109,7 +109,7 @@ class TestParked:
         await line.set(tenant_max_active=9)
         for tenant in "ab":
             await put_many(line, tenant, 3)
-        args = [line.runs.owner, line.now, b"", 0, 1000, 2]
+        args = [line.runs.owner, line.now, b"", 0, 1000, "1", 2]
         first = await line.raw("run_claim_ordered", args, seq=5)
         before = await line.dump()
         assert await line.raw("run_claim_ordered", args, seq=5) == first

@@ -123,7 +123,7 @@ class TestCap:
         await line.set(max_active=2)
         await put_many(line, 5)
         name = "run_claim" if line.queue.queue.order == "due" else "run_claim_ordered"
-        args = [line.runs.owner, line.now, b"", 0, 1000, 10]
+        args = [line.runs.owner, line.now, b"", 0, 1000, "1", 10]
         first = await line.raw(name, args, seq=5)
         assert len(codec.decode(first[3])) == 2
         assert await line.raw(name, args, seq=5) == first

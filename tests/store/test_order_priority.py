@@ -382,7 +382,7 @@ class TestClaim:
     async def test_a_call_whose_reply_was_lost_gets_the_same_answer(self, line: Line):
         for name in "abc":
             await line.put(name)
-        args = [line.runs.owner, line.now, b"", 0, 1000, 2]
+        args = [line.runs.owner, line.now, b"", 0, 1000, "1", 2]
         first = await line.raw("run_claim_ordered", args, seq=5)
         line.clock.advance("10ms")
         assert await line.raw("run_claim_ordered", args, seq=5) == [*first[:6], line.now, *first[7:]]

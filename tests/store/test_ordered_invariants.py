@@ -73,7 +73,7 @@ class OrderedCalls(Calls):
         owner, limit = data.draw(workers, "owner"), data.draw(st.sampled_from([1, 2, 3, 100]), "limit")
         suspects = data.draw(st.sampled_from([0, 1, 1000]), "suspects")
         known = b"".join(codec.handler_digest(handler).to_bytes(4, "big") for handler in sorted(WORKERS[owner]))
-        args = [owner, self.now, known, 0, suspects, limit]
+        args = [owner, self.now, known, 0, suspects, "1", limit]
         answer = self.send(data, "run_claim_ordered", *args, session=f"{owner}:claim")
         picked = self.model.pick(WORKERS[owner], limit, suspects)
         assert codec.decode(answer[3]) == picked.taken

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -24,7 +24,7 @@ log = structlog.get_logger("tocsin.worker")
 
 async def serve(
     app: Tocsin,
-    queues: Iterable[str] | None,
+    queues: Iterable[str] | Mapping[str, int] | None,
     concurrency: int | None,
     until: str,
     grace: Duration,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from tocsin.model.durations import Duration, Millis, epoch_ms
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.model.ids import check_job_id, check_member, extra_member, new_id, parse_run_id
 from tocsin.model.job import Retry, Stage
-from tocsin.model.queue import AGENTS_QUEUE
+from tocsin.model.queue import AGENTS_QUEUE, check_shares
 from tocsin.model.run import Claim, Run
 from tocsin.model.target import Target
 from tocsin.model.trigger import Trigger, check_trigger
@@ -299,16 +299,19 @@ class Tocsin(LookCalls):
     async def worker(
         self,
         *,
-        queues: Iterable[str] | None = None,
+        queues: Iterable[str] | Mapping[str, int] | None = None,
         concurrency: int | None = None,
         shard: Callable[[str], bool] | None = None,
         settings: Settings | None = None,
     ) -> Worker:
         """A worker that is not started yet, for those who run its passes themselves. As the configuration says, unless
-        told otherwise; `shard` tells whether an agent is this worker's."""
+        told otherwise. Queues that have work share the permits, by their weights if `queues` gives some. `shard` tells
+        whether an agent is this worker's."""
         settings = settings or settings_of(self.config, shard)
         if concurrency is not None:
             settings = replace(settings, concurrency=concurrency)
+        if isinstance(queues, Mapping):
+            settings = replace(settings, weights=check_shares(queues))
         names = list(self._registry.queues) if queues is None else list(queues)
         if not self._registry.agents and queues is None:
             names.remove(AGENTS_QUEUE)
@@ -322,7 +325,7 @@ class Tocsin(LookCalls):
     async def work(
         self,
         *,
-        queues: Iterable[str] | None = None,
+        queues: Iterable[str] | Mapping[str, int] | None = None,
         concurrency: int | None = None,
         until: Literal["stopped", "idle"] = "stopped",
         grace: Duration = GRACE_S,

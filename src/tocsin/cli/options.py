@@ -79,6 +79,17 @@ def parse_duration(text: str, what: str) -> float:
         raise WrongUsage(str(error)) from None
 
 
+def split_weights(text: str) -> dict[str, int]:
+    """`mail:3,bulk` -> mail 3, bulk 1."""
+    weights = {}
+    for part in split_names(text):
+        name, colon, weight = part.rpartition(":")
+        if colon and not weight.isdecimal():
+            raise WrongUsage(f"the weight of queue {name!r} must be a whole number, as in {name}:3, not {weight!r}")
+        weights[name if colon else part] = int(weight) if colon else 1
+    return weights
+
+
 def split_names(text: str) -> list[str]:
     """a,b -> [a, b]"""
     names = [name.strip() for name in text.split(",")]

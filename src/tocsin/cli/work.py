@@ -19,7 +19,7 @@ from msgspec import Struct
 from tocsin.app import Tocsin
 from tocsin.app.service import caught
 from tocsin.cli.load import load
-from tocsin.cli.options import Given, Options, WrongUsage, parse_duration, split_names
+from tocsin.cli.options import Given, Options, WrongUsage, parse_duration, split_weights
 from tocsin.cli.show import wait
 from tocsin.cli.supervise import HURRY, Crew
 from tocsin.model.clock import monotonic
@@ -39,7 +39,7 @@ class Duty(Struct, frozen=True):
     """What a worker process is to do."""
 
     target: str
-    queues: list[str] | None
+    queues: dict[str, int] | None
     concurrency: int | None
     grace: float
     shard: str | None = None
@@ -52,7 +52,7 @@ class Duty(Struct, frozen=True):
         if self.shard is not None:
             words += ["--shard", self.shard]
         if self.queues is not None:
-            words += ["--queues", ",".join(self.queues)]
+            words += ["--queues", ",".join(f"{name}:{weight}" for name, weight in self.queues.items())]
         for name, value in options.where().items():
             words.append(f"--{name.replace('_', '-')}={value}")
         return [*words, "--log-level", options.log_level]
@@ -62,7 +62,9 @@ async def worker(
     app: str,
     /,
     *,
-    queues: Annotated[str | None, Parameter(help="Only these, as a,b; else all that the app declares.")] = None,
+    queues: Annotated[
+        str | None, Parameter(help="Only these, as a,b, or a:3,b:1 for shares of the permits; else all declared ones.")
+    ] = None,
     concurrency: Annotated[
         int | None, Parameter(help="Runs at once in a process, else as configured (100); 0 or less: unbounded.")
     ] = None,
@@ -86,8 +88,9 @@ async def worker(
     app
         MODULE:APP, the module and the name of its Tocsin object, like reminders:app.
     """
-    names = None if queues is None else split_names(queues)
-    duty = Duty(app, names, concurrency, parse_duration(grace, "--grace"), shard)
+    duty = Duty(
+        app, None if queues is None else split_weights(queues), concurrency, parse_duration(grace, "--grace"), shard
+    )
     _check(shard, processes, metrics_port)
     found = load(app).elsewhere(**options.where())
     logs.adopt_standard_logging(options.log_level)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ AGENTS_QUEUE = "agents"
 # docs/operate/sizing.md has the measurements.
 DEFAULT_PARTITIONS = 1
 MOST_PARTITIONS = 4096
+MOST_WEIGHT = 1000
 ORDERS = ("due", "priority", "fair")
 
 # A rate lets so many ms' worth of runs start at once: what falls due while a worker is on its way to ask.
@@ -60,6 +61,14 @@ def declared(name: str, order: str, partitions: int | None, settings: dict[str, 
     queue = Queue(name, order, partitions)  # type: ignore[arg-type]
     given = {setting: value for setting, value in settings.items() if value is not None}
     return Queue(name, queue.order, partitions, checked(queue, given), given_partitions)
+
+
+def check_shares(weights: Mapping[str, int]) -> dict[str, int]:
+    """How the queues of a worker share its permits. Raises InvalidArgument."""
+    for name, weight in weights.items():
+        if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= MOST_WEIGHT:
+            raise InvalidArgument(f"the weight of queue {name!r} must be from 1 to {MOST_WEIGHT}, not {weight!r}")
+    return dict(weights)
 
 
 def checked(queue: Queue, settings: dict[str, Any]) -> dict[str, str]:

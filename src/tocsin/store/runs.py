@@ -35,7 +35,10 @@ _raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 # A text of 8 bytes.
 _token = struct.Struct(">BQ").pack
 _CANCEL_INTENT = 8
+# Of one settling call.
 LARGEST_BYTES = 2 * 1024 * 1024
+# Where the arguments of a claim say whether it was sent before.
+_REPEATED = 5
 VERBS = ("finish", "plan", "retry", "release", "bury", "park")
 # An item of a settling call: msgpack values, each for a column of its own, the first the member.
 Item = tuple[bytes, ...]
@@ -120,7 +123,10 @@ class Runs:
                 self._unanswered[key] = (wish, self._claim_call(wish, lease, timeout, next(self._seq)))
             elif known[0].max_active != wish.max_active:
                 # If it was never made, it is to be made with the cap of now.
-                self._unanswered[key] = (wish, self._claim_call(wish, lease, timeout, known[1].seq))
+                call = self._claim_call(wish, lease, timeout, known[1].seq)
+                self._unanswered[key] = (wish, _repeated(call))
+            else:
+                self._unanswered[key] = (known[0], _repeated(known[1]))
             calls.append(self._unanswered[key][1])
         sent = self._store.clock.monotonic()
         keys = {(call.queue.name, call.partition) for call in calls}
@@ -133,7 +139,7 @@ class Runs:
         return [self._claimed(*each, sent, received) for each in zip(calls, answers, again, strict=True)]
 
     def _claim_call(self, wish: Wish, lease: float, timeout: Millis, seq: int) -> Call:
-        args = [self.owner, int(lease), self._handlers, timeout, wish.suspects]
+        args = [self.owner, int(lease), self._handlers, timeout, wish.suspects, ""]
         last: bytes | int = min(wish.limit, LARGEST_BATCH)
         if wish.members:
             last = codec.encode(list(wish.members[:LARGEST_BATCH]))
@@ -222,6 +228,13 @@ class Runs:
 
     async def reopen(self, queue: OpenQueue) -> None:
         await self._store.reopen(queue)
+
+
+def _repeated(call: Call) -> Call:
+    """A claim that was sent before: the script then remembers it also if it finds nothing."""
+    args = list(call.args)
+    args[_REPEATED] = "1"
+    return msgspec.structs.replace(call, args=args)
 
 
 async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, item: Item) -> bool:

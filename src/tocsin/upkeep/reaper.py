@@ -25,8 +25,9 @@ log = structlog.get_logger("tocsin.reaper")
 
 # Past its deadline by this much a claim is recovered although its worker lives.
 OVERDUE_S = 30.0
-# How often the deadlines of one partition per queue are looked at.
+# How often the deadlines of one partition each are looked at, of so many queues, in turn.
 EVERY_S = 1.0
+MOST_QUEUES = 15
 # Every so many rounds over the partitions, sessions of programs that died are forgotten.
 PRUNE_EVERY = 200
 # Server and monotonic clock may drift apart by this much between two looks; more is a step.
@@ -160,12 +161,14 @@ class Reaper:
         return brought
 
     async def _look_at_deadlines(self) -> None:
-        self._turn += 1
-        for queue in self._queues:
-            partition = self._turn % queue.partitions
+        """Of one partition each, of some queues in each pass: however many they serve, idle workers cost little."""
+        for _ in range(min(MOST_QUEUES, len(self._queues))):
+            self._turn += 1
+            queue, turn = self._queues[self._turn % len(self._queues)], self._turn // len(self._queues)
+            partition = turn % queue.partitions
             with contextlib.suppress(QueueMoving):
                 await self._recover(queue, partition, "")
-            if self._turn // queue.partitions % PRUNE_EVERY == 0:
+            if turn // queue.partitions % PRUNE_EVERY == PRUNE_EVERY - 1:
                 await self._store.prune_sessions(queue, partition)
 
     async def _recover(self, queue: OpenQueue, partition: int, worker: str) -> int:

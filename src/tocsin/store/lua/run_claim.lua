@@ -7,9 +7,10 @@
 --        claims    HASH    id -> claim
 --        parked    ZSET    id -> handler digest, 0 if unreadable
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, limit, cap
+-- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, repeated, limit, cap
 --        lease: no claim after this server time; handlers: the u32 digests this worker knows, '' for any;
 --        timeout: ms instead of the records' own, 0 for theirs; suspects: how many recovered runs at most;
+--        repeated: '1' if the call was sent before and its answer did not come, '' otherwise;
 --        cap: none while so many are working, whoever claimed them; left out for the queue's own cap alone
 -- RETURN {1, now, token, ids, records, stamps, next, parked, left}: ids in msgpack; stamps has for each its place u16,
 --        due u48, attempt u32, recoveries u16, intent u8; next is when the first of those left is due, -1 for none;
@@ -84,7 +85,7 @@ end
 if now > tonumber(lease) then return {-3, now} end
 if paused_now then
   local none = cmsgpack.pack({})
-  unchanged({now, 0, none, 0, -1})
+  found_nothing({now, 0, none, 0, -1})
   return {1, now, 0, none, {}, '', -1, 0, 0}
 end
 

@@ -7,7 +7,7 @@
 --        claims    HASH    id -> claim
 --        parked    ZSET    id -> handler digest, 0 if unreadable
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, items: msgpack [id] * n, at most 1000
+-- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, repeated, items: msgpack [id] * n, at most 1000
 -- RETURN as run_claim and one more, dues: until when each of the named ones waits now, -1 if it does not; next is the
 --        first of them; no dues from a paused queue
 -- USES   call, records, claims, moves, line, take
@@ -27,7 +27,7 @@ if answered then return with_rest(told(unpack(answered))) end
 if now > tonumber(lease) then return {-3, now} end
 if paused_now then
   local none = cmsgpack.pack({})
-  unchanged({now, 0, none, 0, -1})
+  found_nothing({now, 0, none, 0, -1})
   return {1, now, 0, none, {}, '', -1, 0, 0}
 end
 

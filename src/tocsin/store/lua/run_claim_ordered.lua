@@ -7,7 +7,7 @@
 --        claims    HASH    id -> claim
 --        parked    ZSET    id -> handler digest, 0 if unreadable
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, limit, cap
+-- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, repeated, limit, cap
 -- RETURN as run_claim
 -- USES   call, records, claims, moves, line, take, limits, parked, pick
 local function with_rest(reply, since)
@@ -30,7 +30,7 @@ end
 if now > tonumber(lease) then return {-3, now} end
 if paused_now then
   local none = cmsgpack.pack({})
-  unchanged({now, 0, none, 0, -1})
+  found_nothing({now, 0, none, 0, -1})
   return {1, now, 0, none, {}, '', -1, 0, 0}
 end
 

@@ -56,7 +56,12 @@ local function overdue_ones()
 end
 
 if owner == '' then overdue_ones() else walk() end
-if #ids == 0 then return unchanged({1, cursor, ids, -1}) end
+if #ids == 0 then
+  local reply = {1, cursor, ids, -1}
+  -- Deadlines are looked at again and again, by idle workers too, so that writes nothing; a late copy of the call does no
+  -- harm, whatever it finds. One that walks for a dead worker must not come when the name is in use again.
+  return owner == '' and reply or unchanged(reply)
+end
 
 for _, id in ipairs(ids) do
   local claim = found[id]

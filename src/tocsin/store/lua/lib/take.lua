@@ -66,6 +66,13 @@ local function told(made_at, with_token, packed, parked_then)
   return {1, made_at, with_token, cmsgpack.pack(kept), records, table.concat(held), -1, parked_then}
 end
 
+-- Idle workers poll, so a claim that finds nothing writes nothing. But one that was sent twice leaves its seq behind: the
+-- other copy may still come, find something, and nobody would hear of it.
+local function found_nothing(answer)
+  if next(out) or next(into) or next(fields) or next(unset) then apply() end
+  if repeated == '1' then unchanged(answer) end
+end
+
 local taken, parkings, bytes = {}, {}, 0
 local all_records, stamps = {}, {}
 
@@ -180,12 +187,12 @@ end
 
 -- `since`: from when on limits kept some back until now, -1 if they did not; it is part of the answer.
 local function finish_taking(since)
-  apply()
   local ids = cmsgpack.pack(taken)
   local answer = {now, token, ids, #parkings, since}
   if #taken == 0 and #parkings == 0 then
-    unchanged(answer)
+    found_nothing(answer)
   else
+    apply()
     commit(answer, 'claim', ids, nil, 'claimed', string.format('%.0f', (tonumber(given[3]) or 0) + #taken))
   end
   return {1, now, token, ids, all_records, table.concat(stamps), -1, #parkings}
