@@ -113,7 +113,7 @@ async def test_what_has_not_succeeded_decides_at_once(
 
 
 async def test_what_nobody_remembers_is_refused_before_anything_is_put(tocsin_app: Tocsin, note: Handler) -> None:
-    forgotten = await tocsin_app.enqueue(note, "a")
+    forgotten = await tocsin_app.enqueue(note, "a", keep=0)
     await run_all(tocsin_app)
     known = await tocsin_app.enqueue(note, "k", delay="1h")
     for ref in (forgotten, "nobody"):

@@ -133,7 +133,10 @@ async def test_rich_arguments_arrive_as_plain_data(tocsin_app, note, ran):
 
 async def test_arguments_may_take_half_a_mebibyte_and_no_more(tocsin_app, note, ran):
     limit = 512 * 1024
-    with pytest.raises(InvalidArgument, match="the limit is 524288: store them elsewhere and pass a reference"):
+    with pytest.raises(
+        InvalidArgument,
+        match=r"the limit is 524288 \(limits\.arguments-bytes\): store them elsewhere and pass a reference",
+    ):
         await tocsin_app.enqueue(note, "x" * limit)
     await tocsin_app.enqueue(note, "x" * (limit - 100))
     assert await run_until_idle(tocsin_app) == 1

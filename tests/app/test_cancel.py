@@ -42,7 +42,7 @@ async def test_the_status_of_a_handle_follows_its_job(tocsin_app, tocsin_clock, 
 
 
 async def test_a_handle_of_a_job_that_nobody_remembers_is_unknown(tocsin_app, note):
-    handle = await tocsin_app.enqueue(note)
+    handle = await tocsin_app.enqueue(note, keep=0)
     await run_until_idle(tocsin_app)
     assert await handle.status() == "unknown"
     with pytest.raises(UnknownJob):

@@ -54,7 +54,7 @@ async def test_a_dead_job_gets_another_life_with_all_its_retries(tocsin_app, toc
     for _ in range(2):
         await run_until_idle(tocsin_app)
         tocsin_clock.advance("1m")
-    assert await handle.status() == "dead"
+    assert await handle.status() == "failed"
 
     assert await tocsin_app.retry_dead("j")
     assert not await tocsin_app.retry_dead("j")

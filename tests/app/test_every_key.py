@@ -12,10 +12,11 @@ from tocsin.config import Config, load_config
 from tocsin.config.settings import SETTINGS
 from tocsin.engine.pool import Pool
 from tocsin.model.job import Spec
-from tocsin.model.queue import AGENTS_QUEUE
+from tocsin.model.queue import AGENTS_QUEUE, Queue
 from tocsin.resilience import backoff
 from tocsin.resilience.breaker import redis_breaker_settings
 from tocsin.resilience.failure import FailureClass
+from tocsin.store.store import OpenQueue
 from tocsin.upkeep.zombies import threshold_for
 from tocsin.worker.settings import settings_of
 
@@ -79,6 +80,10 @@ CHANGED = {
     "redis.connection.timeout": 500,
     "redis.connection.connect-timeout": 500,
     "schedules.retry-exceeds-interval": "error",
+    "results.keep": 0,
+    "results.max": 7,
+    "limits.arguments-bytes": 2048,
+    "limits.result-bytes": 2048,
     "http.allow": ["10.0.0.0/8", "localhost"],
     "http.max-per-host": 5,
     "secrets.allow": ["BILLING_*"],
@@ -159,6 +164,10 @@ def observed(config: Config) -> dict[str, object]:
         "redis.connection.timeout": store.connections.timeout_s,
         "redis.connection.connect-timeout": store.connections.connect_timeout_s,
         "schedules.retry-exceeds-interval": _refuses_long_retries(config),
+        "results.keep": Tocsin("redis://here", config=config)._default_keep,
+        "results.max": store.most_unnamed(OpenQueue(Queue("mail", partitions=1), keys, [])),
+        "limits.arguments-bytes": Tocsin("redis://here", config=config)._largest_arguments,
+        "limits.result-bytes": settings.largest_result,
         "http.allow": settings.reach.http_allow,
         "http.max-per-host": settings.reach.max_per_host,
         "secrets.allow": settings.reach.secrets,

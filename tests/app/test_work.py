@@ -137,7 +137,7 @@ async def test_a_signal_lets_runs_end_within_the_grace_period(app, number):
         return "ended"
 
     handle = await app.enqueue(held, id="j")
-    working = asyncio.create_task(app.work(grace="30s"))
+    working = asyncio.create_task(app.work(grace="30s", signals=True))
     await eventually(lambda: gate.inside, "it runs")
     with capture_logs() as logs:
         os.kill(os.getpid(), number)
@@ -157,7 +157,7 @@ async def test_a_second_signal_hurries(app):
         await gate.enter()
 
     handle = await app.enqueue(held, id="j")
-    working = asyncio.create_task(app.work(grace="10m"))
+    working = asyncio.create_task(app.work(grace="10m", signals=True))
     await eventually(lambda: gate.inside, "it runs")
     with capture_logs() as logs:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -14,7 +14,7 @@ import msgspec
 
 from chaos.chores import declare, note
 from tocsin import Tocsin
-from tocsin.app.service import signals
+from tocsin.app.service import caught
 from tocsin.targets.outside import Reach
 from tocsin.worker import Settings
 
@@ -24,7 +24,7 @@ async def work(order: dict[str, Any]) -> None:
     declare(app, order["handlers"], order["agent_every"])
     async with app:
         if order["settings"] is None:
-            await app.work(queues=order["queues"], concurrency=order["concurrency"], grace=order["grace"])
+            await app.work(queues=order["queues"], concurrency=order["concurrency"], grace=order["grace"], signals=True)
         else:
             await work_as_told(app, order)
 
@@ -32,7 +32,7 @@ async def work(order: dict[str, Any]) -> None:
 async def work_as_told(app: Tocsin, order: dict[str, Any]) -> None:
     """As `app.work` does, with settings that it does not take; SIGUSR1 asks for a line in the diary."""
     stop, hurry = asyncio.Event(), asyncio.Event()
-    with signals(stop, hurry):
+    with caught(stop, hurry):
         reach = msgspec.convert(order["reach"], Reach)
         settings = Settings(concurrency=order["concurrency"], reach=reach, **order["settings"])
         worker = await app.worker(queues=order["queues"], settings=settings)

@@ -109,6 +109,10 @@ def test_there_are_no_other_keys_but_the_address() -> None:
     assert SETTINGS.keys() - KEYS.keys() == {
         "redis.connection.url",
         "schedules.retry-exceeds-interval",
+        "results.keep",
+        "results.max",
+        "limits.arguments-bytes",
+        "limits.result-bytes",
         "http.allow",
         "http.max-per-host",
         "secrets.allow",

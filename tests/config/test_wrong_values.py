@@ -8,6 +8,7 @@ import pytest
 from files import nested, problems, write
 
 from tocsin.config import load_config
+from tocsin.config.rules import keep_of
 from tocsin.config.settings import SETTINGS
 
 S = "redis.scheduler"
@@ -31,6 +32,7 @@ ZERO = {
     f"{S}.zombie-cleanup.threshold-ms",
     f"{S}.zombie-cleanup.exceptional-agents.threshold-ms",
     f"{ORPHAN}.threshold-ms",
+    "results.max",
     *(key for key in SETTINGS if key.endswith(("run-budget-ms", "await-ms"))),
 }
 NUMBERS = [key for key, setting in SETTINGS.items() if setting.kind in (int, float)]
@@ -196,7 +198,7 @@ def test_a_wrong_value_in_the_file_is_told_although_a_variable_is_over_it(tmp_pa
             "redis.agent.colour",
             "there are: redis.agent.disabled-pattern, redis.agent.enabled-pattern, redis.agent.max-",
         ),
-        ("ledger", "there are: http, redis"),
+        ("ledger", "there are: http, limits, redis, results"),
         ("rediss", "did you mean 'redis'?"),
     ],
 )
@@ -259,3 +261,15 @@ def test_a_pattern_that_python_only_frowns_at_is_taken(tmp_path: Path) -> None:
     # The warning that Python has for it is an error in tests.
     loaded = load_config(write(tmp_path, nested("redis.agent.enabled-pattern", '"[[a]"')), {})
     assert loaded.config.redis.agent.enabled_pattern == "[[a]"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("1h30m", 5400), ("0", 0), ("90", 90), ("0.5", 1)])
+def test_how_long_outcomes_are_kept_is_a_duration_or_seconds(text: str, seconds: int, tmp_path: Path) -> None:
+    loaded = load_config(write(tmp_path, nested("results.keep", text)), {})
+    assert keep_of(loaded.config.results.keep) == seconds
+
+
+@pytest.mark.parametrize("text", ["-1", "soon", "10 minutes", "", "200y", "50000d"])
+def test_what_is_no_time_to_keep_outcomes_for(text: str) -> None:
+    [problem] = problems(**{SETTINGS["results.keep"].variable: text})
+    assert "results.keep must be " in problem

@@ -16,6 +16,7 @@ from tocsin.cli.main import run
 from tocsin.config.settings import GROUPS, SETTINGS
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.http import check_header
+from tocsin.model.job import Stage
 from tocsin.model.template import FIELDS
 from tocsin.resilience.breaker import State as Breaker
 from tocsin.telemetry.metrics import COUNTS, LEVELS, SPREADS
@@ -176,8 +177,24 @@ def reference() -> dict[str, str]:
 
 def test_the_reference_has_every_setting_with_its_default() -> None:
     told = {key: yaml.safe_load(default) for key, default in reference().items()}
-    own = ("redis.connection.url", "schedules.", "http.", "secrets.", "subprocess.")
+    own = ("redis.connection.url", "schedules.", "results.", "limits.", "http.", "secrets.", "subprocess.")
     assert told == {key: setting.default for key, setting in SETTINGS.items() if not key.startswith(own)}
+
+
+def test_results_are_kept_and_limited_as_their_guide_says() -> None:
+    guide = ROOT / "docs" / "guide" / "results.md"
+    told = {code(row["setting"])[0]: int(row["default"].split()[0]) for row in rows(guide) if "setting" in row}
+    assert told == {key: setting.default for key, setting in SETTINGS.items() if key.startswith("limits.")}
+    assert SETTINGS["results.keep"].default == "10m"
+    assert "10 minutes: `results.keep`" in prose(guide)
+    assert SETTINGS["results.max"].default == 100_000
+    assert "`results.max` outcomes (100 000)" in prose(guide)
+
+
+def test_each_status_that_a_handle_can_have_is_told() -> None:
+    told = [name for row in rows(ROOT / "docs" / "guide" / "results.md") for name in code(row.get("status", ""))]
+    ended = ("succeeded", "failed", "cancelled", "unknown")
+    assert sorted(told) == sorted([*(stage.value for stage in Stage if stage is not Stage.DEAD), *ended])
 
 
 # Metrics

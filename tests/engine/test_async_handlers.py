@@ -22,7 +22,7 @@ async def fails_with(app, handle) -> str:
 
 async def until_dead(app, handle) -> str:
     async def dead() -> bool:
-        return await handle.status() == "dead"
+        return await handle.status() == "failed"
 
     await eventually(dead, "the job is dead")
     return await fails_with(app, handle)

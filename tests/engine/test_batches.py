@@ -55,7 +55,7 @@ async def test_a_list_has_one_outcome_per_run_and_an_exception_fails_its_own(toc
 
     handles = await put(tocsin_app, index, 5)
     await run_until_idle(tocsin_app)
-    assert await statuses(handles) == ["succeeded"] * 3 + ["dead", "succeeded"]
+    assert await statuses(handles) == ["succeeded"] * 3 + ["failed", "succeeded"]
     assert await handles[4].result() == 8
     assert (await tocsin_app.get("j3")).failure.error == "ValueError: three"
 
@@ -67,7 +67,7 @@ async def test_raising_fails_all(tocsin_app):
 
     handles = await put(tocsin_app, index, 4)
     await run_until_idle(tocsin_app)
-    assert await statuses(handles) == ["dead"] * 4
+    assert await statuses(handles) == ["failed"] * 4
     assert "all of them" in (await tocsin_app.get("j2")).failure.error
 
 
@@ -79,7 +79,7 @@ async def test_anything_else_fails_all_and_says_what_was_expected(tocsin_app, re
 
     handles = await put(tocsin_app, index, 4)
     await run_until_idle(tocsin_app)
-    assert await statuses(handles) == ["dead"] * 4
+    assert await statuses(handles) == ["failed"] * 4
     assert "must return None or a list of 4 outcomes" in (await tocsin_app.get("j2")).failure.error
 
 
@@ -193,7 +193,7 @@ async def test_a_batch_past_the_earliest_deadline_of_its_runs_is_cancelled_as_a_
     tocsin_clock.advance("11s")
 
     async def dead() -> bool:
-        return await statuses([short, long]) == ["dead", "dead"]
+        return await statuses([short, long]) == ["failed", "failed"]
 
     await eventually(dead, "both have failed")
     assert told == [True, True]

@@ -71,7 +71,7 @@ async def test_outcomes_are_kept_while_the_server_is_away_and_written_when_it_is
         assert await handle.result("20s") == n * 10
 
     async def dead() -> bool:
-        return await bad.status() == "dead"
+        return await bad.status() == "failed"
 
     await eventually(dead, "the failure is written too")
     await eventually(worker.finisher.idle, "nothing is left to write")

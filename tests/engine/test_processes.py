@@ -16,7 +16,7 @@ from tocsin.model.ids import idempotency_key
 
 async def until_dead(app, handle) -> str:
     async def dead() -> bool:
-        return await handle.status() == "dead"
+        return await handle.status() == "failed"
 
     await eventually(dead, "the job is dead", within=60)
     return (await app.get(handle.id)).failure.error

@@ -111,7 +111,7 @@ async def test_whatever_a_thread_raises_fails_its_run_and_nothing_else(tocsin_ap
     await make_worker(start=True, concurrency=1)
 
     async def dead() -> bool:
-        return await bad.status() == "dead"
+        return await bad.status() == "failed"
 
     await eventually(dead, "the run has failed", within=5)
     good = await tocsin_app.enqueue(after, id="good")

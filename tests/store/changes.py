@@ -10,6 +10,7 @@ from line import Line, packed, packed_block, record
 
 from tocsin.store.runs import SUCCEEDED, failed_item, finish_item, plan_item, release_item, retry_item
 from tocsin.store.scripts import orders_of, script, script_names
+from tocsin.store.store import RESULTS_MAX
 
 CALL = ["epoch", "clock", "session", "seq"]
 Prepare = Callable[[Line], Awaitable[list[Any]]]
@@ -49,7 +50,7 @@ async def _resume(line: Line) -> list[Any]:
 
 async def _cancel(line: Line) -> list[Any]:
     await line.put("a", keep=60)
-    return ["a", 0]
+    return ["a", 0, RESULTS_MAX]
 
 
 async def _fire(line: Line) -> list[Any]:
@@ -218,7 +219,7 @@ CHANGES: dict[str, Prepare] = {
 # Calls that find nothing to do, in an empty queue.
 IDLE: dict[str, list[Any]] = {
     "audit_mend": [encode(["a"])],
-    "job_cancel": ["a", 0],
+    "job_cancel": ["a", 0, RESULTS_MAX],
     "job_delete": ["", encode(["a"])],
     "job_fire": ["a", encode([0])],
     "job_pause": ["a"],

@@ -49,6 +49,7 @@ def record(
     recurring: bool = True,
     band: int = NORMAL,
     tenant: str = "",
+    unnamed: bool = False,
     cost: int = 1,
 ) -> bytes:
     """A job of HANDLER that does nothing, as bytes. An extra run has a trigger and is not recurring."""
@@ -62,6 +63,7 @@ def record(
         band=band,
         tenant=tenant,
         cost=cost,
+        unnamed=unnamed,
     )
     return record_of(header, spec)
 

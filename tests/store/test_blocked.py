@@ -12,6 +12,7 @@ from line import Line, packed_block, record
 from tocsin.store.jobs import EDIT, IGNORE, POSTPONE, REPLACE
 from tocsin.store.outbox import Outbox, Telling, Upstream, Wait
 from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED, columns, finish_item
+from tocsin.store.store import RESULTS_MAX
 
 encode = msgspec.msgpack.encode
 U, V = "line\0u", "line\0v"
@@ -241,10 +242,10 @@ async def test_the_answer_says_that_there_is_something_to_carry(line: Line):
             await watch(line, upstream)
     assert (await line.raw("job_delete", ["", encode(["x"])]))[2] == 0
     assert (await line.raw("job_delete", ["", encode(["u"])]))[2] == 1
-    assert (await line.raw("job_cancel", ["v", 0]))[4] == 1
+    assert (await line.raw("job_cancel", ["v", 0, RESULTS_MAX]))[4] == 1
     claim = await line.take("w")
     items = columns([finish_item(claim, 0, SUCCEEDED)])
-    assert (await line.raw("run_finish", [line.runs.owner, items]))[3] == 1
+    assert (await line.raw("run_finish", [line.runs.owner, items, RESULTS_MAX]))[3] == 1
 
 
 # Being told

@@ -26,7 +26,7 @@ from tocsin.store.jobs import DUE_MASK, EDIT, IGNORE, POSTPONE, REPLACE, UPDATE,
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.runs import Item, Runs, failed_item, finish_item, plan_item, release_item, retry_item
 from tocsin.store.scripts import script
-from tocsin.store.store import OpenQueue, Store
+from tocsin.store.store import RESULTS_MAX, OpenQueue, Store
 
 START = 1_900_000_000_000
 MEMBERS = ("a", "b", "c")
@@ -207,7 +207,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
     def _cancel(self, data: st.DataObject, member: str) -> None:
         job = self.model.jobs.get(member)
         due = data.draw(st.sampled_from([0, 0, job.due, job.due + 1]), "due") if job else 0
-        answer = self.send(data, "job_cancel", member, due)
+        answer = self.send(data, "job_cancel", member, due, RESULTS_MAX)
         assert answer[1] == self.model.cancel(self.now, member, due)
         if answer[1] == 2:
             assert answer[2:] == [job.owner.encode(), job.token, 0]

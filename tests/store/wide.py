@@ -24,7 +24,7 @@ from tocsin.upkeep.audit import Audit
 # Of each kind so many, so that every partition has some.
 EACH = 5
 HASHES = ("jobs", "claims", "errors", "results", "needs", "spots")
-ZSETS = ("waiting", "working", "paused", "parked", "dead", "done", "blocked", *BANDS)
+ZSETS = ("waiting", "working", "paused", "parked", "dead", "done", "unnamed", "blocked", *BANDS)
 # Entries about who waits for whom, and which part of one names the job that it goes with.
 WAITS = {"watchers": 0, "outbox": 1}
 
@@ -74,6 +74,8 @@ class Wide:
                 await self.put(member)
         for member in self.named("done"):
             await self.put(member, keep=600)
+        for member in self.named("unnamed"):
+            await self.put(member, keep=600, unnamed=True)
         for member in self.named("strange"):
             await self.put(member, handler=STRANGE)
         held = await self.claim()
@@ -119,6 +121,8 @@ class Wide:
         for member in self.named("done"):
             item = finish_item(claim := held.pop(member), 0, SUCCEEDED, keep=600, result=codec.encode(7))
             await self.settle("finish", claim, item)
+        for member in self.named("unnamed"):
+            await self.settle("finish", claim := held.pop(member), finish_item(claim, 0, SUCCEEDED, 600, unnamed=True))
 
     async def _intend(self) -> None:
         for member in self.named("to-pause"):

@@ -31,7 +31,7 @@ async def result_of(app: Tocsin, target: Subprocess, **options: Any) -> Any:
 async def error_of(app: Tocsin, target: Subprocess, **options: Any) -> str:
     handle = await app.enqueue(target, **({"id": "a"} | options))
     await run_until_idle(app)
-    assert await handle.status() == "dead"
+    assert await handle.status() == "failed"
     job = await app.get(handle.id)
     assert job is not None
     assert job.failure is not None

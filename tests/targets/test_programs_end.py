@@ -175,7 +175,7 @@ async def test_a_leash_that_is_killed_takes_its_program_along(
     await gone(pid)
 
     async def is_dead() -> bool:
-        return await handle.status() == "dead"
+        return await handle.status() == "failed"
 
     await until(is_dead, "the run has failed")
     job = await tocsin_app.get("a")

@@ -172,10 +172,16 @@ async def forget_without_its_result(bench: Bench) -> str:
     return "result-without-done"
 
 
+async def forget_all_but_its_age(bench: Bench) -> str:
+    await bench.redis.zadd(bench.keys["unnamed"], {"a": 1})
+    return "result-without-done"
+
+
 Break = Callable[[Bench], Awaitable[str]]
 MENDED: list[Break] = [
     lose_its_place, lose_its_record, lose_the_record_of_a_run, wait_while_working, wait_while_held, lose_the_claim,
     spoil_the_claim, lose_place_and_record, leave_an_error, forget_without_its_result,
+    forget_all_but_its_age,
 ]  # fmt: skip
 
 
@@ -434,6 +440,8 @@ S = Standing
         (S.ERROR, "left-over"),
         (S.DONE, "done-without-result"),
         (S.RESULT, "result-without-done"),
+        (S.UNNAMED, "result-without-done"),
+        (S.UNNAMED | S.DONE | S.RESULT, None),
         (S.RECORD | S.WAITING | S.CLAIM | S.UNREADABLE, "unreadable-claim"),
     ],
 )

@@ -117,7 +117,7 @@ async def test_a_parked_job_whose_handler_is_known_again_says_who_takes_it(tocsi
 async def test_a_job_whose_record_cannot_be_read_is_parked_with_the_error(tocsin_app, mail, make_worker, at):
     worker = await make_worker()
     handle = await tocsin_app.enqueue(mail, id="j", fail="x")
-    jobs = handle._queue.keys[0]["jobs"]
+    jobs = (await tocsin_app.store.find_queue(handle.queue)).keys[0]["jobs"]
     record = bytearray(await tocsin_app.store.client.hget(jobs, "j"))
     record[at] = 0xC1
     await tocsin_app.store.client.hset(jobs, "j", bytes(record))

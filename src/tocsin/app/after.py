@@ -16,7 +16,7 @@ from msgspec import Struct
 from tocsin.app.handle import Handle
 from tocsin.app.lookup import Lookup
 from tocsin.app.sync import BlockingHandle
-from tocsin.model.errors import ConflictingJobs, InvalidArgument, StoreError, TocsinError, UnknownJob, nearest
+from tocsin.model.errors import InvalidArgument, StoreError, TocsinError, UnknownJob, nearest
 from tocsin.model.ids import check_job_id, new_id
 from tocsin.store.jobs import NEW, Jobs, Put
 from tocsin.store.outbox import GONE, IS_WORKING, LATER, RECURRING, WATCHING, Outbox, Upstream, Wait
@@ -52,7 +52,7 @@ def check_after(after: Iterable[Any], on_upstream_failure: str) -> After | None:
 
 def _ref(ref: Any) -> str | Upstream:
     if isinstance(ref, (Handle, BlockingHandle)):
-        return Upstream(ref.queue, ref.id)
+        return ref.id if ref.queue is None else Upstream(ref.queue, ref.id)
     return check_job_id(ref)
 
 
@@ -99,18 +99,10 @@ class Dependents:
         return sorted({*found, *(ref for ref in refs if isinstance(ref, Upstream))})
 
     async def _find(self, job_id: str) -> Upstream:
-        queues = await self._lookup.queues()
-        jobs = await asyncio.gather(*(self._jobs.get(queue, job_id) for queue in queues))
-        hits = [queue.name for queue, job in zip(queues, jobs, strict=True) if job is not None]
-        if not hits:
-            # One that exists goes before one that is only remembered.
-            outcomes = await asyncio.gather(*(self._jobs.outcome(queue, job_id) for queue in queues))
-            hits = [queue.name for queue, outcome in zip(queues, outcomes, strict=True) if outcome is not None]
-        if not hits:
+        found = await self._lookup.find_any(job_id, None, "pass the handle that enqueue returned")
+        if found is None:
             raise _unknown(job_id)
-        if len(hits) > 1:
-            raise ConflictingJobs(job_id, hits, "pass the handle that enqueue returned")
-        return Upstream(hits[0], job_id)
+        return Upstream(found.queue.name, job_id)
 
     async def _watch(self, where: OpenQueue, member: str, wait: Wait) -> Wait:
         """Without those that are no reason to wait."""

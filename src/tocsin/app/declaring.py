@@ -54,6 +54,7 @@ class Declaring:
         name: str | None = None,
         executor: Literal["thread", "process"] | None = None,
         batch: int | None = None,
+        keep: Duration | None = None,
     ) -> Callable[[Callable[..., Any]], Handler]: ...
 
     def job(
@@ -66,12 +67,20 @@ class Declaring:
         name: str | None = None,
         executor: Literal["thread", "process"] | None = None,
         batch: int | None = None,
+        keep: Duration | None = None,
     ) -> Any:
-        """Make a function a handler that jobs can name."""
+        """Make a function a handler that jobs can name. `keep`: how long outcomes of its one-shots are kept."""
 
         def declare(function: Callable[..., Any]) -> Handler:
             return self._registry.handler(
-                function, name=name, queue=queue, timeout=timeout, retry=retry, executor=executor, batch=batch
+                function,
+                name=name,
+                queue=queue,
+                timeout=timeout,
+                retry=retry,
+                executor=executor,
+                batch=batch,
+                keep=keep,
             )
 
         return declare if fn is None else declare(fn)

@@ -1,4 +1,4 @@
-"""The handle of an enqueued job."""
+"""The handle of a job: how it stands, and what came of it."""
 
 from __future__ import annotations
 
@@ -6,57 +6,61 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tocsin.app.lookup import Found, Lookup
 from tocsin.model.clock import monotonic
 from tocsin.model.durations import Duration, seconds
-from tocsin.model.errors import ResultTimeout, RunCancelled, RunFailed, UnknownJob
-from tocsin.model.job import Stage
-from tocsin.store.jobs import Jobs
-from tocsin.store.store import OpenQueue
+from tocsin.model.errors import InvalidArgument, ResultLost, ResultTimeout, RunCancelled, RunFailed, UnknownJob
+from tocsin.model.job import Job, Stage
+from tocsin.store.jobs import Outcome
 
 # A result is looked for soon at first, then less and less often.
 SHORTEST_S = 0.005
 LONGEST_S = 0.5
 
+_GONE = (
+    "it was never put or was removed, or it has ended and its outcome is no longer kept: "
+    "`keep` of enqueue or @app.job, and `results.keep`, say for how long"
+)
+
 
 class Handle:
-    """`new` says whether the call made the job, or found it there."""
+    """`new` says whether the call made the job, or found it there. `queue` is None in a handle that `app.handle` made
+    without one, until it has found its job."""
 
     def __init__(
-        self, job_id: str, new: bool, queue: OpenQueue, jobs: Jobs, cancel: Callable[[str, str], Awaitable[bool]]
+        self, job_id: str, new: bool, queue: str | None, lookup: Lookup, cancel: Callable[[str, str], Awaitable[bool]]
     ) -> None:
         self.id = job_id
         self.new = new
-        self.queue = queue.name
-        self._queue = queue
-        self._jobs = jobs
+        self.queue = queue
+        self._lookup = lookup
         self._cancel = cancel
 
     async def status(self) -> str:
-        """A stage, the outcome of a remembered job (succeeded, failed, cancelled), or 'unknown'."""
-        job = await self._jobs.get(self._queue, self.id)
-        if job is not None:
-            return job.stage.value
-        outcome = await self._jobs.outcome(self._queue, self.id)
-        return "unknown" if outcome is None else outcome.name
+        """`succeeded`, `failed` or `cancelled`; before it has ended its stage: `waiting`, `working`, also `ready`,
+        `paused`, `parked` or `blocked`. `unknown`: there is no such job, or its outcome is no longer kept."""
+        found = await self._find()
+        if found is None:
+            return "unknown"
+        if found.job is not None:
+            return "failed" if found.job.stage is Stage.DEAD else found.job.stage.value
+        return "unknown" if found.outcome is None else found.outcome.name
 
     async def result(self, timeout: Duration | None = None) -> Any:
-        """What the handler returned. Jobs with an explicit id or `keep` are remembered; others only until they end.
+        """What the handler returned, as plain data, as soon as the job has ended.
 
-        Raises RunFailed, RunCancelled, ResultTimeout, or UnknownJob if nobody remembers it.
+        Raises RunFailed, RunCancelled, ResultLost, ResultTimeout, or UnknownJob if its outcome is not kept.
         """
         give_up = None if timeout is None else monotonic() + seconds(timeout, "timeout")
         pause = SHORTEST_S
         while True:
-            outcome = await self._jobs.outcome(self._queue, self.id)
-            if outcome is not None:
-                if outcome.name == "cancelled":
-                    # What came of it is why, where it was not a person.
-                    why = f": {outcome.result}" if outcome.result else ""
-                    raise RunCancelled(f"job {self.id!r} was cancelled{why}")
-                if not outcome.kept:
-                    raise UnknownJob(self.id, "it succeeded, and what it returned was not kept: enqueue it with keep=")
-                return outcome.result
-            await self._raise_if_dead_or_gone()
+            found = await self._find()
+            if found is None:
+                raise UnknownJob(self.id, _GONE)
+            if found.outcome is not None:
+                return _result(self.id, found.outcome)
+            if found.job is not None:
+                _refuse_to_wait(found.job)
             if give_up is not None and monotonic() + pause > give_up:
                 raise ResultTimeout(f"job {self.id!r} has not ended within {timeout}")
             await asyncio.sleep(pause)
@@ -64,16 +68,38 @@ class Handle:
 
     async def cancel(self) -> bool:
         """Withdraw it, or ask its worker to stop. False if there is nothing to cancel."""
-        return await self._cancel(self.id, self.queue)
+        if self.queue is None:
+            await self._find()
+        return self.queue is not None and await self._cancel(self.id, self.queue)
 
-    async def _raise_if_dead_or_gone(self) -> None:
-        job = await self._jobs.get(self._queue, self.id)
-        if job is None:
-            # It may have ended between the two looks.
-            if await self._jobs.outcome(self._queue, self.id) is None:
-                raise UnknownJob(self.id)
-        elif job.stage is Stage.DEAD:
-            raise RunFailed(job.failure.error if job.failure else f"job {self.id!r} is dead")
+    async def _find(self) -> Found | None:
+        found = await self._lookup.find_any(self.id, self.queue)
+        if found is not None:
+            self.queue = found.queue.name
+        return found
 
     def __repr__(self) -> str:
         return f"<Handle {self.id!r} {'new' if self.new else 'existing'}>"
+
+
+def _result(job_id: str, outcome: Outcome) -> Any:
+    if outcome.name == "cancelled":
+        # What came of it is why, where it was not a person.
+        why = f": {outcome.result}" if outcome.result else ""
+        raise RunCancelled(f"job {job_id!r} was cancelled{why}")
+    if outcome.lost:
+        raise ResultLost(job_id, outcome.lost)
+    if not outcome.kept:
+        raise UnknownJob(job_id, "it succeeded, and what it returned was not kept: enqueue it with keep=")
+    return outcome.result
+
+
+def _refuse_to_wait(job: Job) -> None:
+    """For one that has failed, or never ends."""
+    if job.stage is Stage.DEAD:
+        if job.failure is None:
+            raise RunFailed(f"job {job.id!r} is dead", attempts=job.attempt)
+        failure = job.failure
+        raise RunFailed(failure.error, type=failure.type, attempts=job.attempt, traceback=failure.traceback)
+    if job.recurring:
+        raise InvalidArgument(f"job {job.id!r} recurs and never ends, so it has no result: `app.runs` shows its runs")

@@ -14,7 +14,7 @@ from tocsin.model.errors import ConflictingJobs, UnknownJob
 from tocsin.model.ids import check_job_id, check_member
 from tocsin.model.job import Job, Stage
 from tocsin.store.events import Decision, PastRun, decisions, past_runs
-from tocsin.store.jobs import Jobs
+from tocsin.store.jobs import Jobs, Outcome
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
 
@@ -40,6 +40,14 @@ class Wanted(Struct, frozen=True):
         )
 
 
+class Found(Struct, frozen=True):
+    """Where a job is, or how one ended that is remembered: one of the two."""
+
+    queue: OpenQueue
+    job: Job | None = None
+    outcome: Outcome | None = None
+
+
 class Lookup:
     """Reads only."""
 
@@ -62,12 +70,25 @@ class Lookup:
     async def find(self, job_id: str, queue: str | None) -> tuple[OpenQueue, Job] | None:
         """All queues are asked at once. Raises ConflictingJobs if several have it."""
         check_member(job_id)
-        queues = await self.queues(queue)
-        jobs = await asyncio.gather(*(self._jobs.get(where, job_id) for where in queues))
-        hits = [(where, job) for where, job in zip(queues, jobs, strict=True) if job is not None]
+        hits = await self._having(await self.queues(queue), job_id)
         if len(hits) > 1:
-            raise ConflictingJobs(job_id, [where.name for where, _ in hits])
+            raise ConflictingJobs(job_id, [hit.queue.name for hit in hits])
+        return (hits[0].queue, hits[0].job) if hits and hits[0].job is not None else None
+
+    async def find_any(self, job_id: str, queue: str | None, advice: str = "say which with queue=") -> Found | None:
+        """A job, or how it ended if it is only remembered. All queues are asked at once. Raises ConflictingJobs."""
+        queues = await self.queues(queue)
+        hits = await self._having(queues, job_id)
+        if not hits:
+            outcomes = await asyncio.gather(*(self._jobs.outcome(where, job_id) for where in queues))
+            hits = [Found(where, outcome=end) for where, end in zip(queues, outcomes, strict=True) if end is not None]
+        if len(hits) > 1:
+            raise ConflictingJobs(job_id, [hit.queue.name for hit in hits], advice)
         return hits[0] if hits else None
+
+    async def _having(self, queues: list[OpenQueue], job_id: str) -> list[Found]:
+        jobs = await asyncio.gather(*(self._jobs.get(where, job_id) for where in queues))
+        return [Found(where, job) for where, job in zip(queues, jobs, strict=True) if job is not None]
 
     async def must_find(self, job_id: str, queue: str | None) -> tuple[OpenQueue, Job]:
         found = await self.find(check_job_id(job_id), queue)

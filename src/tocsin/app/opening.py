@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +16,7 @@ from tocsin.app.lookup import Lookup
 from tocsin.app.registry import Registry
 from tocsin.app.sync import Sync
 from tocsin.config import Config, load_config
+from tocsin.config.rules import keep_of
 from tocsin.model.clock import Clock, ServerClock
 from tocsin.model.errors import StoreError, TocsinError
 from tocsin.store.embedded import EmbeddedServer, default_folder
@@ -99,6 +101,15 @@ class Opening(Declaring):
             await self._store.close()
             self._store = None
 
+    @functools.cached_property
+    def _default_keep(self) -> int:
+        """For how many seconds `enqueue` keeps outcomes."""
+        return keep_of(self.config.results.keep)
+
+    @property
+    def _largest_arguments(self) -> int:
+        return self.config.limits.arguments_bytes
+
     @property
     def store(self) -> Store:
         if self._store is None:
@@ -156,4 +167,5 @@ def store_of(
             timeout_s=connection.timeout / 1000,
             connect_timeout_s=connection.connect_timeout / 1000,
         ),
+        results_max=config.results.max,
     )

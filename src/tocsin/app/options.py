@@ -81,10 +81,13 @@ class Plan(Struct, frozen=True):
     tenant: str
     cost: int = 1
     band: int = NORMAL
+    # Bytes that its arguments may take.
+    largest: int = codec.LARGEST_PAYLOAD
 
-    def record(self, *, keep: int, recurring: bool) -> bytes:
+    def record(self, *, keep: int, recurring: bool, unnamed: bool = False) -> bytes:
         header = Header(
             recurring=recurring,
+            unnamed=unnamed,
             timeout=self.timeout,
             handler=self.handler.digest,
             trigger=codec.trigger_digest(self.spec),
@@ -93,7 +96,7 @@ class Plan(Struct, frozen=True):
             keep=keep,
             tenant=self.tenant,
         )
-        return codec.encode_header(header) + codec.encode_spec(self.spec)
+        return codec.encode_header(header) + codec.encode_spec(self.spec, self.largest)
 
 
 def plan(
@@ -108,6 +111,7 @@ def plan(
     cost: int = 1,
     priority: str | None = None,
     policy: Policy = PLAIN,
+    largest: int = codec.LARGEST_PAYLOAD,
 ) -> Plan:
     handler, args, kwargs = bound(what, args, kwargs)
     return Plan(
@@ -124,6 +128,7 @@ def plan(
         tenant=check_tenant(tenant),
         cost=check_cost(cost),
         band=NORMAL if priority is None else check_priority(priority),
+        largest=largest,
     )
 
 
@@ -176,13 +181,24 @@ def one_shot(
     delay: Duration | None,
     if_exists: str,
     keep: Duration | None,
+    default_keep: int,
 ) -> Put:
-    """A put for `enqueue`. Ids that the caller chose are remembered after the job has ended."""
+    """A put for `enqueue`."""
+    unnamed = job_id is None
     member = new_id if job_id is None else check_job_id(job_id)
-    remembered = check_keep(keep) if keep is not None else (0 if job_id is None else check_keep(DEFAULT_KEEP))
+    kept = kept_for(planned.handler, keep, 0 if job_id is not None else default_keep, named=not unnamed)
     due, relative = when(at, delay)
-    record = planned.record(keep=remembered, recurring=False)
+    record = planned.record(keep=kept, recurring=False, unnamed=unnamed)
     return Put(member, record, due, relative, mode_of(if_exists, ("ignore", "replace", "postpone")))
+
+
+def kept_for(handler: Handler, keep: Duration | None, default: int, *, named: bool) -> int:
+    """For how many seconds the outcome is kept: as the call says, else as its handler does, else as usual. An id that
+    the caller chose makes the put idempotent, and no handler shortens that: only the call itself."""
+    if keep is not None:
+        return check_keep(keep)
+    usual = default if handler.keep is None else handler.keep
+    return max(usual, check_keep(DEFAULT_KEEP)) if named else usual
 
 
 def recurring(planned: Plan, member: str, now: Millis, mode: int, find: NextAt = next_at) -> Put:

@@ -13,7 +13,7 @@ from tocsin.engine.catalog import Catalog, Handler, name_of
 from tocsin.model.durations import Duration
 from tocsin.model.errors import InvalidArgument, nearest
 from tocsin.model.ids import check_queue_name
-from tocsin.model.job import DEFAULT_TIMEOUT, Retry, check_timeout
+from tocsin.model.job import DEFAULT_TIMEOUT, Retry, check_keep, check_timeout
 from tocsin.model.queue import AGENTS_QUEUE, DEFAULT_QUEUE, Queue, declared
 from tocsin.model.trigger import Every
 from tocsin.resilience.classify import Classifier
@@ -65,6 +65,7 @@ class Registry:
         retry: Retry | None,
         executor: Literal["thread", "process"] | None,
         batch: int | None,
+        keep: Duration | None = None,
     ) -> Handler:
         if not callable(fn):
             raise InvalidArgument(f"@app.job() decorates functions, not {fn!r}")
@@ -78,6 +79,7 @@ class Registry:
             timeout=check_timeout(DEFAULT_TIMEOUT if timeout is None else timeout),
             retry=None if retry is None else options.check_retry(retry),
             batch=batch,
+            keep=None if keep is None else check_keep(keep),
         )
         options.check_parameters(handler.name, handler.signature.parameters)
         self.catalog.add(handler)

@@ -23,6 +23,8 @@ from tocsin.store.jobs import Put
 from tocsin.targets.builtin import handler_for
 from tocsin.triggers.ticks import Known
 
+# For how many seconds outcomes of jobs in bulk are kept, unless the call or their handler says more.
+NONE_KEPT = 0
 # What takes no arguments, but is given whole in each row.
 KINDS = (Http, Message, Subprocess)
 Kind = type[Http] | type[Message] | type[Subprocess]
@@ -49,13 +51,13 @@ class Rows:
         self._checked: set[Trigger] = set()
 
     def one_shots(
-        self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, remembered: bool
+        self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, named: bool
     ) -> Callable[[str, Any], Put]:
-        sample = one_shot(self._plan, "x" if remembered else None, "x", at, delay, if_exists, keep)
+        sample = one_shot(self._plan, "x" if named else None, "x", at, delay, if_exists, keep, NONE_KEPT)
         header = sample.record[: codec.FIXED_SIZE + sample.record[codec.FIXED_SIZE - 1]]
 
         def make(member: str, row: Any) -> Put:
-            body = codec.encode_spec(self.spec(row))
+            body = codec.encode_spec(self.spec(row), self._plan.largest)
             return Put(member, header + body, sample.due, sample.relative, sample.mode)
 
         return make
@@ -108,10 +110,11 @@ class TargetRows(Rows):
         plan(Bound(handler=self.handler, args=(), kwargs={}), (), {}, **shared)
 
     def one_shots(
-        self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, remembered: bool
+        self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, named: bool
     ) -> Callable[[str, Any], Put]:
         def make(member: str, row: Any) -> Put:
-            return one_shot(self._plan_of(row), member if remembered else None, member, at, delay, if_exists, keep)
+            named_as = member if named else None
+            return one_shot(self._plan_of(row), named_as, member, at, delay, if_exists, keep, NONE_KEPT)
 
         return make
 
@@ -135,7 +138,7 @@ _SAMPLES: dict[type, Handler] = {
 
 
 def schedules(
-    what: Handler | Bound | Kind, given: dict[str, Any], exceeding: str
+    what: Handler | Bound | Kind, given: dict[str, Any], exceeding: str, largest: int
 ) -> tuple[Callable[[Any, Millis], Put], Handler, str | None, str | None]:
     """For `schedule_many`: how to make a put of a row; then the handler, and the queue and priority asked for."""
     rules = ("overlap", "misfire", "grace", "catch_up", "criticality", "jitter", "starts", "ends")
@@ -145,5 +148,6 @@ def schedules(
             raise InvalidArgument(f"schedule_many has no option {name!r}; {nearest(name, known)}")
     mode = mode_of(given.get("if_exists", "update"), ("update", "ignore", "replace"))
     wanted = policy(**{name: given[name] for name in rules if name in given})
-    rows = rows_of(what, exceeding, policy=wanted, **{name: given[name] for name in shared if name in given})
+    options = {name: given[name] for name in shared if name in given}
+    rows = rows_of(what, exceeding, policy=wanted, largest=largest, **options)
     return (lambda row, now: rows.schedule(row, mode, now)), rows.handler, given.get("queue"), given.get("priority")

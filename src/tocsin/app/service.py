@@ -29,15 +29,17 @@ async def serve(
     until: str,
     grace: Duration,
     shard: Callable[[str], bool] | None = None,
+    *,
+    signals: bool = False,
 ) -> None:
-    """Work until a signal, a cancellation or, with until="idle", until there is nothing left to do."""
+    """Work until it is cancelled, or with `signals` until a signal; with until="idle", while there is work to do."""
     if until not in ("stopped", "idle"):
         raise InvalidArgument(f"until must be 'stopped' or 'idle', not {until!r}")
     if concurrency is not None and (not isinstance(concurrency, int) or isinstance(concurrency, bool)):
         raise InvalidArgument(f"concurrency must be a whole number, 0 for no bound, not {concurrency!r}")
     wait = seconds(grace, "grace")
     stop, hurry = asyncio.Event(), asyncio.Event()
-    with signals(stop, hurry):
+    with caught(stop, hurry) if signals else contextlib.nullcontext():
         worker = await app.worker(queues=queues, concurrency=concurrency, shard=shard)
         waiting: list[asyncio.Task[Any]] = []
         try:
@@ -74,10 +76,11 @@ async def _idle(worker: Worker) -> None:
 
 
 @contextlib.contextmanager
-def signals(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT stop; the second hurries. Only where they can be caught: in the main thread."""
+def caught(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT stop; the second hurries. Only where they can be caught: in the main thread. Afterwards they
+    do again what they did before, which the signal handlers of an event loop would not let us restore."""
 
-    def caught(name: str) -> None:
+    def obey(name: str) -> None:
         if stop.is_set():
             log.warning("hurrying", signal=name)
             hurry.set()
@@ -85,12 +88,16 @@ def signals(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
             log.info("stopping: running jobs may end within the grace period, a second signal hurries", signal=name)
             stop.set()
 
+    def catch(number: int, _: object) -> None:
+        # Between two instructions of whatever runs: the loop is to do it in its turn.
+        loop.call_soon_threadsafe(obey, signal.Signals(number).name)
+
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
-    for number in numbers:
-        loop.add_signal_handler(number, caught, number.name)
+    before = {number: signal.signal(number, catch) for number in numbers}
     try:
         yield
     finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            # None: it was set outside Python, and nobody can set it again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -132,9 +132,12 @@ class BlockingHandle:
     def __init__(self, handle: Handle, plain: Callable[[Any], Any]) -> None:
         self.id = handle.id
         self.new = handle.new
-        self.queue = handle.queue
         self._handle = handle
         self._plain = plain
+
+    @property
+    def queue(self) -> str | None:
+        return self._handle.queue
 
     def status(self) -> str:
         return str(self._plain(self._handle.status()))

@@ -20,7 +20,7 @@ from tocsin.app.update import changed
 from tocsin.engine.catalog import Bound, Handler
 from tocsin.model.durations import Duration, Millis, epoch_ms
 from tocsin.model.errors import InvalidArgument, TocsinError
-from tocsin.model.ids import check_job_id, extra_member, new_id, parse_run_id
+from tocsin.model.ids import check_job_id, check_member, extra_member, new_id, parse_run_id
 from tocsin.model.job import Retry, Stage
 from tocsin.model.queue import AGENTS_QUEUE, check_shares
 from tocsin.model.run import Claim, Run
@@ -65,10 +65,11 @@ class Tocsin(LookCalls):
         waits = check_after(after, on_upstream_failure)
         rules = options.policy(criticality=criticality)
         planned = options.plan(
-            what, args, kwargs, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules
-        )
+            what, args, kwargs, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules,
+            largest=self._largest_arguments,
+        )  # fmt: skip
         where = await self._queue_for(planned.handler, queue, priority)
-        put = options.one_shot(planned, id, new_id(), at, delay, if_exists, keep)
+        put = options.one_shot(planned, id, new_id(), at, delay, if_exists, keep, self._default_keep)
         return await self._put(where, put, waits)
 
     async def enqueue_many(
@@ -94,10 +95,13 @@ class Tocsin(LookCalls):
         """One-shot jobs in bulk: rows are argument tuples or mappings. How many were new."""
         waits = check_after(after, on_upstream_failure)
         rules = options.policy(criticality=criticality)
-        first = rows_of(what, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules)
+        first = rows_of(
+            what, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules,
+            largest=self._largest_arguments,
+        )  # fmt: skip
         where = await self._queue_for(first.handler, queue, priority)
         names = None if ids is None else iter(ids)
-        make = first.one_shots(at, delay, if_exists, keep, remembered=ids is not None)
+        make = first.one_shots(at, delay, if_exists, keep, named=ids is not None)
 
         def put(row: Any) -> Put:
             return make(new_id() if names is None else _next_id(names), row)
@@ -134,7 +138,7 @@ class Tocsin(LookCalls):
         )  # fmt: skip
         planned = options.plan(
             what, args, kwargs, trigger=check_trigger(trigger), retry=retry, timeout=timeout,
-            tenant=tenant, priority=priority, policy=rules,
+            tenant=tenant, priority=priority, policy=rules, largest=self._largest_arguments,
         )  # fmt: skip
         where = await self._queue_for(planned.handler, queue, priority)
         member = options.own_name(planned.handler, what) if id is None else check_job_id(id)
@@ -147,7 +151,7 @@ class Tocsin(LookCalls):
     ) -> int:
         """Recurring jobs in bulk: rows are (id, trigger, args), options as for `schedule`. How many were new."""
         exceeding = self.config.schedules.retry_exceeds_interval
-        make, handler, queue, priority = schedules(what, given, exceeding)
+        make, handler, queue, priority = schedules(what, given, exceeding, self._largest_arguments)
         where = await self._queue_for(handler, queue, priority)
         return await Bulk(self._jobs, where, self._ringer.ring).put_all(rows, lambda row: make(row, self._now()))
 
@@ -164,7 +168,11 @@ class Tocsin(LookCalls):
         code, head = await (self._dependents.put(where, put, waits) if waits else self._jobs.put(where, put))
         if head >= 0:
             self._ringer.ring(where, where.partition_of(put.member))
-        return Handle(put.member, code == NEW, where, self._jobs, self._cancel)
+        return Handle(put.member, code == NEW, where.name, self._lookup, self._cancel)
+
+    def handle(self, id: str, queue: str | None = None) -> Handle:
+        """The handle of a job that somebody else put, or that was put before. Nothing is asked until the handle is."""
+        return Handle(check_member(id), False, queue, self._lookup, self._cancel)
 
     async def _queue_for(self, handler: Handler, name: str | None, priority: str | None) -> OpenQueue:
         declared = self._registry.known_queue(name or handler.queue)
@@ -187,7 +195,8 @@ class Tocsin(LookCalls):
             header, spec, due, relative = changed(job, changes, self._registry, self._now())
             if changes.keys() & {"trigger", "retry"}:
                 options.check_tries(spec, id, self.config.schedules.retry_exceeds_interval)
-            put = Put(id, record_of(header, spec), due, relative, EDIT, job.version)
+            record = record_of(header, spec, self._largest_arguments)
+            put = Put(id, record, due, relative, EDIT, job.version)
             code, head = await self._jobs.put(where, put)
             if head >= 0:
                 self._ringer.ring(where, where.partition_of(id))
@@ -321,9 +330,11 @@ class Tocsin(LookCalls):
         until: Literal["stopped", "idle"] = "stopped",
         grace: Duration = GRACE_S,
         shard: Callable[[str], bool] | None = None,
+        signals: bool = False,
     ) -> None:
-        """Be a worker until stopped (SIGTERM, SIGINT, cancellation), or until nothing is due and nothing is working."""
-        await serve(self, queues, concurrency, until, grace, shard)
+        """Be a worker until this call is cancelled, or until nothing is due and nothing is working. With `signals`
+        SIGTERM and SIGINT stop it, too; without, they are left to the program."""
+        await serve(self, queues, concurrency, until, grace, shard, signals=signals)
 
 
 def _next_id(names: Any) -> str:

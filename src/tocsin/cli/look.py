@@ -207,6 +207,7 @@ def describe(view: JobView) -> dict[str, Any]:
         about["traceback"] = failure.traceback or None if failure else None
     elif outcome is not None:
         about |= {"stage": "done", "outcome": outcome.name, "ended": iso(outcome.at), "result": plain(outcome.result)}
+        about["lost"] = outcome.lost or None
     return about
 
 

@@ -17,7 +17,7 @@ from cyclopts.validators import Number
 from msgspec import Struct
 
 from tocsin.app import Tocsin
-from tocsin.app.service import signals
+from tocsin.app.service import caught
 from tocsin.cli.load import load
 from tocsin.cli.options import Given, Options, WrongUsage, parse_duration, split_weights
 from tocsin.cli.show import wait
@@ -95,7 +95,7 @@ async def worker(
     found = load(app).elsewhere(**options.where())
     logs.adopt_standard_logging(options.log_level)
     stop, hurry = asyncio.Event(), asyncio.Event()
-    with told(stop, hurry) if tied else signals(stop, hurry):
+    with told(stop, hurry) if tied else caught(stop, hurry):
         if not await opened(found, stop):
             return 0
         try:

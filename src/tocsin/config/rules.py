@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from tocsin.config.values import Value
 from tocsin.model.errors import InvalidArgument
+from tocsin.model.job import check_keep
 from tocsin.model.networks import entry_of
 
 _ORPHAN = "redis.scheduler.orphan-cleanup"
@@ -20,6 +21,7 @@ _KEYS = "redis.scheduler.keys"
 EXCEPTIONAL = "redis.scheduler.zombie-cleanup.exceptional-agents.pattern"
 ENABLED = "redis.agent.enabled-pattern"
 PROGRAMS = "subprocess.allow"
+KEEP = "results.keep"
 _PATTERNS = (ENABLED, "redis.agent.disabled-pattern")
 _ALLOWED = "http.allow"
 _NAMES = tuple(f"{_KEYS}.{name}" for name in ("waiting-set", "working-set", "cleanup-leader-key"))
@@ -59,6 +61,10 @@ def check(values: Mapping[str, Value]) -> Iterator[Broken]:
             yield Broken((key,), f"{key} is not a regex: {why}")
     yield from _names(values)
     yield from _places(values)
+    try:
+        keep_of(str(values.get(KEEP, "0")))
+    except InvalidArgument as error:
+        yield Broken((KEEP,), str(error))
 
 
 def warn(values: Mapping[str, Value]) -> Iterator[Broken]:
@@ -100,6 +106,11 @@ def _places(values: Mapping[str, Value]) -> Iterator[Broken]:
             entry_of(entry)
         except InvalidArgument as error:
             yield Broken((_ALLOWED,), f"{_ALLOWED}: {error}")
+
+
+def keep_of(text: str) -> int:
+    """`results.keep` in seconds: a number of them, or text like 10m."""
+    return check_keep(float(text) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else text, KEEP)
 
 
 def _not_a_regex(text: str) -> str:

@@ -31,6 +31,7 @@ Switchable = Annotated[int, Meta(ge=-MOST, le=MOST)]
 SwitchableSeconds = Annotated[int, Meta(ge=-A_YEAR_S, le=A_YEAR_S)]
 Some = Annotated[int, Meta(ge=1, le=MOST, description="there is no way to do with none")]
 Number = Annotated[int, Meta(ge=0, le=MOST, description="a number of things cannot be negative")]
+Bytes = Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024, description="not even small ones would fit")]
 Ratio = Annotated[float, Meta(ge=0, lt=1, description="a ratio cannot be negative")]
 Growth = Annotated[float, Meta(ge=1, le=1000, description="each delay would be shorter than the one before")]
 Multiplier = Annotated[float, Meta(ge=0, le=1000, description="there cannot be fewer than no extra attempts")]
@@ -175,6 +176,19 @@ class Schedules(Group, frozen=True):
     retry_exceeds_interval: Literal["warn", "error"] = "warn"
 
 
+class Results(Group, frozen=True):
+    # How long the outcome of a job is kept that `enqueue` put without an id and without `keep`; 0: not at all.
+    keep: str = "10m"
+    # Of jobs without an id, in each queue; the oldest go first.
+    max: Number = 100_000
+
+
+class Limits(Group, frozen=True):
+    # Of the arguments of one job and of what one run returns, packed.
+    arguments_bytes: Bytes = 512 * 1024
+    result_bytes: Bytes = 512 * 1024
+
+
 class Http(Group, frozen=True):
     # Networks and hosts that requests may go to although they are private: 10.0.0.0/8, localhost, *.internal.
     allow: tuple[str, ...] = ()
@@ -195,6 +209,8 @@ class Subprocess(Group, frozen=True):
 class Config(Group, frozen=True):
     redis: Redis = Redis()
     schedules: Schedules = Schedules()
+    results: Results = Results()
+    limits: Limits = Limits()
     http: Http = Http()
     secrets: Secrets = Secrets()
     subprocess: Subprocess = Subprocess()

@@ -55,6 +55,7 @@ class Handler:
         timeout: Millis,
         retry: Retry | None = None,
         batch: int | None = None,
+        keep: int | None = None,
     ) -> None:
         self.name = name
         self.fn = fn
@@ -63,6 +64,8 @@ class Handler:
         self.timeout = timeout
         self.retry = retry
         self.batch = batch
+        # Seconds; None: as usual.
+        self.keep = keep
         self.digest = handler_digest(name)
         self.signature = inspect.signature(fn)
         self.wants_run = "run" in self.signature.parameters

@@ -29,7 +29,7 @@ from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import Breaker, BreakerSettings
 from tocsin.resilience.classify import Classifier
 from tocsin.resilience.failure import FailureClass
-from tocsin.store.runs import Item, Runs
+from tocsin.store.runs import Item, Runs, fitting
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.telemetry.metrics import Tally
 
@@ -73,6 +73,7 @@ class Finisher:
         batch: int = LARGEST_BATCH,
         tell: Callable[[str, dict[str, Any]], Awaitable[None]] | None = None,
         on_carry: Callable[[OpenQueue, int], None] = lambda queue, partition: None,
+        largest_result: int = codec.LARGEST_RESULT,
     ) -> None:
         self.wake = asyncio.Event()
         self.waiting: deque[Ended] = deque()
@@ -81,7 +82,7 @@ class Finisher:
         self._runs = runs
         self._clock = clock
         self._classifier = classifier or Classifier()
-        self._settler = Settler(backoff)
+        self._settler = Settler(backoff, largest_result)
         self.breaker = breaker or Breaker(BreakerSettings(), clock.monotonic)
         # The server did not answer when we wrote last.
         self.away = False
@@ -142,9 +143,10 @@ class Finisher:
     def stopped(self, unit: Unit, reason: str) -> None:
         """Its handler was cancelled by us: why decides what becomes of it."""
         if reason == "timeout":
-            seconds = (unit.claim.deadline - self._clock.server_ms()) / 1000
+            now = int(self._clock.server_ms())
+            seconds = (unit.claim.deadline - now) / 1000
             text = f"timed out {-seconds:.1f} s past its deadline" if seconds < 0 else "timed out"
-            self._add(unit, "failed", codec.encode_failure(Failure(text, at=int(self._clock.server_ms()))))
+            self._add(unit, "failed", codec.encode_failure(Failure(text, at=now, type="TimeoutError")))
         elif reason == "cancelled":
             self._add(unit, "cancelled", b"")
         elif reason == "handover":
@@ -361,7 +363,8 @@ class Finisher:
             self._send(key, lane, items)
 
     def _send(self, key: tuple[str, int, str], lane: Lane, items: list[Item]) -> None:
-        batch, rest = items[: self._batch], items[self._batch :]
+        size = fitting(items, self._batch)
+        batch, rest = items[:size], items[size:]
         self._unanswered[key] = Sent(lane, self._runs().settle(key[2], lane.queue, key[1], batch), batch)
         self._calls[key] = next(self._count)
         if rest:
@@ -369,7 +372,7 @@ class Finisher:
         else:
             del lane.unsent[key[2], key[1]]
         if lane.timetable is not None:
-            lane.timetable.sent(key[2], self._batch)
+            lane.timetable.sent(key[2], size)
 
     def _decide_all(self) -> None:
         now = int(self._clock.server_ms())

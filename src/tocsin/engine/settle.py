@@ -10,8 +10,8 @@ from msgspec import Struct
 from tocsin.engine import decide
 from tocsin.engine.decide import on_time
 from tocsin.engine.lane import Lane
-from tocsin.engine.told import keep_of, stored_result
-from tocsin.model.codec import RECURRING
+from tocsin.engine.told import Results, keep_of
+from tocsin.model.codec import LARGEST_RESULT, RECURRING, UNNAMED
 from tocsin.model.delivery import Delivered, DeliveryFailed, note_of
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.job import Spec
@@ -54,8 +54,9 @@ class Ended(Struct, gc=False):
 class Settler:
     """Decides one run after the other. Knows how often each job failed in a row, as this worker saw it."""
 
-    def __init__(self, backoff: BackoffSettings) -> None:
+    def __init__(self, backoff: BackoffSettings, largest_result: int = LARGEST_RESULT) -> None:
         self._backoff = backoff
+        self._results = Results(largest_result)
         self._streaks = Streaks()
         # What is released waits for a random part of this long.
         self.spread_ms = 0.0
@@ -66,7 +67,7 @@ class Settler:
         recurring = claim.record[1] & RECURRING != 0
         if how == "succeeded" and spec is not None:
             if not recurring:
-                return "finish", _done(claim, spec, ended.result), 0
+                return "finish", self._done(claim, spec, ended.result), 0
             if self._streaks.by_job:
                 self._streaks.succeeded(_who(claim))
             if ended.result is None and (following := on_time(claim, spec, now)):
@@ -87,6 +88,18 @@ class Settler:
         note = b"" if ended.failure is None else note_of(ended.failure.told)
         return _item(claim, decision, ended.error, now, note)
 
+    def _done(self, claim: Claim, spec: Spec, result: Any) -> Item:
+        """A one-shot that succeeded."""
+        record = claim.record
+        if record[9:13] == _NOT_KEPT:
+            return finish_item(claim, 0, SUCCEEDED, note=b"" if result is None else _note(result))
+        note, unnamed = b"", record[1] & UNNAMED != 0
+        if isinstance(result, Delivered):
+            note = note_of(result.told)
+            result = result.told if result.result is None else result.result
+        packed = b"" if result is None else self._results.packed(result, spec)
+        return finish_item(claim, 0, SUCCEEDED, keep_of(record), packed, note=note, unnamed=unnamed)
+
     def _failed(self, ended: Ended, spec: Spec, recurring: bool, now: Millis) -> decide.Decision:
         claim, failure = ended.claim, ended.failure
         streak = self._streaks.failed(_who(claim)) if recurring else claim.attempt
@@ -97,18 +110,6 @@ class Settler:
         return decide.after_failure(claim, spec, recurring, now, setback, self._backoff)
 
 
-def _done(claim: Claim, spec: Spec, result: Any) -> Item:
-    """A one-shot that succeeded."""
-    if claim.record[9:13] == _NOT_KEPT:
-        return finish_item(claim, 0, SUCCEEDED, note=b"" if result is None else _note(result))
-    note = b""
-    if isinstance(result, Delivered):
-        note = note_of(result.told)
-        result = result.told if result.result is None else result.result
-    stored = b"" if result is None else stored_result(result, spec)
-    return finish_item(claim, 0, SUCCEEDED, keep_of(claim.record), stored, note=note)
-
-
 def _note(result: Any) -> bytes:
     return note_of(result.told) if isinstance(result, Delivered) else b""
 
@@ -116,8 +117,10 @@ def _note(result: Any) -> bytes:
 def _item(claim: Claim, decision: decide.Decision, error: bytes, now: Millis, note: bytes) -> tuple[str, Item, Millis]:
     if isinstance(decision, decide.Finish):
         keep = 0 if decision.next_due else keep_of(claim.record)
-        failure = error if decision.outcome == FAILED else b""
-        item = finish_item(claim, decision.next_due, decision.outcome, keep, b"", failure, decision.skips, note)
+        failure, unnamed = error if decision.outcome == FAILED else b"", claim.record[1] & UNNAMED != 0
+        item = finish_item(
+            claim, decision.next_due, decision.outcome, keep, b"", failure, decision.skips, note, unnamed
+        )
         return "finish", item, decision.next_due
     if isinstance(decision, decide.Plan):
         return "plan", plan_item(claim, decision.next_due, decision.alone, decision.skips), decision.next_due

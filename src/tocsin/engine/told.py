@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from typing import Any
 
 import structlog
 
 from tocsin.model import codec
+from tocsin.model.clock import monotonic
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.job import Failure, Spec
 
@@ -15,21 +17,23 @@ log = structlog.get_logger("tocsin.finish")
 
 LONGEST_ERROR = 1000
 LONGEST_TRACEBACK = 4000
-LARGEST_RESULT = 64 * 1024
+# A handler whose results are lost is named in the log so often at most.
+WARN_EVERY_S = 60.0
 
 
 def describe(error: BaseException, at: float) -> bytes:
     """An error for the record."""
+    kind = type(error).__name__
     try:
-        text = f"{type(error).__name__}: {error}"
+        text = f"{kind}: {error}"
     except Exception:
-        text = type(error).__name__
+        text = kind
     try:
         # What failed elsewhere is told by its message; the trace would only name our own code.
         trace = "" if isinstance(error, DeliveryFailed) else "".join(traceback.format_exception(error))
     except Exception:
         trace = ""
-    failure = Failure(_clean(text)[:LONGEST_ERROR], _clean(trace)[-LONGEST_TRACEBACK:], int(at))
+    failure = Failure(_clean(text)[:LONGEST_ERROR], _clean(trace)[-LONGEST_TRACEBACK:], int(at), type=_clean(kind))
     return codec.encode_failure(failure)
 
 
@@ -37,17 +41,36 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def stored_result(value: Any, spec: Spec) -> bytes:
-    """What cannot be stored, or is too large, is left out."""
-    try:
-        data = codec.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        log.warning("result cannot be stored", handler=spec.name, error=str(error))
-        return b""
-    if len(data) > LARGEST_RESULT:
-        log.warning("result too large to be stored", handler=spec.name, bytes=len(data), limit=LARGEST_RESULT)
-        return b""
-    return data
+class Results:
+    """Packs what handlers return for those who ask for it. What cannot be packed, or is too large, is lost: the run has
+    succeeded all the same, the log says so, and whoever asks for the result is told why there is none."""
+
+    def __init__(self, largest: int = codec.LARGEST_RESULT) -> None:
+        self._largest = largest
+        # By handler: when it was named in the log, and how many of its results were lost since.
+        self._warned: dict[str, tuple[float, int]] = {}
+
+    def packed(self, value: Any, spec: Spec) -> bytes:
+        try:
+            data = codec.encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            return self._lost(spec.name, f"it cannot be packed ({error}): return plain data, or a reference to it")
+        if len(data) > self._largest:
+            size = f"it takes {len(data)} bytes, the limit is {self._largest}"
+            return self._lost(spec.name, f"{size} (limits.result-bytes): store it elsewhere and return a reference")
+        return data
+
+    def _lost(self, handler: str, why: str) -> bytes:
+        now = monotonic()
+        warned, count = self._warned.get(handler, (-math.inf, 0))
+        count += 1
+        if now - warned >= WARN_EVERY_S:
+            log.warning(
+                "result lost: the run has succeeded, what it returned is not kept", handler=handler, why=why, lost=count
+            )
+            warned, count = now, 0
+        self._warned[handler] = warned, count
+        return codec.lost_result(why)
 
 
 def keep_of(record: bytes) -> int:

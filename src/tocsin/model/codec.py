@@ -1,7 +1,7 @@
 """The one codec: a record is a fixed header, which scripts read, and a msgpack body, which they never touch.
 
-Header, big-endian: schema, flags (1 recurring), band, cost u16, timeout ms u32, keep s u32, version u48,
-handler digest u32, trigger digest u32, succeeded u32, failed u32, attempts u32, tenant length u8, tenant.
+Header, big-endian: schema, flags (1 recurring, 2 nobody chose its id), band, cost u16, timeout ms u32, keep s u32,
+version u48, handler digest u32, trigger digest u32, succeeded u32, failed u32, attempts u32, tenant length u8, tenant.
 lua/lib/records.lua reads and writes the same layout; a test holds the two together.
 """
 
@@ -19,7 +19,11 @@ from tocsin.model.job import Failure, Header, Spec
 
 SCHEMA = 1
 RECURRING = 1
+UNNAMED = 2
 LARGEST_PAYLOAD = 512 * 1024
+LARGEST_RESULT = 512 * 1024
+# No msgpack begins so. Alone in the place of a result: nobody asked for one. With a text: it was lost, and why.
+NO_RESULT = b"\xc1"
 
 _FIXED = struct.Struct(">BBBHIIHIIIIIIB")
 FIXED_SIZE = _FIXED.size
@@ -51,7 +55,7 @@ def encode_spec(spec: Spec, largest: int = LARGEST_PAYLOAD) -> bytes:
         ) from None
     if len(body) > largest:
         raise InvalidArgument(
-            f"the arguments of {spec.name} take {len(body)} bytes, the limit is {largest}: "
+            f"the arguments of {spec.name} take {len(body)} bytes, the limit is {largest} (limits.arguments-bytes): "
             "store them elsewhere and pass a reference"
         )
     return body
@@ -77,7 +81,7 @@ def encode_header(header: Header) -> bytes:
     return (
         _FIXED.pack(
             SCHEMA,
-            RECURRING if header.recurring else 0,
+            (RECURRING if header.recurring else 0) | (UNNAMED if header.unnamed else 0),
             header.band,
             header.cost,
             header.timeout,
@@ -109,7 +113,7 @@ def decode_header(record: bytes) -> Header:
     return Header(
         recurring=bool(flags & RECURRING), timeout=timeout, handler=handler, trigger=trigger, band=band,
         cost=cost, keep=keep, tenant=tenant, version=(high << 32) | low, succeeded=succeeded, failed=failed,
-        attempts=attempts,
+        attempts=attempts, unnamed=bool(flags & UNNAMED),
     )  # fmt: skip
 
 
@@ -134,6 +138,11 @@ def decode_failure(data: bytes) -> Failure:
         return _failure_decoder.decode(data)
     except msgspec.MsgspecError:
         return Failure(error=repr(data[:200]))
+
+
+def lost_result(why: str) -> bytes:
+    """In the place of a result that could not be kept."""
+    return NO_RESULT + _encoder.encode(why)
 
 
 def text(data: bytes) -> bytes:

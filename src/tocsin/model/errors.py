@@ -9,6 +9,7 @@ TocsinError
 ├── ClaimLost                the run was taken over by another worker; nothing was changed
 ├── RunCancelled             a run was cancelled by a person (raised by Handle.result)
 ├── RunFailed                a run ended in failure (raised by Handle.result)
+├── ResultLost               a run succeeded, and what it returned could not be kept (raised by Handle.result)
 ├── DeliveryFailed           a request, message or program did not do what it was for (model/delivery.py)
 ├── ResultTimeout            no result within the given time (also a TimeoutError)
 ├── InvalidSignature         a request that nobody who knows the secret has sent at about this time
@@ -72,7 +73,24 @@ class RunCancelled(TocsinError):
 
 
 class RunFailed(TocsinError):
-    """The run ended in failure; the message is its error."""
+    """The last attempt of a job failed: with an exception of class `type` that said `message`, and the worker's
+    `traceback`; after so many `attempts`. `type` is "" where no exception was raised."""
+
+    def __init__(self, error: str, *, type: str = "", attempts: int = 0, traceback: str = "") -> None:
+        super().__init__(error)
+        self.type = type
+        self.message = error.removeprefix(f"{type}: ") if type else error
+        self.attempts = attempts
+        self.traceback = traceback
+
+
+class ResultLost(TocsinError):
+    """The run has succeeded, and what it returned is too large or cannot be packed."""
+
+    def __init__(self, job_id: str, why: str) -> None:
+        super().__init__(f"job {job_id!r} has succeeded, and what it returned was not kept: {why}")
+        self.job_id = job_id
+        self.why = why
 
 
 class ResultTimeout(TocsinError, TimeoutError):

@@ -147,6 +147,8 @@ class Header(Struct, frozen=True):
     succeeded: int = 0
     failed: int = 0
     attempts: int = 0
+    # Nobody chose its id: what is remembered of it when it has ended is a convenience, and goes first.
+    unnamed: bool = False
 
 
 class Failure(Struct, frozen=True, array_like=True):
@@ -156,6 +158,8 @@ class Failure(Struct, frozen=True, array_like=True):
     traceback: str = ""
     at: Millis = 0
     attempt: int = 0
+    # The name of the exception's class; the error begins with it.
+    type: str = ""
 
 
 class Job(Struct, frozen=True):
@@ -248,9 +252,9 @@ def check_timeout(timeout: Duration) -> Millis:
     return ceil_ms(value)
 
 
-def check_keep(keep: Duration) -> int:
+def check_keep(keep: Duration, what: str = "keep") -> int:
     """Whole seconds, rounded up, so that what is asked for is kept at least that long."""
-    value = seconds(keep, "keep")
+    value = seconds(keep, what)
     if value > 0xFFFF_FFFF:
-        raise InvalidArgument(f"keep must be below 136 years, not {keep!r}")
+        raise InvalidArgument(f"{what} must be below 136 years, not {keep!r}")
     return math.ceil(value)

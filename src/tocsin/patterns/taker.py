@@ -52,7 +52,7 @@ class Taker:
         return codec.handler_digest(self._kind)
 
     def body(self, obj: Any) -> bytes:
-        return codec.encode_spec(Spec(self._kind, (obj,)))
+        return codec.encode_spec(Spec(self._kind, (obj,)), self._app.config.limits.arguments_bytes)
 
     @property
     def jobs(self) -> Jobs:

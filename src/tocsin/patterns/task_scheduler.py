@@ -146,8 +146,9 @@ class TaskScheduler:
             return False
         now = int(app.store.clock.server_ms())
         found = await task_schedules.revise(
-            app.store, where, schedule_id, lambda job: task_schedules.changes_of(job, wanted, now)
-        )
+            app.store, where, schedule_id, lambda job: task_schedules.changes_of(job, wanted, now),
+            app.config.limits.arguments_bytes,
+        )  # fmt: skip
         return found and (not active or await app.resume(schedule_id, queue=where.name))
 
     async def _mend(self, app: Tocsin, where: OpenQueue, job: Job, wanted: dict[str, Any]) -> bool:
@@ -202,8 +203,9 @@ class TaskScheduler:
 
     def _put(self, schedule_id: str, cron: Cron, user_id: str, plan: Plan, now: int, mode: int) -> Put:
         return task_schedules.put_of(
-            self._handler, schedule_id, cron, user_id, plan, self._lock_timeout, self.check_interval, now, mode
-        )
+            self._handler, schedule_id, cron, user_id, plan, self._lock_timeout, self.check_interval, now, mode,
+            self._app.config.limits.arguments_bytes,
+        )  # fmt: skip
 
     async def _opened(self, app: Tocsin) -> OpenQueue:
         return await app.store.open_queue(self._place)

@@ -7,6 +7,7 @@ is given is a `Plan`. Inactive is paused, or set aside because it cannot be read
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -72,6 +73,7 @@ def put_of(
     pause: float,
     now: Millis,
     mode: int,
+    largest: int,
 ) -> Put:
     """Raises InvalidTrigger if it would never run. `pause`: the longest between two tries of a push, in seconds."""
     retry = Retry(_TRIES, min(_FIRST_PAUSE_S, pause), max_interval=min(pause, _LONGEST_PAUSE_S))
@@ -84,6 +86,7 @@ def put_of(
         timeout=timeout / 1000,
         tenant=user_id,
         policy=RULES,
+        largest=largest,
     )
     return options.recurring(planned, schedule_id, now, mode)
 
@@ -92,15 +95,22 @@ def _stored(plan: Plan) -> dict[str, Any]:
     return msgspec.structs.asdict(plan)
 
 
-async def revise(store: Store, where: OpenQueue, schedule_id: str, change: Callable[[Job], dict[str, Any]]) -> bool:
-    """Change what `change` says of the job as it is: whoever else changes it meanwhile is not undone. False: no job."""
+async def revise(
+    store: Store,
+    where: OpenQueue,
+    schedule_id: str,
+    change: Callable[[Job], dict[str, Any]],
+    largest: int = sys.maxsize,
+) -> bool:
+    """Change what `change` says of the job as it is: whoever else changes it meanwhile is not undone. False: no job.
+    `largest`: bytes that its arguments may take then."""
     jobs = Jobs(store)
     while True:
         job = await jobs.get(where, schedule_id)
         if job is None:
             return False
         header, spec, due, relative = changed(job, change(job), Registry(), int(store.clock.server_ms()))
-        put = Put(schedule_id, record_of(header, spec), due, relative, EDIT, job.version)
+        put = Put(schedule_id, record_of(header, spec, largest), due, relative, EDIT, job.version)
         code, head = await jobs.put(where, put)
         await ring(store, where, head)
         if code != CONFLICT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -27,8 +28,6 @@ DUE_MASK = (1 << 48) - 1
 # In a queue of order `due` its first byte is how many successes the record does not count yet, see lua/lib/line.lua.
 _UNCOUNTED = 56
 _PUT_INTENT = 4
-# As lua/lib/records.lua writes it.
-_NOT_KEPT = b"\xc1"
 # In the order of the codes in lua/lib/settle.lua.
 OUTCOMES = ("failed", "succeeded", "skipped", "cancelled")
 
@@ -65,6 +64,8 @@ class Outcome(msgspec.Struct, frozen=True):
     result: Any
     # False: it is only remembered because others wait for it, without what came of it.
     kept: bool = True
+    # Why what it returned could not be kept.
+    lost: str = ""
 
 
 def due_by(now: Millis) -> str:
@@ -81,8 +82,9 @@ def read_entry(raw: bytes) -> Entry:
     return Entry(token, due & DUE_MASK, attempt, recoveries, intent, owner, pending, due >> _UNCOUNTED)
 
 
-def record_of(header: Header, spec: Spec) -> bytes:
-    return codec.encode_header(header) + codec.encode_spec(spec)
+def record_of(header: Header, spec: Spec, largest: int = sys.maxsize) -> bytes:
+    """`largest`: bytes, for arguments that a caller has just given; those of a job that exists were let in before."""
+    return codec.encode_header(header) + codec.encode_spec(spec, largest)
 
 
 class Jobs:
@@ -122,7 +124,8 @@ class Jobs:
 
     async def cancel(self, queue: OpenQueue, member: str, due: Millis = 0) -> tuple[int, str, int]:
         """0 nothing to cancel, 1 cancelled, 2 asked; then who was asked, and the token of its claim."""
-        answer = await self._change("job_cancel", queue, member, member, due)
+        most = self._store.most_unnamed(queue)
+        answer = await self._change("job_cancel", queue, member, member, due, most)
         if answer[4]:
             await self._carry(queue, queue.partition_of(member))
         return int(answer[1]), answer[2].decode(), int(answer[3])
@@ -345,6 +348,8 @@ def _as_job(
 
 
 def _as_outcome(raw: bytes) -> Outcome:
-    kept = raw[9:] != _NOT_KEPT
-    result = codec.decode(raw[9:]) if kept and len(raw) > 9 else None
-    return Outcome(OUTCOMES[raw[0]], int.from_bytes(raw[1:9], "big"), result, kept)
+    name, at, result = OUTCOMES[raw[0]], int.from_bytes(raw[1:9], "big"), raw[9:]
+    if result[:1] == codec.NO_RESULT:
+        lost = codec.decode(result[1:]) if len(result) > 1 else ""
+        return Outcome(name, at, None, kept=bool(lost), lost=lost)
+    return Outcome(name, at, codec.decode(result) if result else None)

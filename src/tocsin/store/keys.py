@@ -21,6 +21,7 @@ dead      ZSET    id -> since ms
 errors    HASH    id -> last failure
 done      ZSET    id -> remembered until ms
 results   HASH    id -> outcome, time, result
+unnamed   ZSET    id -> ended ms, of those in `done` that nobody named: `results.max` bounds them, the oldest go first
 blocked   ZSET    id -> not before ms, once it waits for nobody
 needs     HASH    id -> which wait this is, its policy, and what it still waits for
 watchers  ZSET    who is told when a job ends (lua/lib/endings.lua)
@@ -53,7 +54,7 @@ from tocsin.model.queue import AGENTS_QUEUE
 
 PARTITION_KEYS = (
     "meta", "jobs", "waiting", "working", "claims", "sessions", "paused", "parked", "dead", "errors", "done",
-    "results", "blocked", "needs", "watchers", "outbox", "events",
+    "results", "unnamed", "blocked", "needs", "watchers", "outbox", "events",
     "ready0", "ready1", "ready2", "ready3", "ready4", "turns0", "turns1", "turns2", "turns3", "turns4",
     "tenants", "spots", "resting", "weights",
 )  # fmt: skip

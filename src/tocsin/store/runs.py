@@ -35,6 +35,8 @@ _raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 # A text of 8 bytes.
 _token = struct.Struct(">BQ").pack
 _CANCEL_INTENT = 8
+# Of one settling call.
+LARGEST_BYTES = 2 * 1024 * 1024
 # Where the arguments of a claim say whether it was sent before.
 _REPEATED = 5
 VERBS = ("finish", "plan", "retry", "release", "bury", "park")
@@ -47,6 +49,8 @@ _EXTRA_MARK = ord(EXTRA)
 _OUTCOMES = [bytes((outcome,)) for outcome in range(16)]
 _SUCCEEDED = _OUTCOMES[SUCCEEDED]
 _NIL = b"\xc0"
+# An array of three.
+_KEPT_HEAD = b"\x93"
 _ALONE = frozenset((_NIL, *_OUTCOMES))
 
 
@@ -192,7 +196,8 @@ class Runs:
     def settle(self, verb: str, queue: OpenQueue, partition: int, items: Sequence[Item]) -> Call:
         """The call that ends at most 1000 claims of one partition; items as packed below."""
         session, seq = f"{self.owner}:{verb}", next(self._seq)
-        return queue.call(f"run_{verb}", partition, session, seq, [self.owner, columns(items, verb)])
+        args = [self.owner, columns(items, verb), *_bounds(self._store, queue, verb)]
+        return queue.call(f"run_{verb}", partition, session, seq, args)
 
     async def extend(self, queue: OpenQueue, claim: Claim, by: Millis) -> Millis:
         """The new deadline. Raises ClaimLost if another worker has the run."""
@@ -237,10 +242,16 @@ async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, item:
     while True:
         try:
             partition = queue.partition_of_key(key_of(item))
-            answer = await store.change(f"run_{verb}", queue, partition, owner, columns([item]))
+            args = [owner, columns([item]), *_bounds(store, queue, verb)]
+            answer = await store.change(f"run_{verb}", queue, partition, *args)
             return not answer[1]
         except QueueMoved:
             continue
+
+
+def _bounds(store: Store, queue: OpenQueue, verb: str) -> list[int]:
+    """Only a finish adds outcomes in great numbers, and drops what is too much."""
+    return [store.most_unnamed(queue)] if verb == "finish" else []
 
 
 def _keys(packed: bytes) -> list[bytes]:
@@ -286,16 +297,24 @@ def finish_item(
     error: bytes = b"",
     skips: Sequence[Skip] = (),
     note: bytes = b"",
+    unnamed: bool = False,
 ) -> Item:
+    """`keep`: for how many seconds the end of a one-shot is remembered; `unnamed`: as long as there is room for it."""
     key = claim.key
     if _EXTRA_MARK in key:
         outcome |= _EXTRA_RUN
     due, more = b"%d" % next_due if next_due else b"", _NIL
-    if keep or result or error or skips or note:
-        texts = (text(result), text(error), _ranges(skips), text(note))
-        more = codec.array(5, (codec.integer(keep), *texts))
+    if error or skips or note:
+        parts = (*_kept(keep, unnamed), text(result), text(error), _ranges(skips), text(note))
+        more = codec.array(6, parts)
+    elif keep:
+        more = _KEPT_HEAD + b"".join(_kept(keep, unnamed)) + text(result)
     member = TEXT_HEADS[len(key)] + key if len(key) < len(TEXT_HEADS) else text(key)
     return member, _token(0xA8, claim.token), TEXT_HEADS[len(due)] + due, _OUTCOMES[outcome], more
+
+
+def _kept(keep: int, unnamed: bool) -> tuple[bytes, bytes]:
+    return codec.integer(keep), b"\x01" if unnamed else b"\x00"
 
 
 def next_item(claim: Claim, next_due: Millis) -> Item:
@@ -319,6 +338,19 @@ def columns(items: Sequence[Item], verb: str = "") -> bytes:
         alone = verb == "finish" and first in _ALONE and column.count(first) == len(column)
         arrays.append(first if alone else codec.array(len(items), column))
     return codec.array(len(arrays), arrays)
+
+
+def fitting(items: Sequence[Item], most: int) -> int:
+    """How many of the first items one call takes: results may be large, and a call never carries more than about 2 MiB,
+    or one item."""
+    some, room = items[:most], LARGEST_BYTES
+    if sum([len(item[-1]) for item in some]) <= room:
+        return len(some)
+    for n, item in enumerate(some):
+        room -= len(item[-1])
+        if room < 0:
+            return max(n, 1)
+    return len(some)
 
 
 def key_of(item: Item) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -45,6 +46,8 @@ PAUSE_S = 0.05
 MOVING_PATIENCE_S = 10.0
 # A script takes at most this many items, so that it never holds the server for long.
 LARGEST_BATCH = 1000
+# How many outcomes of jobs that nobody named are kept of a queue.
+RESULTS_MAX = 100_000
 # Answers of a script that changed nothing.
 WRONG_EPOCH = -1
 STALE_SEQ = -2
@@ -62,6 +65,7 @@ class Store:
         names: Mapping[str, str] | None = None,
         clock: Clock | None = None,
         connections: ConnectionSettings | None = None,
+        results_max: int = RESULTS_MAX,
     ) -> None:
         self._embedded = url if isinstance(url, EmbeddedServer) else None
         self.address: Address = parse(url.url if isinstance(url, EmbeddedServer) else url)
@@ -69,6 +73,7 @@ class Store:
         self.clock: Clock = clock or ServerClock()
         self.lanes = Lanes()
         self.connections = connections or ConnectionSettings()
+        self._results_max = results_max
         self.client: Client = None  # type: ignore[assignment]  # opened by open()
         self._healing = Healing(self.address)
         self._queues: dict[str, OpenQueue] = {}
@@ -217,6 +222,10 @@ class Store:
                 raise InvalidConfig(f"a partition of queue {name!r} was created with other settings: {stored!r}")
             opened.epochs.append(stored[0])
         return opened
+
+    def most_unnamed(self, queue: OpenQueue) -> int:
+        """How many outcomes of jobs that nobody named each of its partitions keeps."""
+        return math.ceil(self._results_max / queue.partitions)
 
     # Calls
 

@@ -26,7 +26,8 @@ PAGE = 100
 # Bytes of values that one page may bring along: HSCAN always sends them.
 PAGE_BYTES = 1024 * 1024
 LARGEST_ERROR = 6 * 1024
-LARGEST_RESULT = 64 * 1024
+# Some are larger (`limits.result-bytes`); most are far smaller.
+WIDE_RESULT = 64 * 1024
 LARGEST_SESSION = 64 * 1024
 LARGEST_WAIT = 64 * 1024
 
@@ -50,6 +51,7 @@ class Standing(IntFlag):
     BLOCKED = 8192
     MISPLACED = 16384
     NEEDS = 32768
+    UNNAMED = 65536
 
     @property
     def stages(self) -> list[str]:

@@ -23,7 +23,7 @@ from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.lines import Lines
 from tocsin.store.outbox import read_wait
 from tocsin.store.store import OpenQueue
-from tocsin.store.survey import LARGEST_ERROR, LARGEST_RESULT, LARGEST_WAIT, Node, Session, Settings, Survey
+from tocsin.store.survey import LARGEST_ERROR, LARGEST_WAIT, WIDE_RESULT, Node, Session, Settings, Survey
 from tocsin.upkeep import hearts
 from tocsin.upkeep.audit_line import LineAudit
 from tocsin.upkeep.findings import Finding, Findings, diagnose
@@ -159,11 +159,11 @@ class Audit:
         async for records in self._survey.fields(queue, partition, "jobs", settings.widest):
             self._check_records(queue, partition, records)
             yield list(records)
-        hashes = {"claims": 512, "errors": LARGEST_ERROR, "results": LARGEST_RESULT, "needs": LARGEST_WAIT}
+        hashes = {"claims": 512, "errors": LARGEST_ERROR, "results": WIDE_RESULT, "needs": LARGEST_WAIT}
         for base, widest in hashes.items():
             async for fields in self._survey.fields(queue, partition, base, widest):
                 yield list(fields)
-        for base in (*STAGE_KEYS, "done"):
+        for base in (*STAGE_KEYS, "done", "unnamed"):
             async for members in self._survey.members(queue, partition, base):
                 yield members
         async for members in self._lines.ids(queue, partition):

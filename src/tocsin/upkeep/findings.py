@@ -224,4 +224,6 @@ def diagnose(standing: Standing) -> str | None:
         return "blocked-for-nothing" if Standing.BLOCKED in standing else "left-over"
     if (Standing.DONE in standing) != (Standing.RESULT in standing):
         return "done-without-result" if Standing.DONE in standing else "result-without-done"
+    if Standing.UNNAMED in standing and Standing.DONE not in standing:
+        return "result-without-done"
     return None

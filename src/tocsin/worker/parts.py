@@ -50,6 +50,7 @@ from tocsin.targets.threads import Threads
 from tocsin.telemetry.metrics import Tally
 from tocsin.upkeep.carry import Carrier
 from tocsin.upkeep.elect import Election
+from tocsin.upkeep.forget import Forgetter
 from tocsin.upkeep.health import Health
 from tocsin.upkeep.orphans import Orphans
 from tocsin.upkeep.reaper import OVERDUE_S, Reaper
@@ -132,7 +133,7 @@ class Parts(ABC):
         self.finisher = Finisher(
             store, lambda: self.runs, clock, self._lost_claim, self._work_is_due, self._classifier,
             settings.backoff, self.redis_breaker, self.tally, settings.batching.size, self._fleet.post,
-            self.carrier.hear,
+            self.carrier.hear, settings.largest_result,
         )  # fmt: skip
         self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set(), self.tally.duration.add)
         self.finisher.on_full, self.finisher.on_room = self.pool.hold, self.pool.go_on
@@ -150,6 +151,7 @@ class Parts(ABC):
         self.election, self.orphans = self._build_cleanup()
         leading = self.election.leading if self.election is not None else lambda: True
         self.replanner = Replanner(store, self._fleet, clock, self._look_again, leading=leading)
+        self.forgetter = Forgetter(store, clock, leading=leading)
         if self.election is not None:
             self.election.on_lead = self._begin_to_lead
         self.vitals = Vitals(self, self.tally)
@@ -189,7 +191,7 @@ class Parts(ABC):
         )  # fmt: skip
 
     def _begin_to_lead(self) -> None:
-        for part in (self.orphans, self.replanner):
+        for part in (self.orphans, self.replanner, self.forgetter):
             if part is not None:
                 part.wake.set()
 

@@ -10,6 +10,7 @@ from tocsin.config import Config
 from tocsin.config.schema import CircuitBreaker, OrphanCleanup, Reconcile, Scheduler, ZombieCleanup
 from tocsin.engine.claim_planner import MOST_PER_PASS, Batching
 from tocsin.engine.heart import BEAT_S, TTL_S
+from tocsin.model.codec import LARGEST_RESULT
 from tocsin.model.durations import Millis
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import BreakerSettings
@@ -70,6 +71,8 @@ class Settings(Struct, frozen=True):
     shutdown_jitter_s: float = 0.0
     # Where jobs may go outside this process.
     reach: Reach = Reach()
+    # Bytes of what a handler returns, packed.
+    largest_result: int = LARGEST_RESULT
 
 
 def settings_of(config: Config, shard: Callable[[str], bool] | None = None) -> Settings:
@@ -96,6 +99,7 @@ def settings_of(config: Config, shard: Callable[[str], bool] | None = None) -> S
             programs=config.subprocess.allow,
             longest_wait_s=scheduler.failure_backoff.throttled.cap_ms / 1000,
         ),
+        largest_result=config.limits.result_bytes,
     )
 
 

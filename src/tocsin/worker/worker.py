@@ -50,7 +50,7 @@ class Worker(Parts):
         parts: list[Part] = [self.sweep, self.reaper, self.carrier, self.referrer, self.gates, Tender(self.store)]
         for part in (*parts, *self.vitals.parts()):
             self._run(part, self._stopped)
-        for upkeep in (self.election, self.orphans, self.replanner):
+        for upkeep in (self.election, self.orphans, self.replanner, self.forgetter):
             if upkeep is not None:
                 self._run(upkeep, self._stopped, longest=LONGEST_PASS_S)
         if self.reconciler is not None:

@@ -9,12 +9,14 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        unnamed   ZSET    id -> ended ms, of those in done that nobody named
 --        blocked   ZSET    id -> not before ms
 --        needs     HASH    id -> what it waits for
 -- ARGV   items: msgpack [id] * n, at most 1000
 -- RETURN a number per id, the sum of: 1 has a record, 2 waiting, 4 working, 8 paused, 16 parked, 32 dead, 64 done,
 --        128 has a claim, 256 the claim is held, 512 the claim is unreadable, 1024 has an error, 2048 has a result,
---        4096 ready, 8192 blocked, 16384 ready but not as it should be, 32768 something is known of what it waits for
+--        4096 ready, 8192 blocked, 16384 ready but not as it should be, 32768 something is known of what it waits for,
+--        65536 is among those in done that nobody named
 -- USES   claims, standing
 local ids = cmsgpack.unpack(items)
 local seen = {}
@@ -28,9 +30,11 @@ for n, stage in ipairs({waiting, working, paused, parked, dead, done}) do
   end
 end
 
-if redis.call('ZCARD', blocked) > 0 then
-  for i, score in ipairs(redis.call('ZMSCORE', blocked, unpack(ids))) do
-    if score then seen[i] = seen[i] + 8192 end
+for stage, number in pairs({[blocked] = 8192, [unnamed] = 65536}) do
+  if redis.call('ZCARD', stage) > 0 then
+    for i, score in ipairs(redis.call('ZMSCORE', stage, unpack(ids))) do
+      if score then seen[i] = seen[i] + number end
+    end
   end
 end
 

@@ -12,6 +12,7 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        unnamed   ZSET    id -> ended ms, of those in done that nobody named
 --        blocked   ZSET    id -> not before ms
 --        needs     HASH    id -> what it waits for
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
@@ -133,6 +134,10 @@ local function set_right(id)
   local held = claim and claim.token > 0
   if not remembered and redis.call('HEXISTS', results, id) == 1 then
     drop(results, id)
+    spoilt = true
+  end
+  if not remembered and redis.call('ZSCORE', unnamed, id) then
+    leave(unnamed, id)
     spoilt = true
   end
   local waits = redis.call('HEXISTS', needs, id) == 1

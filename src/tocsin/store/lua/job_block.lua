@@ -11,6 +11,7 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        unnamed   ZSET    id -> ended ms, of those in done that nobody named
 --        blocked   ZSET    id -> not before ms
 --        needs     HASH    id -> what it waits for
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
@@ -75,6 +76,7 @@ local function block(id, due, mode, record, wait)
     local kept = tonumber(remembered) > now and is_kept(redis.call('HGET', results, id))
     if mode == IGNORE and kept then return '3' end
     leave(done, id)
+    leave(unnamed, id)
     drop(results, id)
   end
   -- Somebody took its record away and it was parked without: it starts anew.

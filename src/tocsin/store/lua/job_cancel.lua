@@ -10,14 +10,15 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        unnamed   ZSET    id -> ended ms, of those in done that nobody named
 --        blocked   ZSET    id -> not before ms
 --        needs     HASH    id -> what it waits for
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, id, due (0: any)
+-- ARGV   epoch, clock, session, seq, id, due (0: any), most: how many outcomes of unnamed jobs the partition keeps
 -- RETURN {1, code, owner, token, carry}: 0 nothing to cancel, 1 cancelled, 2 asked its owner; carry as in run_finish
--- USES   call, records, claims, moves, line, endings, settle
+-- USES   call, records, claims, moves, line, endings, settle, forget
 if answered then return answered end
 local record = redis.call('HGET', jobs, id)
 local raw = redis.call('HGET', claims, id)
@@ -36,8 +37,9 @@ if is_recurring(record) then return unchanged({1, 0, '', 0, 0}) end
 local function end_it(score)
   local at = claim and claim.due or score
   if parent_of(id) then skip(id, at, at + 1, WHY_CANCELLED) end
-  end_job(id, keep_of(record), CANCELLED, '')
+  cancel_job(id, record, '')
   apply()
+  forget(tonumber(most))
   return commit({1, 1, '', 0, to_carry}, 'cancel', {id})
 end
 

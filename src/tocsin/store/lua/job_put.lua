@@ -11,6 +11,7 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        unnamed   ZSET    id -> ended ms, of those in done that nobody named
 --        blocked   ZSET    id -> not before ms
 --        needs     HASH    id -> what it waits for
 --        events    STREAM  one entry per call
@@ -165,6 +166,7 @@ for i, id in ipairs(ids) do
   else
     if remembered[i] then
       leave(done, id)
+      leave(unnamed, id)
       drop(results, id)
     end
     if any_parked and redis.call('ZSCORE', parked, id) then

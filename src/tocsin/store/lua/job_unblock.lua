@@ -8,6 +8,7 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        unnamed   ZSET    id -> ended ms, of those in done that nobody named
 --        blocked   ZSET    id -> not before ms
 --        needs     HASH    id -> what it waits for
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
@@ -61,7 +62,11 @@ local function cancel(id, source, outcome)
   local queue, upstream = string.match(source, '^(%Z*)%z(.*)$')
   end_wait(id)
   local why = 'job ' .. upstream .. ' of queue ' .. queue .. ', which it waited for, ' .. WORDS[outcome]
-  end_job(id, readable(record) and keep_of(record) or 0, CANCELLED, cmsgpack.pack(why))
+  if readable(record) then
+    cancel_job(id, record, cmsgpack.pack(why))
+  else
+    end_job(id, 0, CANCELLED)
+  end
   cancelled = cancelled + 1
 end
 

@@ -9,6 +9,7 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        unnamed   ZSET    id -> ended ms, of those in done that nobody named
 --        blocked   ZSET    id -> not before ms
 --        needs     HASH    id -> what it waits for
 -- ARGV   number, cursor, limit: which of the keys, from 1 on; the cursor of SCAN, '0' to begin

@@ -11,6 +11,7 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        unnamed   ZSET    id -> ended ms, of those in done that nobody named
 --        blocked   ZSET    id -> not before ms
 --        needs     HASH    id -> what it waits for
 -- ARGV   now, move, items: msgpack [id] * n, at most 1000

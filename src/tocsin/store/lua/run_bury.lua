@@ -10,6 +10,7 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        unnamed   ZSET    id -> ended ms, of those in done that nobody named
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
@@ -29,7 +30,7 @@ local function bury(id, raw, claim, err)
   owe(owed, id, 1)
   local verdict, put = obeyed(id, claim, record, 0, true)
   if verdict then return end
-  if has(claim.intent, CANCEL) then return end_job(id, keep_of(record), CANCELLED, '') end
+  if has(claim.intent, CANCEL) then return cancel_job(id, record, '') end
   set(jobs, id, put)
   set(errors, id, err)
   set(claims, id, write_claim(let_go(claim)))

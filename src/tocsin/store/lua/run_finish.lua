@@ -9,16 +9,18 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        unnamed   ZSET    id -> ended ms, of those in done that nobody named
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens (8 bytes), next dues (text, '' for none),
---        outcomes, more; outcome 0 failed, 1 succeeded, 2 skipped, 3 cancelled; +8 for an extra run; more: nil, or keep
---        (s), result, error, the ticks that the job passes: [first u64, until u64, why u8] * n, a note for the event;
---        outcomes of which all are the same may be that number, and more of which all are nil may be nil
+-- ARGV   epoch, clock, session, seq, owner, items, most: items: msgpack columns: ids, tokens (8 bytes), next dues (text,
+--        '' for none), outcomes, more; outcome 0 failed, 1 succeeded, 2 skipped, 3 cancelled; +8 for an extra run; more:
+--        nil, or keep (s), 1 if nobody named the job, result, and if there is more to say: error, the ticks that the job
+--        passes: [first u64, until u64, why u8] * n, a note for the event; outcomes of which all are the same may be that
+--        number, and more of which all are nil may be nil; most: how many outcomes of unnamed jobs the partition keeps
 -- RETURN {1, lost, head, carry}: the ids whose claim was lost (nothing changed for them); head: the first in line,
 --        or -1; carry: 1 if others wait for one of them, and are to be told
--- USES   call, records, claims, moves, line, endings, settle
+-- USES   call, records, claims, moves, line, endings, settle, forget
 if answered then return answered end
 local COUNTERS = {[FAILED] = 'failed', [SUCCEEDED] = 'succeeded', [SKIPPED] = 'skipped', [CANCELLED] = 'cancelled'}
 local MARKS = {[FAILED] = '\0', [SUCCEEDED] = '\1', [SKIPPED] = '\2', [CANCELLED] = '\3'}
@@ -48,54 +50,66 @@ end
 
 local tally = {[0] = 0, 0, 0, 0}
 local function commit_all(lost, held, ends)
-  forget()
+  forget(tonumber(most))
   for outcome, times in pairs(tally) do
     if times > 0 then redis.call('HINCRBY', meta, COUNTERS[outcome], times) end
   end
   return commit({1, lost, head(), to_carry}, 'finish', held, ends)
 end
 
--- Nearly always all are held, nobody has marked one, and there is nothing more to say of any: then all else is not even
--- made.
-local ends, ending, below, seen_raw, seen_token, seen_outcome = {}, nil, nil, nil, nil, nil
-local scores, to_count, counted_ids = {}, {}, {}
-local all_plain = not (more or any_watchers or any_extras)
-for i = 1, all_plain and n or 0 do
-  local raw, token, outcome, next_due = raws[i], tokens[i], same or outcomes[i], nexts[i]
-  -- Those that were due and claimed together follow each other, and their entries are the same.
-  if raw ~= seen_raw or token ~= seen_token or outcome ~= seen_outcome then
-    if not is_held_plain(raw, token) then
+-- Fast path: all are held, nobody has marked one, and nothing is to be said of any but its result. Nearly always it is
+-- so; return before creating the functions below.
+do
+  local ends, ending, below, seen_raw, seen_token, seen_outcome = {}, nil, nil, nil, nil, nil
+  local scores, to_count, counted_ids = {}, {}, {}
+  local all_plain = not (any_watchers or any_extras)
+  for i = 1, all_plain and n or 0 do
+    local raw, token, outcome, next_due = raws[i], tokens[i], same or outcomes[i], nexts[i]
+    -- Those that were due and claimed together follow each other, and their entries are the same.
+    if raw ~= seen_raw or token ~= seen_token or outcome ~= seen_outcome then
+      if not is_held_plain(raw, token) then
+        all_plain = false
+        break
+      end
+      seen_raw, seen_token, seen_outcome, ending = raw, token, outcome, sub(raw, 9, 20) .. MARKS[outcome]
+      below = outcome == SUCCEEDED and uncounted_with_one_more(raw)
+    end
+    if more and more[i] and more[i][4] then
       all_plain = false
       break
     end
-    seen_raw, seen_token, seen_outcome, ending = raw, token, outcome, sub(raw, 9, 20) .. MARKS[outcome]
-    below = outcome == SUCCEEDED and uncounted_with_one_more(raw)
+    ends[i] = ending
+    if next_due ~= '' and not below then
+      to_count[#to_count + 1], counted_ids[#counted_ids + 1] = i, ids[i]
+    end
+    scores[i] = below and next_due ~= '' and next_due .. below or next_due
   end
-  ends[i] = ending
-  if next_due ~= '' and not below then
-    to_count[#to_count + 1], counted_ids[#counted_ids + 1] = i, ids[i]
+  local records = all_plain and to_count[1] and redis.call('HMGET', jobs, unpack(counted_ids)) or {}
+  for at = 1, all_plain and #to_count or 0 do all_plain = all_plain and records[at] end
+  if all_plain then
+    local stored, record_of, ended = {}, {}, {}
+    for at, i in ipairs(to_count) do
+      record_of[i] = count(records[at], same or outcomes[i], uncounted_in(raws[i]))
+      stored[2 * at - 1], stored[2 * at] = ids[i], record_of[i]
+    end
+    for i = 1, n do
+      local id, score, outcome = ids[i], scores[i], same or outcomes[i]
+      tally[outcome] = tally[outcome] + 1
+      freed(raws[i])
+      if score == '' then
+        ended[#ended + 1] = id
+        local kept = more and more[i]
+        if kept and kept[1] > 0 then remember(id, kept[1], outcome, kept[3], kept[2] == 1) end
+      else
+        enter_line(id, score, nil, record_of[i])
+      end
+    end
+    out[working], unset[claims], unset[jobs] = ids, ids, ended
+    if ended[1] and redis.call('EXISTS', errors) == 1 then unset[errors] = ended end
+    apply()
+    each('HSET', {[jobs] = stored})
+    return commit_all({}, ids, ends)
   end
-  scores[i] = below and next_due ~= '' and next_due .. below or next_due
-end
-local records = all_plain and to_count[1] and redis.call('HMGET', jobs, unpack(counted_ids)) or {}
-for at = 1, all_plain and #to_count or 0 do all_plain = all_plain and records[at] end
-if all_plain then
-  local stored, record_of, ended = {}, {}, {}
-  for at, i in ipairs(to_count) do
-    record_of[i] = count(records[at], same or outcomes[i], uncounted_in(raws[i]))
-    stored[2 * at - 1], stored[2 * at] = ids[i], record_of[i]
-  end
-  for i = 1, n do
-    local id, score, outcome = ids[i], scores[i], same or outcomes[i]
-    tally[outcome] = tally[outcome] + 1
-    freed(raws[i])
-    if score == '' then ended[#ended + 1] = id else enter_line(id, score, nil, record_of[i]) end
-  end
-  out[working], unset[claims], unset[jobs] = ids, ids, ended
-  if ended[1] and redis.call('EXISTS', errors) == 1 then unset[errors] = ended end
-  apply()
-  each('HSET', {[jobs] = stored})
-  return commit_all({}, ids, ends)
 end
 
 -- Records as this call leaves them, false for none: a job and its extra runs may end in one batch, in any order.
@@ -122,8 +136,8 @@ end
 
 local held, ended = list_of(out, working), list_of(unset, jobs)
 local function finish(id, raw, plain, next_due, record, outcome, extra, rest)
-  local keep, result, failure, ranges, noted
-  if rest then keep, result, failure, ranges, noted = unpack(rest) end
+  local keep, unnamed_flag, result, failure, ranges, noted
+  if rest then keep, unnamed_flag, result, failure, ranges, noted = unpack(rest) end
   if next_due ~= '' then
     if any_extras and latest[id] ~= nil then record = latest[id] end
     if record then record = count(record, outcome, uncounted_in(raw)) else next_due = '' end
@@ -157,7 +171,7 @@ local function finish(id, raw, plain, next_due, record, outcome, extra, rest)
   end
   keep_record(id, false)
   if rest or any_watchers then
-    end_job(id, keep or 0, outcome, result or '')
+    end_job(id, keep or 0, outcome, result or '', unnamed_flag == 1)
   else
     ended[#ended + 1] = id
   end
@@ -167,9 +181,8 @@ local going_on = {}
 for i = 1, n do
   if nexts[i] ~= '' then going_on[#going_on + 1] = ids[i] end
 end
-records = going_on[1] and redis.call('HMGET', jobs, unpack(going_on)) or {}
-local lost, held_n, seen = {}, 0, 0
-ends = {}
+local records = going_on[1] and redis.call('HMGET', jobs, unpack(going_on)) or {}
+local lost, held_n, seen, ends = {}, 0, 0, {}
 for i = 1, n do
   local id, raw, token, next_due, outcome, record = ids[i], raws[i], tokens[i], nexts[i], same or outcomes[i], nil
   if next_due ~= '' then

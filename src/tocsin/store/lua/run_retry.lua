@@ -9,6 +9,7 @@
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
+--        unnamed   ZSET    id -> ended ms, of those in done that nobody named
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
@@ -34,7 +35,7 @@ local function retry(id, raw, claim, delay, err)
   if verdict then return end
   if has(claim.intent, CANCEL) and not is_recurring(record) then
     give_up(id, claim, false)
-    return end_job(id, keep_of(record), CANCELLED, '')
+    return cancel_job(id, record, '')
   end
   set(jobs, id, put)
   set(errors, id, err)
@@ -54,6 +55,5 @@ for i, id in ipairs(ids) do
 end
 apply()
 pay(owed)
-forget()
 redis.call('HINCRBY', meta, 'retried', #ids - #lost)
 return commit({1, lost, head(), to_carry}, 'retry', told, ends)

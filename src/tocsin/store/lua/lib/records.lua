@@ -1,12 +1,14 @@
 -- records: the fixed header of a record. model/codec.py has the same layout.
 --  1 schema  2 flags  3 band  4 cost u16  6 timeout ms u32  10 keep s u32  14 version u48
 -- 20 handler u32  24 trigger u32  28 succeeded u32  32 failed u32  36 attempts u32  40 tenant
+-- Flags: 1 recurring, 2 nobody chose its id.
 local SCHEMA, RECURRING = 1, 1
 
 -- Each run comes by: a local is found much sooner than a function of a global.
 local byte, sub = string.byte, string.sub
 
 -- In `results` instead of what came of a job that is only remembered because others wait for it. No msgpack has it.
+-- With a text behind it: what the job returned was lost, and why.
 local NOT_KEPT = '\193'
 
 local function is_kept(result) return not result or string.sub(result, 10) ~= NOT_KEPT end
@@ -16,6 +18,7 @@ local function readable(record)
 end
 
 local function is_recurring(record) return string.byte(record, 2) % 2 == RECURRING end
+local function is_unnamed(record) return byte(record, 2) % 4 >= 2 end
 local function timeout_of(record) return (struct.unpack('>I4', record, 6)) end
 local function keep_of(record) return (struct.unpack('>I4', record, 10)) end
 local function version_of(record) return (struct.unpack('>I6', record, 14)) end

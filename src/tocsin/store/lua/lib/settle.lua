@@ -37,31 +37,29 @@ local function give_up(id, claim, recurring)
   end
 end
 
+local function remember(id, keep, outcome, result, nobody_named_it)
+  enter(done, now + keep * 1000, id)
+  set(results, id, struct.pack('>BI8', outcome, now) .. result)
+  if nobody_named_it then enter(unnamed, now, id) end
+end
+
 -- The job is no more. Its outcome is remembered for `keep` seconds, without one it was removed.
-local function end_job(id, keep, outcome, result)
+local function end_job(id, keep, outcome, result, nobody_named_it)
   if tell_watchers(id, outcome or CANCELLED) and outcome == SUCCEEDED then
     if keep == 0 then result = NOT_KEPT end
     keep = math.max(keep, WATCHED_KEEP_S)
+    -- Dependents that are being put must find it, so the bound on unnamed outcomes leaves it alone.
+    nobody_named_it = false
   end
   drop(jobs, id)
   drop(claims, id)
   drop(errors, id)
-  if keep > 0 then
-    enter(done, now + keep * 1000, id)
-    set(results, id, struct.pack('>BI8', outcome, now) .. result)
-  end
+  if keep > 0 then remember(id, keep, outcome, result, nobody_named_it) end
 end
 
--- Removes what is remembered no longer: past its time, or beyond 100 000 of this partition. Bounded.
-local function forget()
-  local size = redis.call('ZCARD', done)
-  if size == 0 then return end
-  local old = redis.call('ZRANGEBYSCORE', done, '-inf', now, 'LIMIT', 0, 1000)
-  if #old == 0 and size > 100000 then old = redis.call('ZRANGE', done, 0, math.min(999, size - 100001)) end
-  if #old > 0 then
-    redis.call('ZREM', done, unpack(old))
-    redis.call('HDEL', results, unpack(old))
-  end
+-- The job is no more, and is remembered as its record says.
+local function cancel_job(id, record, why)
+  end_job(id, keep_of(record), CANCELLED, why, is_unnamed(record))
 end
 
 -- Obeys a remove, put or pause that was asked for while the job was working, and says which, with the record it left.
