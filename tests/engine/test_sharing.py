@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from engine.waiting import Gate, eventually
-from tocsin.engine.fetch import MOST_POLLED
+from tocsin.engine.fetch import MOST_POLLED, Fetcher
 from tocsin.engine.finish import MOST_UNWRITTEN
 from tocsin.engine.listen import Listener
 from tocsin.model.errors import InvalidArgument, InvalidConfig
@@ -47,12 +47,16 @@ def jobs(live_app, gate, started):
 
 
 async def test_a_bell_is_heard_while_all_permits_are_taken_and_the_next_one_is_for_that_queue(
-    live_app, jobs, gate, started, make_worker
+    live_app, jobs, gate, started, make_worker, monkeypatch
 ):
     bulk, other = jobs
+    rooms, has_room = [], Fetcher.frees_soon
+    monkeypatch.setattr(Fetcher, "frees_soon", lambda self: rooms.append(has_room(self)) or rooms[-1])
     await live_app.enqueue_many(bulk, (() for _ in range(50)))
     worker = await make_worker(live_app, start=True, concurrency=4, poll_s=NEVER_POLLS)
     await eventually(lambda: len(gate.inside) == 4, "the backlog holds all permits")
+    await live_app.enqueue(bulk)
+    await eventually(lambda: not rooms[-1], "it listens without having a permit")
     await live_app.enqueue(other)
     await eventually(lambda: worker.lanes["other"].ripe, "the worker has heard the bell")
     gate.let_go(1)

@@ -16,6 +16,7 @@ from tocsin.cli.measures import Bench, Measure
 from tocsin.cli.measures_agents import AgentBench
 from tocsin.cli.measures_lines import LineBench
 from tocsin.cli.measures_schedules import ScheduleBench
+from tocsin.cli.measures_sharing import SharingBench
 from tocsin.cli.measures_targets import TargetBench
 from tocsin.cli.options import Given, WrongUsage
 from tocsin.cli.show import print_json, say
@@ -23,7 +24,7 @@ from tocsin.config import Config
 from tocsin.model.errors import nearest
 from tocsin.telemetry import logs
 
-GROUPS: tuple[type[Any], ...] = (Bench, AgentBench, ScheduleBench, LineBench, TargetBench)
+GROUPS: tuple[type[Any], ...] = (Bench, SharingBench, AgentBench, ScheduleBench, LineBench, TargetBench)
 
 
 async def bench(
