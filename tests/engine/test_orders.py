@@ -121,7 +121,7 @@ class TestCap:
         leaving = await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
         await eventually(lambda: len(gate.inside) == 2, "it has both slots")
         staying = await make_worker(live_app, start=True, poll_s=NEVER_POLLS)
-        await eventually(lambda: calls_of_any(live_app, staying, "line"), "the other has found nothing")
+        await eventually(lambda: found_nothing(staying, "line"), "the other has found nothing")
         await leaving.quiet()
         gate.let_go(1)
         await eventually(lambda: staying.running == 1, "the freed slot is taken by the other")
@@ -147,7 +147,7 @@ class TestCap:
         await eventually(lambda: len(gate.inside) == 1, "it has the slot")
         await live_app.enqueue_many(long, [(n,) for n in range(2)])
         idle = await make_worker(live_app, start=True, poll_s=NEVER_POLLS, queues=["line"], concurrency=5)
-        await eventually(lambda: calls_of_any(live_app, idle, "line"), "the other has found nothing")
+        await eventually(lambda: found_nothing(idle, "line"), "the other has found nothing")
         gate.open()
         await eventually(lambda: gate.passed == 3, "all of the capped queue have run")
         slow.open()
@@ -173,10 +173,10 @@ class TestCap:
         await eventually(lambda: gate.passed == 9, "all have run")
 
 
-async def calls_of_any(app, worker, queue: str) -> bool:
-    """Whether the worker has claimed from the queue at all, with no answer on its way."""
-    where = await app.store.find_queue(queue)
-    return await app.store.client.hexists(where.keys[0]["sessions"], f"{worker.name}:claim")
+def found_nothing(worker, queue: str) -> bool:
+    """Whether it has asked the queue, and asks no more until it hears something."""
+    lane = worker.lanes[queue]
+    return not lane.ripe and not lane.asked
 
 
 class TestFair:
