@@ -135,8 +135,8 @@ async def test_workers_drain_a_queue_that_is_spread_over_a_cluster(tmp_path: Pat
     jobs = 1000
     with cluster(3) as nodes:
         async with Fleet(nodes.url, tmp_path) as fleet:
-            await fleet.app.repartition_queue("default", 16)
             await fleet.start(2)
+            await fleet.app.repartition_queue("default", 16)
             await fleet.app.enqueue_many(
                 fleet.does["nap"], [(0.01,)] * jobs, ids=(f"n{i}" for i in range(jobs)), keep=0
             )

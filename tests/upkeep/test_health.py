@@ -317,3 +317,8 @@ async def test_a_reading_that_fails_is_told_once_and_does_not_end_the_check(benc
     assert bench.check.signals == ()
     await bench.cycles(1, FINE)
     assert bench.check.health == Health()
+
+
+def test_advice_is_shown_and_makes_no_worker_degraded():
+    health = assess(Snapshot(advice=("queue 'mail' has outgrown its partitions",)))
+    assert (health.state, health.reasons) == (State.HEALTHY, ("queue 'mail' has outgrown its partitions",))

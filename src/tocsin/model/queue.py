@@ -18,6 +18,9 @@ AGENTS_QUEUE = "agents"
 DEFAULT_PARTITIONS = 1
 MOST_PARTITIONS = 4096
 MOST_WEIGHT = 1000
+# Jobs in one partition from where on each run costs the server half as much again, and how many then belong in one.
+OUTGROWN = 250_000
+ROOMY = 100_000
 ORDERS = ("due", "priority", "fair")
 
 # A rate lets so many ms' worth of runs start at once: what falls due while a worker is on its way to ask.
@@ -61,6 +64,17 @@ def declared(name: str, order: str, partitions: int | None, settings: dict[str, 
     queue = Queue(name, order, partitions)  # type: ignore[arg-type]
     given = {setting: value for setting, value in settings.items() if value is not None}
     return Queue(name, queue.order, partitions, checked(queue, given), given_partitions)
+
+
+def outgrown(queue: Queue, jobs: int) -> str:
+    """Advice, if a partition of the queue holds so many that more partitions would pay and are allowed; else ''."""
+    if jobs < OUTGROWN or queue.order != "due" or queue.name == AGENTS_QUEUE or queue.settings.keys() & set(COUNTED):
+        return ""
+    wanted = 1 << (queue.partitions * jobs // ROOMY).bit_length()
+    return (
+        f"queue {queue.name!r} holds {jobs} jobs in one partition, which makes each run dearer: "
+        f"`tocsin queues repartition {queue.name} {min(wanted, MOST_PARTITIONS)}`"
+    )
 
 
 def check_shares(weights: Mapping[str, int]) -> dict[str, int]:

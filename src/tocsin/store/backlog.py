@@ -22,6 +22,7 @@ from typing import Any
 from msgspec import Struct
 
 from tocsin.model.durations import Millis
+from tocsin.model.queue import OUTGROWN, outgrown
 from tocsin.store.backlog_line import LIMITS, Limits, Line, look, read_limits
 from tocsin.store.connect import FAILURES, translate
 from tocsin.store.jobs import due_by
@@ -41,6 +42,8 @@ class Backlog(Struct, frozen=True):
     ready_is_estimate: bool = False
     oldest_overdue_s: float = 0.0
     depth: int = 0
+    # Advice about queues that have outgrown their partitions.
+    outgrown: tuple[str, ...] = ()
 
 
 class _Place:
@@ -114,7 +117,18 @@ class ReadyCount:
             # Scores that are not ours may be anything, also -inf.
             oldest_overdue_s=0.0 if oldest == math.inf else max(now - max(oldest, 0.0), 0.0) / 1000,
             depth=sum(place.depth for place in self._places),
+            outgrown=self._outgrown(),
         )
+
+    def _outgrown(self) -> tuple[str, ...]:
+        largest: dict[str, _Place] = {}
+        for place in self._places:
+            if place.depth >= OUTGROWN:
+                largest[place.queue.name] = max(
+                    largest.get(place.queue.name, place), place, key=lambda each: each.depth
+                )
+        advice = (outgrown(place.queue.queue, place.depth) for place in largest.values())
+        return tuple(filter(None, advice))
 
     def _find_places(self) -> None:
         queues = self._queues

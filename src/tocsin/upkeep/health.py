@@ -62,6 +62,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     stuck: int = 0
     # The server does not answer: ready, overdue and depth are from before.
     away: bool = False
+    # What an operator may want to do; no reason to call the worker degraded.
+    advice: tuple[str, ...] = ()
 
 
 class Health(Struct, frozen=True):
@@ -98,7 +100,7 @@ def assess(snapshot: Snapshot, limits: Limits = DEFAULT_LIMITS) -> Health:
         return Health(_state(reasons), ("disabled by redis.scheduler.enabled: nothing is claimed", *reasons))
     if not snapshot.away:
         reasons += _behind(snapshot, limits)
-    return Health(_state(reasons), tuple(reasons))
+    return Health(_state(reasons), (*reasons, *snapshot.advice))
 
 
 def _state(reasons: list[str]) -> State:

@@ -115,6 +115,7 @@ class Vitals:
             queue_depth=backlog.depth,
             stuck=worker.sweep.stuck,
             away=away,
+            advice=backlog.outgrown,
         )
 
     def open_breakers(self) -> dict[str, str]:
