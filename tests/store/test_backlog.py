@@ -12,7 +12,7 @@ from line import Line
 from servers import Server, cluster
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.ids import EXTRA, job_of
-from tocsin.model.queue import Queue
+from tocsin.model.queue import OUTGROWN, Queue, outgrown
 from tocsin.store.backlog import Backlog, ReadyCount
 from tocsin.store.store import OpenQueue, Store
 from tocsin.testing import ManualClock
@@ -36,6 +36,21 @@ def own(line: Line, *members: str) -> ReadyCount:
 @pytest.fixture
 def ready(line: Line) -> ReadyCount:
     return ReadyCount(line.store, [line.queue])
+
+
+async def test_a_queue_that_has_outgrown_its_partition_is_named_with_what_to_do(line: Line, ready: ReadyCount):
+    client, waiting, later = line.store.client, line.keys["waiting"], line.now + 1_000_000
+    for first in range(0, OUTGROWN - 1, 10_000):
+        await client.zadd(waiting, dict.fromkeys(names(f"{first}-", min(10_000, OUTGROWN - 1 - first)), later))
+    assert (await ready.look()).outgrown == ()
+    await client.zadd(waiting, {"one more": later})
+    [advice] = (await ready.look()).outgrown
+    assert advice.endswith(f"`tocsin queues repartition {line.queue.name} 4`")
+
+
+def test_where_more_partitions_are_not_allowed_none_are_advised():
+    for queue in (Queue("a", "priority"), Queue("agents"), Queue("a", settings={"max_active": "5"})):
+        assert outgrown(queue, 10 * OUTGROWN) == ""
 
 
 # A whole queue

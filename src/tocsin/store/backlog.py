@@ -121,14 +121,9 @@ class ReadyCount:
         )
 
     def _outgrown(self) -> tuple[str, ...]:
-        largest: dict[str, _Place] = {}
-        for place in self._places:
-            if place.depth >= OUTGROWN:
-                largest[place.queue.name] = max(
-                    largest.get(place.queue.name, place), place, key=lambda each: each.depth
-                )
-        advice = (outgrown(place.queue.queue, place.depth) for place in largest.values())
-        return tuple(filter(None, advice))
+        full = sorted((place for place in self._places if place.depth >= OUTGROWN), key=lambda place: place.depth)
+        largest = {place.queue.name: place for place in full}
+        return tuple(filter(None, (outgrown(place.queue.queue, place.depth) for place in largest.values())))
 
     def _find_places(self) -> None:
         queues = self._queues
