@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
-from structlog.testing import capture_logs
 
+from logged import capture_logs
 from tocsin import UnknownJob
 from tocsin.engine.told import LARGEST_RESULT
 from tocsin.testing import run_until_idle

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tocsin.app import Tocsin
+from tocsin.cli import logs
 from tocsin.cli.measures import Bench, Measure
 from tocsin.cli.measures_agents import AgentBench
 from tocsin.cli.measures_lines import LineBench
@@ -21,7 +22,6 @@ from tocsin.cli.options import Given, WrongUsage
 from tocsin.cli.show import print_json, say
 from tocsin.config import Config
 from tocsin.model.errors import nearest
-from tocsin.telemetry import logs
 
 GROUPS: tuple[type[Any], ...] = (Bench, AgentBench, ScheduleBench, LineBench, TargetBench)
 

@@ -9,7 +9,6 @@ import asyncio
 import math
 from collections.abc import Callable
 
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,9 +27,10 @@ from tocsin.model.run import Claim
 from tocsin.resilience.breaker import Breaker
 from tocsin.store.runs import Claimed, Runs, Wish
 from tocsin.store.store import LARGEST_BATCH, Call, Store
+from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Tally
 
-log = structlog.get_logger("tocsin.fetch")
+log = get_logger("tocsin.fetch")
 
 # Fetched ahead: what the permits get through in this time, if each run takes less than the second, at most the third.
 AHEAD_S = 0.1

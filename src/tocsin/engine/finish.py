@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import structlog
-
 from tocsin.engine import decide
 from tocsin.engine.settle import Ended, Settler
 from tocsin.engine.told import describe
@@ -29,9 +27,10 @@ from tocsin.resilience.classify import Classifier
 from tocsin.resilience.failure import FailureClass
 from tocsin.store.runs import Item, Runs
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Tally
 
-log = structlog.get_logger("tocsin.finish")
+log = get_logger("tocsin.finish")
 
 # After a pass with this many outcomes the next one gathers for this long, unless there are many already.
 BUSY = 50

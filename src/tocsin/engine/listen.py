@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import structlog
-
 from tocsin.engine.pool import Pool
 from tocsin.engine.unit import Lane
 from tocsin.store.fleet import Ear
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.listen")
+log = get_logger("tocsin.listen")
 
 LONGEST_S = 5.0
 

@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 from typing import Any, Protocol
 
-import structlog
-
 from tocsin.model.errors import StoreUnavailable
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.loop")
+log = get_logger("tocsin.loop")
 
 # After a pass that failed: the first rest, and the longest.
 SHORTEST_REST_S = 0.1

@@ -15,15 +15,14 @@ from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import Any, Protocol
 
-import structlog
-
 from tocsin.engine.catalog import NotStarted, NotYet
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import monotonic
 from tocsin.model.run import SUSPECT
+from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Sample
 
-log = structlog.get_logger("tocsin.pool")
+log = get_logger("tocsin.pool")
 
 # How much of a turn of the event loop is for handlers.
 TURN_S = 0.002

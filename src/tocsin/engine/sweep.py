@@ -12,7 +12,6 @@ import asyncio
 import math
 from collections.abc import Callable
 
-import structlog
 from msgspec import Struct
 
 from tocsin.engine.finish import Finisher
@@ -21,8 +20,9 @@ from tocsin.engine.unit import Unit
 from tocsin.model.clock import Clock
 from tocsin.model.errors import ClaimLost, StoreError
 from tocsin.store.runs import Runs
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.sweep")
+log = get_logger("tocsin.sweep")
 
 EVERY_S = 0.1
 # What is claimed and not started by then goes back: another worker may have a permit.

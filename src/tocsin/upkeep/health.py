@@ -12,16 +12,17 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
+from typing import Any
 
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tocsin.model.clock import Clock
 from tocsin.model.errors import StoreUnavailable
 from tocsin.resilience.breaker import State as Breaker
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.health")
+log = get_logger("tocsin.health")
 
 # A signal needs so many cycles in a row, and is repeated so often while it lasts.
 CYCLES = 3
@@ -312,7 +313,7 @@ class HealthCheck:
         log.info(summary_line(self.snapshot, self.health), signals=[signal.value for signal in self.signals])
 
 
-def _facts(s: Snapshot) -> dict[str, object]:
+def _facts(s: Snapshot) -> dict[str, Any]:
     return {
         "ready": s.ready,
         "acquired": s.acquired,

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import structlog
 from msgspec import Struct
 
 from tocsin.engine.catalog import Catalog
@@ -46,6 +45,7 @@ from tocsin.targets.outside import Outside
 from tocsin.targets.processes import Processes
 from tocsin.targets.python import target_for
 from tocsin.targets.threads import Threads
+from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Tally
 from tocsin.upkeep.carry import Carrier
 from tocsin.upkeep.elect import Election
@@ -58,7 +58,7 @@ from tocsin.upkeep.zombies import threshold_for
 from tocsin.worker.settings import Settings
 from tocsin.worker.vitals import Vitals
 
-log = structlog.get_logger("tocsin.worker")
+log = get_logger("tocsin.worker")
 
 
 class Stats(Struct, frozen=True):

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import math
 
-import structlog
-
 from tocsin.engine import fetch, finish
 from tocsin.engine.listen import Listener
 from tocsin.engine.loop import Part, end, repeat
@@ -15,11 +13,12 @@ from tocsin.model.clock import monotonic
 from tocsin.model.errors import QueueMoving, StoreError
 from tocsin.store.fleet import Beat, Ear
 from tocsin.store.jobs import Jobs
+from tocsin.telemetry.logs import get_logger
 from tocsin.upkeep.tend import Tender
 from tocsin.worker.parts import Parts
 from tocsin.worker.settings import Ending
 
-log = structlog.get_logger("tocsin.worker")
+log = get_logger("tocsin.worker")
 
 GRACE_S = 30.0
 # After the grace period: how long a handler may take to react to its cancellation.
