@@ -83,7 +83,7 @@ class Sweep:
         now = self._clock.monotonic()
         for unit in self._pool.withdraw(now - UNSTARTED_S):
             self._finisher.release(unit)
-        overdue = [(runner, unit) for runner, unit in self._pool.running() if unit.deadline <= now]
+        overdue = [(runner, unit) for runner, unit in self._pool.running() if unit.is_overdue(now)]
         told = [(runner, unit, self._late[unit]) for runner, unit in overdue if unit in self._late]
         # Nothing is awaited before all are told: a runner could be at another unit by then.
         self._late = {unit: self._late.get(unit) or self._tell(runner, unit, now) for runner, unit in overdue}
@@ -105,7 +105,7 @@ class Sweep:
         if zombie_after is None:
             return Late(strike_at=math.inf, keep_until=-math.inf, extend_at=now)
         # A batch ends as a whole: the most patient of its members decides.
-        zombie_at = unit.deadline + max(zombie_after(claim.member) for claim, _ in unit.all())
+        zombie_at = unit.ends_at() + max(zombie_after(claim.member) for claim, _ in unit.all())
         return Late(zombie_at, keep_until=zombie_at + ENDING_S - self._patience.recovered_s, extend_at=now)
 
     def _strike_zombies(self, told: list[tuple[Runner, Unit, Late]], now: float) -> None:
@@ -122,7 +122,7 @@ class Sweep:
                     "run goes on although it was told to stop: it is told again, and others may recover it",
                     run=unit.claim.run_id,
                     handler=unit.handler.name,
-                    past_s=round(now - unit.deadline, 1),
+                    past_s=round(now - unit.ends_at(), 1),
                 )
             if budget > 0 and self._clock.monotonic() - now >= budget:
                 # The next pass goes on with the others.

@@ -315,23 +315,26 @@ class Parts(ABC):
     # What runs may ask
 
     def _make_run(self, unit: Unit, claim: Claim, spec: Spec) -> Run:
+        # The run must not hold its unit: the unit holds the run, and the garbage collector does not look into units.
+        queue = unit.lane.queue
+
         def extend(run: Run, seconds: float) -> Any:
-            return self._extend(unit, claim, run, seconds)
+            return self._extend(queue, claim, run, seconds)
 
         return Run(claim, decode_header(claim.record), spec, self.store.keys.prefix, extend)
 
-    def _extend(self, unit: Unit, claim: Claim, run: Run, seconds: float) -> Any:
-        work = self._extended(unit, claim, run, seconds)
+    def _extend(self, queue: OpenQueue, claim: Claim, run: Run, seconds: float) -> Any:
+        work = self._extended(queue, claim, run, seconds)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result()
         return work
 
-    async def _extended(self, unit: Unit, claim: Claim, run: Run, seconds: float) -> None:
+    async def _extended(self, queue: OpenQueue, claim: Claim, run: Run, seconds: float) -> None:
         try:
-            run.deadline = moment(await self.runs.extend(unit.lane.queue, claim, ceil_ms(seconds)))
+            run.deadline = moment(await self.runs.extend(queue, claim, ceil_ms(seconds)))
         except ClaimLost:
             self.tally.contention["extend"] += 1
             raise
-        unit.deadline = self.clock.monotonic() + seconds
+        run.extended_until = self.clock.monotonic() + seconds
