@@ -20,6 +20,7 @@ from tocsin.model.errors import (
     TocsinError,
     UnknownJob,
 )
+from tocsin.model.follow_up import FollowUp
 from tocsin.model.http import Http
 from tocsin.model.job import Job, Retry, Stage
 from tocsin.model.message import Message
@@ -61,6 +62,7 @@ __all__ = [
     "Job",
     "Stage",
     "FailureClass",
+    "FollowUp",
     "Handle",
     "TocsinError",
     "InvalidArgument",

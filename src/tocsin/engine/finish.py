@@ -67,6 +67,7 @@ class Finisher:
         batch: int = LARGEST_BATCH,
         tell: Callable[[str, dict[str, Any]], Awaitable[None]] | None = None,
         on_carry: Callable[[OpenQueue, int], None] = lambda queue, partition: None,
+        report: Callable[[Ended, str, int, int], None] = lambda ended, verb, due, now: None,
     ) -> None:
         self.wake = asyncio.Event()
         self.waiting: deque[Ended] = deque()
@@ -86,6 +87,8 @@ class Finisher:
         self._on_due = on_due
         # Others wait for what ended there.
         self._on_carry = on_carry
+        # Gets each outcome that is no success, with what was decided.
+        self._report = report
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
         self._unanswered: dict[tuple[str, int, str], Sent] = {}
         # How often the server refused each of them.
@@ -110,6 +113,7 @@ class Finisher:
         if unit.handler.batch is not None:
             self._batch_ended(unit, result)
             return
+        unit.handler.tally.succeeded += 1
         if not self.waiting:
             # Whoever was woken for those that wait takes this one too.
             self.wake.set()
@@ -118,9 +122,11 @@ class Finisher:
     def failed(self, unit: Unit, error: BaseException) -> None:
         described, kind = describe(error, self._clock.server_ms()), self._classifier.classify(error)
         if isinstance(error, DeliveryFailed):
-            self.add(Ended(unit.lane, unit.claim, unit.spec, "failed", error=described, kind=kind, failure=error))
+            ended = Ended(unit.lane, unit.claim, unit.spec, "failed", error=described, kind=kind, failure=error)
+            ended.cause = error
+            self.add(ended)
         else:
-            self._add(unit, "failed", described, kind)
+            self._add(unit, "failed", described, kind, error)
 
     def stopped(self, unit: Unit, reason: str) -> None:
         """Its handler was cancelled by us: why decides what becomes of it."""
@@ -148,9 +154,16 @@ class Finisher:
         self.waiting.append(ended)
         self.wake.set()
 
-    def _add(self, unit: Unit, how: str, error: bytes, kind: FailureClass = FailureClass.UNKNOWN) -> None:
+    def _add(
+        self,
+        unit: Unit,
+        how: str,
+        error: bytes,
+        kind: FailureClass = FailureClass.UNKNOWN,
+        cause: BaseException | None = None,
+    ) -> None:
         for claim, spec in unit.all():
-            self.waiting.append(Ended(unit.lane, claim, spec, how, error=error, kind=kind))
+            self.waiting.append(Ended(unit.lane, claim, spec, how, error=error, kind=kind, cause=cause))
         self.wake.set()
 
     def _batch_ended(self, unit: Unit, outcomes: Any) -> None:
@@ -160,16 +173,18 @@ class Finisher:
             outcomes = [None] * len(pairs)
         if not isinstance(outcomes, (list, tuple)) or len(outcomes) != len(pairs):
             error = TypeError(
-                f"{unit.handler.name} must return None or a list of {len(pairs)} outcomes, not {outcomes!r:.100}"
+                f"{unit.handler.name} must return None or a list of {len(pairs)} outcomes, not {_shape(outcomes)}"
             )
-            self._add(unit, "failed", describe(error, self._clock.server_ms()))
+            self._add(unit, "failed", describe(error, self._clock.server_ms()), cause=error)
             return
         for (claim, spec), outcome in zip(pairs, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 error_bytes = describe(outcome, self._clock.server_ms())
                 kind = self._classifier.classify(outcome)
-                self.waiting.append(Ended(unit.lane, claim, spec, "failed", error=error_bytes, kind=kind))
+                failed = Ended(unit.lane, claim, spec, "failed", error=error_bytes, kind=kind, cause=outcome)
+                self.waiting.append(failed)
             else:
+                unit.handler.tally.succeeded += 1
                 self.waiting.append(Ended(unit.lane, claim, spec, "succeeded", outcome))
         self.wake.set()
 
@@ -339,6 +354,8 @@ class Finisher:
         while waiting:
             ended = waiting.popleft()
             verb, item, due = settled(ended, now)
+            if ended.how != "succeeded":
+                self._report(ended, verb, due, now)
             if ended.lane is not lane:
                 lane = ended.lane
                 lane.follow()
@@ -348,3 +365,9 @@ class Finisher:
             unsent[verb][lane.partition_of(claim) if moved else claim.partition].append(item)
             if timetable is not None:
                 timetable.plan(verb, claim.member, due)
+
+
+def _shape(outcomes: Any) -> str:
+    """Not the values: what a handler returns has no place in an error."""
+    is_list = isinstance(outcomes, (list, tuple))
+    return f"a {type(outcomes).__name__}" + (f" of {len(outcomes)}" if is_list else "")

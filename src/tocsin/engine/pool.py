@@ -20,7 +20,6 @@ from tocsin.engine.unit import Unit
 from tocsin.model.clock import monotonic
 from tocsin.model.run import SUSPECT
 from tocsin.telemetry.logs import get_logger
-from tocsin.telemetry.metrics import Sample
 
 log = get_logger("tocsin.pool")
 
@@ -140,13 +139,9 @@ class Runner:
 class Pool:
     """Runners, and the units that wait for one."""
 
-    def __init__(
-        self, permits: float, report: Report, on_room: Callable[[], None], took: Callable[[float], None] | None = None
-    ) -> None:
+    def __init__(self, permits: float, report: Report, on_room: Callable[[], None]) -> None:
         self.permits = permits if permits > 0 else math.inf
         self.report = report
-        # Told of the seconds that each unit was inside its handler.
-        self.took = took or Sample().add
         self.backlog: deque[Unit] = deque()
         self.idle: deque[Runner] = deque()
         self.runners: list[Runner] = []
@@ -228,7 +223,7 @@ class Pool:
         if started is not None:
             handler, took = unit.handler, ended - started
             handler.mean += (took - handler.mean) * WEIGHT
-            self.took(took)
+            handler.tally.duration.add(took)
             self.ran += 1 if unit.others is None else unit.size()
         self.busy -= 1
         unit.lane.busy -= 1

@@ -8,12 +8,13 @@ import math
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from tocsin.engine.catalog import Catalog
+from tocsin.engine.failures import FailureHook, Failures
 from tocsin.engine.fetch import Fetcher
 from tocsin.engine.finish import Finisher
 from tocsin.engine.heart import Heart
@@ -35,6 +36,7 @@ from tocsin.resilience.classify import Classifier
 from tocsin.store.fleet import About, Beat, Ear, Fleet, Pulse, Ringer
 from tocsin.store.hosts import Hosts
 from tocsin.store.jobs import Put
+from tocsin.store.parked import parked_in
 from tocsin.store.runs import Runs
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.strays import Strays
@@ -94,6 +96,7 @@ class Parts(ABC):
         settings: Settings | None = None,
         agents: Callable[[], Mapping[str, Put]] = dict,
         classifier: Classifier | None = None,
+        failure_hooks: Sequence[FailureHook] = (),
     ) -> None:
         self.settings = settings or Settings()
         self.store = store
@@ -102,6 +105,7 @@ class Parts(ABC):
         self.queues = queues
         self._agents = agents
         self._classifier = classifier
+        self._failure_hooks = failure_hooks
         self._host = socket.gethostname()
         self._started = wall_ms()
         self._incarnation = 0
@@ -125,13 +129,17 @@ class Parts(ABC):
         self._new_incarnation()
         self.ear = Ear(store, self.name, list(self.lanes))
         self.carrier = Carrier(store, clock, self._look_again)
+        self.failures = Failures(lambda: self.name, store.keys.prefix, clock, self.tally, self._failure_hooks)
         self.finisher = Finisher(
             store, lambda: self.runs, clock, self._lost_claim, self._work_is_due, self._classifier,
             settings.backoff, self.redis_breaker, self.tally, settings.batching.size, self._fleet.post,
-            self.carrier.hear,
+            self.carrier.hear, self.failures.report,
         )  # fmt: skip
-        self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set(), self.tally.duration.add)
-        self.referrer = Referrer(self._fleet, lambda: self.name, self.catalog.names())
+        self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set())
+        self.referrer = Referrer(
+            self._fleet, lambda: self.name, self.catalog.names(),
+            lambda queue, partition: parked_in(store, self.lanes[queue].queue, partition),
+        )  # fmt: skip
         self.fetcher = Fetcher(
             store, lambda: self.runs, list(self.lanes.values()), self.catalog, self.pool, self.finisher, clock,
             lambda: self.heart.lease, lambda lane, p: self._ringer.ring(lane.queue, p), self.referrer.refer,
@@ -161,6 +169,8 @@ class Parts(ABC):
         for handler, target in self._outside.targets():
             self.catalog.add(own := copy.copy(handler))
             own.deliver_by(target)
+        for handler in self.catalog:
+            handler.tally = self.tally.of_handler(handler.name)
 
     def _patience(self) -> Patience:
         rules = self.settings.zombies

@@ -47,7 +47,7 @@ class Worker(Parts):
         for turn in range(finish.PASSES):
             self._run(self.finisher, self._stopped, f"finish {turn}")
         parts: list[Part] = [self.sweep, self.reaper, self.carrier, self.referrer, self.gates, Tender(self.store)]
-        for part in (*parts, *self.vitals.parts()):
+        for part in (*parts, self.failures, *self.vitals.parts()):
             self._run(part, self._stopped)
         for upkeep in (self.election, self.orphans, self.replanner):
             if upkeep is not None:
@@ -166,6 +166,7 @@ class Worker(Parts):
         await self._end_upkeep()
         await end(*self._tasks.values())
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self.failures.end()
         self.vitals.end()
         await self.pool.close()
         await self.ear.close()
