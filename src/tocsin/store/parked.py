@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from tocsin.model.codec import decode_spec
@@ -36,7 +38,8 @@ async def _look(store: Store, keys: dict[str, str]) -> list[Parked]:
     # The score is the digest of the handler; what nobody could read has 0.
     digest: float = 0
     for _ in range(MOST_HANDLERS):
-        first = await store.client.zrangebyscore(keys["parked"], f"({digest:.0f}", "+inf", 0, 1, withscores=True)
+        after = f"({digest:.0f}"
+        first: Any = await store.client.zrangebyscore(keys["parked"], after, "+inf", 0, 1, withscores=True)
         if not first:
             break
         [(member, digest)] = first
