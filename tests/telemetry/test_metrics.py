@@ -210,7 +210,7 @@ def test_values_that_come_together_are_sampled_as_if_they_came_one_by_one(size: 
 
 def test_each_name_is_declared_once_and_without_a_unit(told: Told):
     names = [metric.name for metric in (*COUNTS, *LEVELS, *SPREADS, *HANDLER_COUNTS)] + [DURATION]
-    assert len(set(names)) == len(names) == 29
+    assert len(set(names)) == len(names) == 31
     told.metrics.watch(Levels)
     told.tally.lateness.add(1.0)
     told.tally.of_handler("mail").duration.add(1.0)

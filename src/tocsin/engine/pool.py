@@ -218,6 +218,11 @@ class Pool:
             if runner.unit is not None:
                 yield runner, runner.unit
 
+    def handler_in(self, task: asyncio.Task[object] | None) -> str:
+        """The handler that this task is inside of; '' for a task that is no runner. May be asked on another thread."""
+        units = [runner.unit for runner in tuple(self.runners) if runner.task is task]
+        return next((unit.handler.name for unit in units if unit is not None), "")
+
     def leave(self, unit: Unit, started: float | None = None, ended: float = 0.0) -> None:
         """Its permit is free. When it was inside its handler; None: it was not, and says nothing about that."""
         if started is not None:

@@ -66,8 +66,15 @@ class Sweep:
     name = "sweep"
 
     def __init__(
-        self, pool: Pool, finisher: Finisher, runs: Callable[[], Runs], clock: Clock, patience: Patience | None = None
+        self,
+        pool: Pool,
+        finisher: Finisher,
+        runs: Callable[[], Runs],
+        clock: Clock,
+        patience: Patience | None = None,
+        is_waking: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_waking`: the event loop stood still until a moment ago."""
         self.wake = asyncio.Event()
         # Threads that outlive their timeout, now; runs that became zombies, since the start.
         self.stuck = 0
@@ -78,12 +85,16 @@ class Sweep:
         self._runs = runs
         self._clock = clock
         self._patience = patience or Patience()
+        self._is_waking = is_waking
 
     async def step(self) -> float:
         now = self._clock.monotonic()
         for unit in self._pool.withdraw(now - UNSTARTED_S):
             self._finisher.release(unit)
         overdue = [(runner, unit) for runner, unit in self._pool.running() if unit.is_overdue(now)]
+        if self._is_waking():
+            # Nobody had a chance to end in time. What is done by now, and what is nearly done, may end first.
+            overdue = [(runner, unit) for runner, unit in overdue if unit in self._late]
         told = [(runner, unit, self._late[unit]) for runner, unit in overdue if unit in self._late]
         # Nothing is awaited before all are told: a runner could be at another unit by then.
         self._late = {unit: self._late.get(unit) or self._tell(runner, unit, now) for runner, unit in overdue}

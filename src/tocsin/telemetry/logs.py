@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 OURS = "tocsin"
 # What `logging` itself understands; all other keywords are fields.
 _STANDARD = frozenset(["exc_info", "stack_info", "stacklevel", "extra"])
-# The field for a traceback, which gets lines of its own. structlog gives it this name too.
-_TRACEBACK = "exception"
+# Fields that have lines of their own: a traceback and a stack, under the names that structlog knows them by.
+_TRACES = ("exception", "stack")
 # All but tab and newline. A terminal obeys them, and they may come from anywhere: an error's text, a server's answer.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -41,9 +41,8 @@ class Log(_Adapter):
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         fields = {name: value for name, value in kwargs.items() if name not in _STANDARD}
         given = {name: value for name, value in kwargs.items() if name in _STANDARD}
-        text = " ".join([msg, *(f"{name}={value!r}" for name, value in fields.items() if name != _TRACEBACK)])
-        if _TRACEBACK in fields:
-            text += f"\n{printable(fields[_TRACEBACK])}"
+        text = " ".join([msg, *(f"{name}={value!r}" for name, value in fields.items() if name not in _TRACES)])
+        text = "\n".join([text, *(printable(fields[name]) for name in _TRACES if name in fields)])
         return text, given | {"extra": {"event": msg, "fields": fields}}
 
 

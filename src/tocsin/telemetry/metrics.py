@@ -73,6 +73,8 @@ COUNTS = (
     Count("tocsin.schedule.recovery", "recovery", "Tries to write such an outcome later", "success", SUCCESS),
     Count("tocsin.cas.contention", "contention", "Compare-and-sets that were refused", "location", LOCATIONS),
     Count("tocsin.claims.lost", "claims_lost", "Claims that another worker took over"),
+    Count("tocsin.loop.blocked", "loop_blocked", "Times that the event loop was blocked for a second or longer"),
+    Count("tocsin.loop.blockedSeconds", "loop_blocked_s", "Seconds for which it was"),
     Count("tocsin.taskScheduler.redis_error_count", "redis_error_count", "Calls that the server did not serve"),
     Count("tocsin.taskScheduler.lock_timeout_count", "lock_timeout_count", "Claims not answered or not ended in time"),
     Count(
@@ -139,6 +141,8 @@ class Tally:
         self.eval_fallbacks = 0
         self.retry_exhausted = 0
         self.claims_lost = 0
+        self.loop_blocked = 0
+        self.loop_blocked_s = 0.0
         self.redis_error_count = 0
         self.lock_timeout_count = 0
         self.deserialization_error_count = 0

@@ -61,6 +61,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     orphans_cleaned: int = 0
     queue_depth: int = 0
     stuck: int = 0
+    # Seconds of the longest blockage of the event loop within the last minute.
+    loop_blocked_s: float = 0.0
     # The server does not answer: ready, overdue and depth are from before.
     away: bool = False
 
@@ -112,6 +114,10 @@ def _out_of_order(s: Snapshot) -> list[str]:
         reasons.append("the server is away")
     breakers = {"acquisition": s.acquisition_breaker, "redis": s.redis_breaker}
     reasons += [f"the {name} breaker is {state}" for name, state in breakers.items() if state is not Breaker.CLOSED]
+    if s.loop_blocked_s:
+        reasons.append(
+            f"the event loop was blocked for {s.loop_blocked_s:.1f} s within the last minute: the log has the stack"
+        )
     if s.stuck:
         reasons.append(f"{s.stuck} runs are past their timeout in threads that cannot be stopped")
     return reasons

@@ -19,6 +19,7 @@ from tocsin.engine.fetch import Fetcher
 from tocsin.engine.finish import Finisher
 from tocsin.engine.heart import Heart
 from tocsin.engine.loop import Part
+from tocsin.engine.loop_watch import LoopWatch
 from tocsin.engine.pool import Pool
 from tocsin.engine.refer import Referrer
 from tocsin.engine.sweep import Patience, Sweep
@@ -145,7 +146,8 @@ class Parts(ABC):
             lambda: self.heart.lease, lambda lane, p: self._ringer.ring(lane.queue, p), self.referrer.refer,
             settings.poll_s, self._queue_changed, self.acquisition_breaker, settings.batching, self.tally,
         )  # fmt: skip
-        self.sweep = Sweep(self.pool, self.finisher, lambda: self.runs, clock, self._patience())
+        self.watch = LoopWatch(self.tally, self.pool.handler_in)
+        self.sweep = Sweep(self.pool, self.finisher, lambda: self.runs, clock, self._patience(), self.watch.is_waking)
         self.reaper = Reaper(
             store, self._fleet, lambda: self.runs, self.queues, clock, self._brought_back,
             settings.ttl_s, settings.beat_s,
@@ -231,6 +233,7 @@ class Parts(ABC):
         self.heart = Heart(pulse, self.about, self._beat_seen, self.clock, self.settings.beat_s, self.settings.ttl_s)
 
     def about(self) -> About:
+        health = self.vitals.health()
         return About(
             host=self._host,
             pid=os.getpid(),
@@ -242,8 +245,8 @@ class Parts(ABC):
             finished=self.pool.ran,
             stuck=self.sweep.stuck,
             state=self._state if self.settings.enabled else "disabled",
-            health=str(self.vitals.check.health.state),
-            reasons=list(self.vitals.check.health.reasons),
+            health=str(health.state),
+            reasons=list(health.reasons),
             signals=[str(signal) for signal in self.vitals.check.signals],
             breakers=self.vitals.open_breakers(),
         )
@@ -259,7 +262,7 @@ class Parts(ABC):
             lost=self.finisher.lost,
             recovered=self.reaper.recovered,
             stuck=self.sweep.stuck,
-            health=self.vitals.check.health,
+            health=self.vitals.health(),
             signals=tuple(self.vitals.check.signals),
             acquisition_breaker=self.acquisition_breaker.status(),
             redis_breaker=self.redis_breaker.status(),
