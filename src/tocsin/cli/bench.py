@@ -15,6 +15,7 @@ from tocsin.app import Tocsin
 from tocsin.cli import logs
 from tocsin.cli.measures import Bench, Measure
 from tocsin.cli.measures_agents import AgentBench
+from tocsin.cli.measures_handlers import HandlerBench
 from tocsin.cli.measures_lines import LineBench
 from tocsin.cli.measures_schedules import ScheduleBench
 from tocsin.cli.measures_targets import TargetBench
@@ -23,7 +24,7 @@ from tocsin.cli.show import print_json, say
 from tocsin.config import Config
 from tocsin.model.errors import nearest
 
-GROUPS: tuple[type[Any], ...] = (Bench, AgentBench, ScheduleBench, LineBench, TargetBench)
+GROUPS: tuple[type[Any], ...] = (Bench, AgentBench, ScheduleBench, LineBench, TargetBench, HandlerBench)
 
 
 async def bench(

@@ -88,7 +88,7 @@ class Finisher:
         # Others wait for what ended there.
         self._on_carry = on_carry
         # Gets each outcome that is no success, with what was decided.
-        self._report = report
+        self.report = report
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
         self._unanswered: dict[tuple[str, int, str], Sent] = {}
         # How often the server refused each of them.
@@ -355,7 +355,7 @@ class Finisher:
             ended = waiting.popleft()
             verb, item, due = settled(ended, now)
             if ended.how != "succeeded":
-                self._report(ended, verb, due, now)
+                self.report(ended, verb, due, now)
             if ended.lane is not lane:
                 lane = ended.lane
                 lane.follow()
