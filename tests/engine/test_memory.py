@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import tracemalloc
 
 import process_handlers
 import pytest
 
 from engine.waiting import eventually
+from memory import kept_by
 from tocsin import Run
 
 RUNS, SIZE = 100, 20_000
@@ -57,20 +56,13 @@ async def test_what_a_run_was_given_is_freed_when_it_has_ended_without_the_garba
 ):
     worker = await make_worker(start=True)
 
-    async def run_some(so_far: int) -> None:
+    async def run_some() -> None:
+        so_far = worker.pool.ran
         await tocsin_app.enqueue_many(kinds[kind], (["x" * SIZE] for _ in range(RUNS)))
         await eventually(lambda: worker.pool.ran == so_far + RUNS, "all have run", within=60)
         await eventually(worker.finisher.idle, "all are written down")
 
     # Imports, caches, threads and connections are made by the first.
-    await run_some(0)
-    gc.collect()
-    gc.disable()
-    tracemalloc.start()
-    try:
-        await run_some(RUNS)
-        kept, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-        gc.enable()
+    await run_some()
+    kept = await kept_by(run_some)
     assert kept < RUNS * SIZE / 4, f"{kept / RUNS:.0f} bytes a run are kept"
