@@ -280,18 +280,19 @@ async def test_the_hook_gets_timeouts_and_failed_deliveries_too(tocsin_app, tocs
     assert isinstance(seen[-1], DeliveryFailed)
 
 
+@pytest.mark.parametrize("error", [OSError("no network"), SystemExit(1)])
 @pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_a_hook_that_fails_harms_no_run_and_is_logged_a_few_times(tocsin_app, make_worker, logs, kind):
+async def test_a_hook_that_fails_harms_no_run_and_is_logged_a_few_times(tocsin_app, make_worker, logs, kind, error):
     if kind == "plain":
 
         @tocsin_app.on_failure
-        def hook(run, error, follows):
-            raise OSError("no network")
+        def hook(run, _, follows):
+            raise error
     else:
 
         @tocsin_app.on_failure
-        async def hook(run, error, follows):
-            raise OSError("no network")
+        async def hook(run, _, follows):
+            raise error
 
     seen = []
     tocsin_app.on_failure(lambda run, error, follows: seen.append(run.job_id))
@@ -308,7 +309,7 @@ async def test_a_hook_that_fails_harms_no_run_and_is_logged_a_few_times(tocsin_a
     assert len([job async for job in tocsin_app.dead()]) == 50
     told = [line for line in failures(logs) if line["event"] == "failure hook failed"]
     assert len(told) == IN_FULL == len([line for line in failures(logs) if "job" in line])
-    assert isinstance(told[0]["exc_info"], OSError)
+    assert told[0]["exc_info"] is error
 
 
 def test_a_hook_is_a_function(tocsin_app):

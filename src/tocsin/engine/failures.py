@@ -39,6 +39,8 @@ REST_S = 60.0
 # they have this long.
 MOST_CALLS = 1000
 LAST_CALLS_S = 2.0
+# A hook must not end the worker.
+_HOOK_ERRORS = (Exception, SystemExit)
 # For failures that no handler is named for.
 UNREADABLE = "unreadable"
 
@@ -167,7 +169,7 @@ class Failures:
         run = Run(ended.claim, codec.decode_header(ended.claim.record), spec, self._namespace, _has_ended)
         try:
             called = hook(run, _error(ended), follows)
-        except Exception as error:
+        except _HOOK_ERRORS as error:
             self._hook_failed(hook, error)
             return
         if not inspect.iscoroutine(called):
@@ -183,10 +185,10 @@ class Failures:
     async def _until_ended(self, hook: FailureHook, called: Awaitable[None]) -> None:
         try:
             await called
-        except Exception as error:
+        except _HOOK_ERRORS as error:
             self._hook_failed(hook, error)
 
-    def _hook_failed(self, hook: FailureHook, error: Exception) -> None:
+    def _hook_failed(self, hook: FailureHook, error: BaseException) -> None:
         """Logged like a handler's failures, a few in a second: it may fail as often as they do."""
         name = getattr(hook, "__qualname__", repr(hook))
         window = self._window(f"on_failure {name}")

@@ -354,8 +354,6 @@ class Finisher:
         while waiting:
             ended = waiting.popleft()
             verb, item, due = settled(ended, now)
-            if ended.how != "succeeded":
-                self.report(ended, verb, due, now)
             if ended.lane is not lane:
                 lane = ended.lane
                 lane.follow()
@@ -365,6 +363,9 @@ class Finisher:
             unsent[verb][lane.partition_of(claim) if moved else claim.partition].append(item)
             if timetable is not None:
                 timetable.plan(verb, claim.member, due)
+            # Last, because it calls the program's hooks: whatever they do, the outcome is not lost.
+            if ended.how != "succeeded":
+                self.report(ended, verb, due, now)
 
 
 def _shape(outcomes: Any) -> str:
