@@ -1,5 +1,6 @@
 """Tocsin runs jobs on time, on Redis."""
 
+import logging
 from typing import TYPE_CHECKING
 
 from tocsin.model.delivery import DeliveryFailed
@@ -42,6 +43,9 @@ else:
 
         return getattr(tocsin.app, name)
 
+
+# A library prints nothing by itself: without a handler Python would write our warnings to stderr.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"
 

@@ -29,6 +29,11 @@ def test_a_program_that_sets_up_nothing_gets_no_line() -> None:
     assert said(SPEAK) == ("", "")
 
 
+def test_a_receiver_that_sets_up_nothing_gets_no_line_either() -> None:
+    program = "import logging, tocsin.receive; logging.getLogger('tocsin.receive').warning('its answer was lost')"
+    assert said(program) == ("", "")
+
+
 def test_a_program_that_sets_up_logging_gets_the_event_and_its_fields_in_its_own_format() -> None:
     out, err = said(f"import logging; logging.basicConfig(format='%(name)s %(levelname)s %(message)s')\n{SPEAK}")
     assert out == ""

@@ -19,9 +19,6 @@ _TRACES = ("exception", "stack")
 # All but tab and newline. A terminal obeys them, and they may come from anywhere: an error's text, a server's answer.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-# Without a handler Python itself would print our warnings to stderr.
-logging.getLogger(OURS).addHandler(logging.NullHandler())
-
 if TYPE_CHECKING:
     # The standard one knows no fields of any type.
     class _Adapter:
