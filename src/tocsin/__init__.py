@@ -1,5 +1,6 @@
 """Tocsin runs jobs on time, on Redis."""
 
+import logging
 from typing import TYPE_CHECKING
 
 from tocsin.model.delivery import DeliveryFailed
@@ -21,6 +22,7 @@ from tocsin.model.errors import (
     TocsinError,
     UnknownJob,
 )
+from tocsin.model.follow_up import FollowUp
 from tocsin.model.http import Http
 from tocsin.model.job import Job, Retry, Stage
 from tocsin.model.message import Message
@@ -43,6 +45,9 @@ else:
         return getattr(tocsin.app, name)
 
 
+# A library prints nothing by itself: without a handler Python would write our warnings to stderr.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -62,6 +67,7 @@ __all__ = [
     "Job",
     "Stage",
     "FailureClass",
+    "FollowUp",
     "Handle",
     "TocsinError",
     "InvalidArgument",

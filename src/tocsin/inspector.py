@@ -176,4 +176,7 @@ def _settings(meta: dict[bytes, bytes]) -> dict[str, Any]:
 
 
 def _sum_counters(metas: list[dict[bytes, bytes]]) -> dict[str, int]:
-    return {name: sum(int(meta.get(name.encode(), 0)) for meta in metas) for name in COUNTERS}
+    found = {name: sum(int(meta.get(name.encode(), 0)) for meta in metas) for name in COUNTERS}
+    # A one-shot that failed for good is buried, not finished; its run failed all the same.
+    found["failed"] += found["buried"]
+    return found

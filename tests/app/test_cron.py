@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from structlog.testing import capture_logs
 
+from logged import capture_logs
 from tocsin import Cron, Dates, Every, InvalidTrigger, Once, Retry, Rrule, Tocsin
 from tocsin.testing import run_until_idle
 from tocsin.triggers.recurrence import phase

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import secrets
 import subprocess
 import sys
@@ -260,3 +261,23 @@ def test_what_takes_several_calls_can_be_done_in_one(app, job):
         return [(await inside.enqueue(job, id=name, delay="1h")).new for name in ("a", "a")]
 
     assert app.sync.run(put_two) == [True, False]
+
+
+EMBEDDED = """
+import sys
+from tocsin import Tocsin
+app = Tocsin(data=sys.argv[1])
+
+@app.job
+async def job(n): ...
+
+print(app.sync.enqueue(job, 1).status())
+"""
+
+
+def test_a_program_on_an_embedded_server_ends_without_a_word_and_takes_the_server_along(tmp_path):
+    program = [sys.executable, "-c", EMBEDDED, str(tmp_path / "data")]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "waiting\n", "")
+    with (tmp_path / "data" / "server.lock").open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

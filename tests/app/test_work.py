@@ -8,9 +8,9 @@ import secrets
 import signal
 
 import pytest
-from structlog.testing import capture_logs
 
 from engine.waiting import Gate, eventually
+from logged import capture_logs
 from tocsin import Every, InvalidArgument, Tocsin
 from tocsin.model.clock import monotonic
 

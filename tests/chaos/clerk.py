@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import signal
 import sys
@@ -40,6 +41,7 @@ def work(order: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
     if sys.platform == "linux":
         # PR_SET_PDEATHSIG: not to outlive a test run that was killed.
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import inspect
 import json
+import logging
 import os
 import signal
 import sys
@@ -48,6 +49,7 @@ async def work(order: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
     if sys.platform == "linux":
         # PR_SET_PDEATHSIG: not to outlive a test run that was killed.
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)

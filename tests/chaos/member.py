@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import logging
 import os
 import signal
 import sys
@@ -45,6 +46,7 @@ async def work_as_told(app: Tocsin, order: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
     if sys.platform == "linux":
         # PR_SET_PDEATHSIG: not to outlive a test run that was killed.
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from commandline import Tool
 
 from servers import Server
@@ -16,8 +16,11 @@ from servers import Server
 @pytest.fixture(autouse=True)
 def own_logs() -> Iterator[None]:
     """A command sets up the log lines of its process, which here is that of all tests."""
+    ours = logging.getLogger("tocsin")
+    before = ours.handlers[:], ours.propagate, ours.level
     yield
-    structlog.reset_defaults()
+    ours.handlers[:], ours.propagate = before[:2]
+    ours.setLevel(before[2])
 
 
 @pytest.fixture

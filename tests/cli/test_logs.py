@@ -9,10 +9,10 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
+from tocsin.cli import logs
 from tocsin.model.errors import InvalidArgument
-from tocsin.telemetry import logs
+from tocsin.telemetry.logs import get_logger
 
 
 class Terminal(io.StringIO):
@@ -36,7 +36,7 @@ def bare_root() -> Iterator[logging.Logger]:
 def test_each_line_is_an_object_with_its_level_its_part_and_the_error() -> None:
     out = io.StringIO()
     logs.set_up("info", out)
-    log = structlog.get_logger("tocsin.part")
+    log = get_logger("tocsin.part")
     log.debug("not this")
     try:
         raise ValueError("é\n")
@@ -52,7 +52,7 @@ def test_each_line_is_an_object_with_its_level_its_part_and_the_error() -> None:
 def test_a_terminal_gets_words_and_colours() -> None:
     out = Terminal()
     logs.set_up("debug", out)
-    structlog.get_logger("tocsin.part").debug("hello", job="a")
+    get_logger("tocsin.part").debug("hello", job="a")
     assert "hello" in out.getvalue()
     assert "\x1b[" in out.getvalue()
 
@@ -79,3 +79,27 @@ def test_standard_logging_that_a_program_has_set_up_is_left_alone() -> None:
 def test_an_unknown_level_names_the_nearest() -> None:
     with pytest.raises(InvalidArgument, match="did you mean 'warning'"):
         logs.set_up("warnign")
+
+
+def test_a_terminal_is_sent_no_control_characters_and_no_locals() -> None:
+    out = Terminal()
+    logs.set_up("info", out)
+    try:
+        secret = "open" + "sesame"
+        raise ValueError(f"\x1b]0;title\x07 {len(secret)}")
+    except ValueError as error:
+        get_logger("tocsin.part").error("failed \x1b[2J", exc_info=error, said="\x9b31m")
+    assert r"\x1b]0;title\x07 10" in out.getvalue()
+    assert "\x1b]" not in out.getvalue()
+    assert "\x1b[2J" not in out.getvalue()
+    assert "\x9b" not in out.getvalue()
+    assert "opensesame" not in out.getvalue()
+
+
+def test_our_lines_come_once_whatever_the_program_sets_up() -> None:
+    out, theirs = io.StringIO(), io.StringIO()
+    logs.set_up("info", out)
+    with bare_root() as root:
+        root.addHandler(logging.StreamHandler(theirs))
+        get_logger("tocsin.part").info("hello")
+    assert (len(out.getvalue().splitlines()), theirs.getvalue()) == (1, "")

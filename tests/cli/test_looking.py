@@ -53,6 +53,8 @@ def test_queues_with_counts_per_stage(seen: Tool) -> None:
         "waiting": 3, "working": 0, "blocked": 0, "paused": 1, "parked": 0, "dead": 1, "ready": 0,
     }  # fmt: skip
     assert (mail["due"], mail["done"], mail["counters"]["succeeded"]) == (0, 1, 1)
+    # The dead one-shot.
+    assert (mail["counters"]["failed"], mail["counters"]["buried"]) == (1, 1)
     assert queues["agents"]["stages"]["waiting"] == 1
 
 

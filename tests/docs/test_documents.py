@@ -19,6 +19,7 @@ from tocsin.model.http import check_header
 from tocsin.model.job import Stage
 from tocsin.model.template import FIELDS
 from tocsin.resilience.breaker import State as Breaker
+from tocsin.telemetry.handlers import DURATION, HANDLER_COUNTS
 from tocsin.telemetry.metrics import COUNTS, LEVELS, SPREADS
 from tocsin.upkeep.health import Signal, Snapshot, assess
 
@@ -28,7 +29,8 @@ SEEDS = sorted((ROOT / "docs" / "seeds").glob("*.md"))
 HANDBOOK = sorted(path for path in (ROOT / "docs").rglob("*.md") if path not in SEEDS)
 ALL = [*SEEDS, *HANDBOOK, *sorted(ROOT.glob("*.md"))]
 TROUBLESHOOTING = ROOT / "docs" / "operate" / "troubleshooting.md"
-METRICS = {metric.name for metric in (*COUNTS, *LEVELS, *SPREADS)}
+BY_HANDLER = {DURATION, *(count.name for count in HANDLER_COUNTS)}
+METRICS = {metric.name for metric in (*COUNTS, *LEVELS, *SPREADS)} | BY_HANDLER
 
 
 def name_of(path: Path) -> str:
@@ -211,7 +213,7 @@ def test_every_metric_that_is_named_exists(path: Path) -> None:
 
 def test_the_first_seed_names_every_metric_that_it_had() -> None:
     own = {"tocsin.scripts.reloads", "tocsin.scripts.evalFallbacks", "tocsin.claims.lost", "tocsin.clock.skew"}
-    own |= {spread.name for spread in SPREADS}
+    own |= {"tocsin.loop.blocked", "tocsin.loop.blockedSeconds"} | {spread.name for spread in SPREADS} | BY_HANDLER
     own |= {name for name in METRICS if name.startswith("tocsin.taskScheduler.")}
     assert set(metrics_in(ROOT / "docs" / "seeds" / "agents.md")) == METRICS - own
 

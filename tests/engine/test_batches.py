@@ -197,3 +197,26 @@ async def test_a_batch_past_the_earliest_deadline_of_its_runs_is_cancelled_as_a_
 
     await eventually(dead, "both have failed")
     assert told == [True, True]
+
+
+async def test_a_batch_goes_on_until_the_furthest_extension_of_its_runs(tocsin_app, tocsin_clock, make_worker):
+    begun = asyncio.Event()
+
+    @tocsin_app.job(batch=10, timeout="10s")
+    async def index(items):
+        await items[1].extend("10m")
+        begun.set()
+        await asyncio.Event().wait()
+
+    handles = await put(tocsin_app, index, 3)
+    worker = await make_worker()
+    await worker.fetcher.step()
+    await asyncio.wait_for(begun.wait(), 10)
+    tocsin_clock.advance("9m")
+    await worker.sweep.step()
+    assert [runner.reason for runner, _ in worker.pool.running()] == [""]
+    tocsin_clock.advance("2m")
+    await worker.sweep.step()
+    await eventually(lambda: len(worker.finisher.waiting) == 3, "it was cancelled")
+    await worker.finisher.step()
+    assert await statuses(handles) == ["dead"] * 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from structlog.testing import capture_logs
 
 from engine.waiting import run_dry
+from logged import capture_logs
 from tocsin.engine.finish import MOST_TRIES
 from tocsin.model.errors import StoreError
 from tocsin.resilience.breaker import BreakerSettings, State

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from structlog.testing import capture_logs
 
 from engine.waiting import eventually
+from logged import capture_logs
 from tocsin import StoreUnavailable
 from tocsin.engine.loop import end, repeat, wait
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
-from structlog.testing import capture_logs
 
+from logged import capture_logs
 from tocsin import ResultLost
 from tocsin.model.codec import LARGEST_RESULT
 from tocsin.store.store import Store

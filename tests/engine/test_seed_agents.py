@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from structlog.testing import capture_logs
 
 from engine.waiting import eventually, run_dry
+from logged import capture_logs
 from servers import Server
 from tocsin import StoreUnavailable, Tocsin
 from tocsin.engine.claim_planner import Batching

@@ -6,9 +6,9 @@ import asyncio
 import threading
 
 import pytest
-from structlog.testing import capture_logs
 
 from engine.waiting import eventually, run_dry
+from logged import capture_logs
 from tocsin.engine.claim_planner import Batching
 from tocsin.engine.loop import repeat
 from tocsin.worker.settings import Ending

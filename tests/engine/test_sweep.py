@@ -10,9 +10,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from engine.waiting import eventually, run_dry
+from logged import capture_logs
 from tocsin import Retry, Run
 from tocsin.engine.sweep import AGAIN_S, ENDING_S, EXTENSION_S, Patience, Sweep
 from tocsin.upkeep.reaper import OVERDUE_S

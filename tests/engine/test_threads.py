@@ -6,9 +6,9 @@ import asyncio
 import threading
 
 import pytest
-from structlog.testing import capture_logs
 
 from engine.waiting import eventually
+from logged import capture_logs
 from tocsin import ClaimLost, Retry, Run
 from tocsin.engine.sweep import EXTENSION_S
 from tocsin.testing import run_until_idle

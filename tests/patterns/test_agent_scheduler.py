@@ -7,9 +7,9 @@ import threading
 from datetime import timedelta
 
 import pytest
-from structlog.testing import capture_logs
 
 from engine.waiting import Gate, eventually, run_dry
+from logged import capture_logs
 from tocsin import Every, FailureClass, InvalidArgument, Run, Tocsin, TocsinError
 from tocsin.patterns import Agent, AgentScheduler
 from tocsin.resilience.backoff import BackoffSettings

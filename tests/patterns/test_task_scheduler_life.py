@@ -7,8 +7,8 @@ import threading
 import time
 
 import pytest
-from structlog.testing import capture_logs
 
+from logged import capture_logs
 from servers import Server, until
 from tocsin import StoreRefused, StoreUnavailable, Tocsin, TocsinError
 from tocsin.patterns import State, Task, TaskQueue, TaskScheduler

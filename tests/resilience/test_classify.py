@@ -14,8 +14,8 @@ from http import HTTPStatus
 
 import pytest
 import redis
-from structlog.testing import capture_logs
 
+from logged import capture_logs
 from tocsin import InvalidArgument
 from tocsin.model.errors import StoreChanged, StoreFull, StoreUnavailable
 from tocsin.resilience.classify import Classifier, FailureClass

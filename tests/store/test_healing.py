@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from line import FOR_EVER, Line, record
-from structlog.testing import capture_logs
 
+from logged import capture_logs
 from servers import Cluster, Server, ask, available, cluster
 from tocsin.model import codec
 from tocsin.model.errors import StoreChanged, StoreError, StoreFull, StoreUnavailable

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from gating import AWAY, HOST, OTHER, SILENT, an_outage, fail, send, sent_away
-from structlog.testing import capture_logs
 
+from logged import capture_logs
 from proxy import Proxy
 from servers import Server
 from tocsin.engine.catalog import NotYet

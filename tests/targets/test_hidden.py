@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from aiohttp import web
 from delivering import Sender
 from receiver import Receiver
 
+from logged import capture_logs
 from tocsin import Every, Http, InvalidArgument, Retry, Secret, Tocsin
 from tocsin.testing import ManualClock, run_until_idle
 
@@ -71,7 +71,7 @@ async def test_a_secret_is_in_no_key_log_line_or_error(
 ) -> None:
     secret = Secret.env("TOCSIN_SECRET_TOKEN", "Bearer ") if kind == "env" else Secret.file(secret_file, "Bearer ")
     receiver.answers = [echo]
-    with structlog.testing.capture_logs() as logged:
+    with capture_logs() as logged:
         for job in ("dead", "again"):
             target = Http.post(receiver.url, headers={"X-Token": secret}, json={"a": 1})
             await tocsin_app.enqueue(target, id=job, retry=Retry(2, 0))
@@ -143,7 +143,7 @@ async def test_a_login_is_in_no_error_log_line_or_repr(
         f"https://ada:lovelace@127.0.0.1:{dead_port}/not-tls",
         f"http://ada:lovelace@{'a' * 70}.example/",
     ]
-    with structlog.testing.capture_logs() as logged:
+    with capture_logs() as logged:
         for number, url in enumerate(urls):
             await tocsin_app.enqueue(Http.post(url, json=1), id=f"job-{number}")
         await run_until_idle(tocsin_app)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
+from logged import capture_logs
 from tocsin import Cron, Every, Http, InvalidTrigger, Message, Retry, Subprocess, Tocsin
 from tocsin.store.embedded import EmbeddedServer
 from tocsin.testing import ManualClock

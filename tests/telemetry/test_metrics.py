@@ -14,7 +14,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tocsin.telemetry.metrics import COUNTS, LARGEST_SAMPLE, LEVELS, SPREADS, Levels, Metrics, Sample, Tally, Teller
+from tocsin.telemetry.handlers import DURATION, HANDLER_COUNTS, MOST_RECORDED
+from tocsin.telemetry.metrics import COUNTS, LEVELS, SPREADS, Levels, Metrics, Tally, Teller
+from tocsin.telemetry.sample import LARGEST_SAMPLE, Sample
 
 Labels = tuple[tuple[str, object], ...]
 
@@ -149,12 +151,13 @@ def test_nothing_is_shown_of_workers_that_have_ended(told: Told):
     assert told.values("tocsin.scheduler.readyCount") == {}
 
 
-@pytest.mark.parametrize(("name", "field"), [("tocsin.run.lateness", "lateness"), ("tocsin.run.duration", "duration")])
-def test_times_are_spread_over_seconds(told: Told, name: str, field: str):
+@pytest.mark.parametrize("name", ["tocsin.run.lateness", "tocsin.run.duration"])
+def test_times_are_spread_over_seconds(told: Told, name: str):
     for value in (0.004, 0.02, 0.02, 7.0, -1.0):
-        getattr(told.tally, field).add(value)
+        told.tally.lateness.add(value)
+        told.tally.of_handler("mail").duration.add(value)
     told.flush()
-    point = told.points(name)[()]
+    [point] = told.points(name).values()
     buckets = dict(zip((*point.explicit_bounds, math.inf), point.bucket_counts, strict=True))
     assert {bound: n for bound, n in buckets.items() if n} == {0.001: 1, 0.005: 1, 0.025: 2, 10.0: 1}
 
@@ -206,11 +209,11 @@ def test_values_that_come_together_are_sampled_as_if_they_came_one_by_one(size: 
 
 
 def test_each_name_is_declared_once_and_without_a_unit(told: Told):
-    names = [metric.name for metric in (*COUNTS, *LEVELS, *SPREADS)]
-    assert len(set(names)) == len(names) == 25
+    names = [metric.name for metric in (*COUNTS, *LEVELS, *SPREADS, *HANDLER_COUNTS)] + [DURATION]
+    assert len(set(names)) == len(names) == 31
     told.metrics.watch(Levels)
     told.tally.lateness.add(1.0)
-    told.tally.duration.add(1.0)
+    told.tally.of_handler("mail").duration.add(1.0)
     told.flush()
     data = told.reader.get_metrics_data()
     assert data is not None
@@ -267,3 +270,30 @@ names = {m.name for m in reader.get_metrics_data().resource_metrics[0].scope_met
 assert {"tocsin.scheduler.readycount", "tocsin.acquire.acquired"} <= names, names
 """
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+def test_runs_are_counted_by_handler_and_a_handler_is_there_before_its_first_run(told: Told):
+    mail, _ = told.tally.of_handler("mail"), told.tally.of_handler("idle")
+    mail.succeeded, mail.failed, mail.retried, mail.dead = 5, 3, 2, 1
+    told.flush()
+    told.flush()
+    mail.failed = 4
+    told.flush()
+    found = {count.field: told.values(count.name) for count in HANDLER_COUNTS}
+    by = (("handler", "mail"),), (("handler", "idle"),)
+    assert found == {
+        "succeeded": {by[0]: 5, by[1]: 0},
+        "failed": {by[0]: 7, by[1]: 0},
+        "retried": {by[0]: 2, by[1]: 0},
+        "dead": {by[0]: 1, by[1]: 0},
+    }
+
+
+def test_many_busy_handlers_share_what_is_recorded_of_their_durations(told: Told):
+    for number in range(100):
+        for _ in range(500):
+            told.tally.of_handler(f"handler {number}").duration.add(0.01)
+    told.flush()
+    counts = [point.count for point in told.points(DURATION).values()]
+    assert len(counts) == 100
+    assert MOST_RECORDED / 2 < sum(counts) <= MOST_RECORDED

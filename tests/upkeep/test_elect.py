@@ -8,8 +8,8 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from structlog.testing import capture_logs
 
+from logged import capture_logs
 from proxy import CUTS, Proxy
 from servers import Server
 from tocsin.model.errors import StoreUnavailable

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from structlog.testing import capture_logs
 
+from logged import capture_logs
 from tocsin.model.errors import StoreUnavailable
 from tocsin.resilience.breaker import State as Breaker
 from tocsin.testing import ManualClock

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
+from logged import capture_logs
 from proxy import CUTS, Proxy
 from servers import Server, cluster
 from store.line import Line, record

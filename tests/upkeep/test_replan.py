@@ -11,8 +11,8 @@ from typing import ClassVar
 from zoneinfo import ZoneInfo
 
 import pytest
-from structlog.testing import capture_logs
 
+from logged import capture_logs
 from tocsin import Cron, Every, Retry, Tocsin
 from tocsin.model.zones import find_zone
 from tocsin.store.fleet import Fleet

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from structlog.testing import capture_logs
 
+from logged import capture_logs
 from tocsin.upkeep.zombies import Settings, threshold_for
 
 USUAL, LONG = 30_000, 3_600_000

@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 
 from tocsin.app.registry import Agent, Registry
 from tocsin.engine.catalog import Handler
+from tocsin.engine.failures import FailureHook
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.job import Retry
@@ -111,6 +112,14 @@ class Declaring:
     def classify(self, fn: ClassifyFunction) -> ClassifyFunction:
         """Make a function a judge of failures: from an exception to a FailureClass, its name, or None to pass it on."""
         self._registry.classifier.add(fn)
+        return fn
+
+    def on_failure(self, fn: FailureHook) -> FailureHook:
+        """Call a function after each failed attempt with the run, the error and what follows: for Sentry and the like.
+        A plain function holds up the event loop while it runs; an `async def` does not."""
+        if not callable(fn):
+            raise InvalidArgument(f"app.on_failure takes a function of a run, an error and a FollowUp, not {fn!r}")
+        self._registry.failure_hooks.append(fn)
         return fn
 
     def refuse_declared(self, name: str) -> None:

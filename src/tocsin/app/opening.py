@@ -8,8 +8,6 @@ import os
 from pathlib import Path
 from typing import Any, Self
 
-import structlog
-
 from tocsin.app.after import Dependents, carry_on
 from tocsin.app.declaring import Declaring
 from tocsin.app.lookup import Lookup
@@ -24,9 +22,10 @@ from tocsin.store.fleet import Fleet, Ringer
 from tocsin.store.jobs import Jobs
 from tocsin.store.pooling import ConnectionSettings
 from tocsin.store.store import OpenQueue, Store
+from tocsin.telemetry.logs import get_logger
 from tocsin.upkeep.carry import Carrier
 
-log = structlog.get_logger("tocsin.config")
+log = get_logger("tocsin.config")
 
 
 def find_server(url: str | None, config: Config) -> str | EmbeddedServer:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-import structlog
 from msgspec import Struct
 
 from tocsin.engine.catalog import Bound, Handler
@@ -35,10 +34,11 @@ from tocsin.model.trigger import Every, Once, Trigger
 from tocsin.store import jobs
 from tocsin.store.jobs import Put
 from tocsin.targets.builtin import handler_for, timeout_of
+from tocsin.telemetry.logs import get_logger
 from tocsin.triggers.recurrence import counts_from_now, first_due, phase
 from tocsin.triggers.ticks import NextAt, next_at, shortest_distance
 
-log = structlog.get_logger("tocsin.schedules")
+log = get_logger("tocsin.schedules")
 
 # Names that handlers may not use for their parameters: the calls would take them for themselves.
 RESERVED = frozenset(

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from tocsin.app import options
 from tocsin.engine.catalog import Catalog, Handler, name_of
+from tocsin.engine.failures import FailureHook
 from tocsin.model.durations import Duration
 from tocsin.model.errors import InvalidArgument, nearest
 from tocsin.model.ids import check_queue_name
@@ -36,6 +37,7 @@ class Registry:
         self.catalog = Catalog()
         self.agents: dict[str, Agent] = {}
         self.classifier = Classifier()
+        self.failure_hooks: list[FailureHook] = []
         self.queues: dict[str, Queue] = {
             DEFAULT_QUEUE: Queue(DEFAULT_QUEUE),
             AGENTS_QUEUE: Queue(AGENTS_QUEUE, partitions=1),

@@ -9,17 +9,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from tocsin.engine.loop import end
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument, StoreUnavailable
+from tocsin.telemetry.logs import get_logger
 from tocsin.worker import Worker
 
 if TYPE_CHECKING:
     from tocsin.app.tocsin import Tocsin
 
-log = structlog.get_logger("tocsin.worker")
+log = get_logger("tocsin.worker")
 
 
 async def serve(

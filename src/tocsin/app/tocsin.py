@@ -317,7 +317,9 @@ class Tocsin(LookCalls):
             names.remove(AGENTS_QUEUE)
         opened = [await open_queue(self.store, self._registry.known_queue(name)) for name in names]
         declared = self._registry
-        worker = Worker(self.store, opened, declared.catalog, settings, self._agents, declared.classifier)
+        worker = Worker(
+            self.store, opened, declared.catalog, settings, self._agents, declared.classifier, declared.failure_hooks
+        )
         if worker.reconciler is not None:
             await worker.reconciler.step()
         return worker

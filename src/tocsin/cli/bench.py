@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tocsin.app import Tocsin
+from tocsin.cli import logs
 from tocsin.cli.measures import Bench, Measure
 from tocsin.cli.measures_agents import AgentBench
+from tocsin.cli.measures_handlers import HandlerBench
 from tocsin.cli.measures_lines import LineBench
 from tocsin.cli.measures_schedules import ScheduleBench
 from tocsin.cli.measures_sharing import SharingBench
@@ -22,9 +24,10 @@ from tocsin.cli.options import Given, WrongUsage
 from tocsin.cli.show import print_json, say
 from tocsin.config import Config
 from tocsin.model.errors import nearest
-from tocsin.telemetry import logs
 
-GROUPS: tuple[type[Any], ...] = (Bench, SharingBench, AgentBench, ScheduleBench, LineBench, TargetBench)
+GROUPS: tuple[type[Any], ...] = (
+    Bench, SharingBench, AgentBench, ScheduleBench, LineBench, TargetBench, HandlerBench,
+)  # fmt: skip
 
 
 async def bench(

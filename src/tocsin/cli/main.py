@@ -11,6 +11,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
 
 from tocsin import __version__
+from tocsin.cli import logs
 from tocsin.cli.act import jobs
 from tocsin.cli.bench import bench
 from tocsin.cli.config import config as config_commands
@@ -25,7 +26,6 @@ from tocsin.cli.show import say, silence_stdout
 from tocsin.cli.why import why
 from tocsin.cli.work import worker
 from tocsin.model.errors import InvalidArgument, TocsinError
-from tocsin.telemetry import logs
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 

@@ -9,12 +9,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import structlog
-
 from tocsin.cli.show import wait
 from tocsin.model.clock import monotonic
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.cli")
+log = get_logger("tocsin.cli")
 
 # Between the death of a process and the start of its successor; back to the shortest after a healthy life.
 SHORTEST_PAUSE_S = 0.5

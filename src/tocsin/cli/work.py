@@ -11,24 +11,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-import structlog
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from msgspec import Struct
 
 from tocsin.app import Tocsin
 from tocsin.app.service import caught
+from tocsin.cli import logs
 from tocsin.cli.load import load
 from tocsin.cli.options import Given, Options, WrongUsage, parse_duration, split_weights
 from tocsin.cli.show import wait
 from tocsin.cli.supervise import HURRY, Crew
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import InvalidArgument, StoreUnavailable
-from tocsin.telemetry import logs
 from tocsin.telemetry.exporter import serve_metrics
+from tocsin.telemetry.logs import get_logger
 from tocsin.upkeep.ownership import parse_shard
 
-log = structlog.get_logger("tocsin.cli")
+log = get_logger("tocsin.cli")
 
 # How long a server may be away before a worker that starts gives up, and the longest pause between two tries.
 PATIENCE_S = 10.0

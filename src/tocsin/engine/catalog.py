@@ -15,6 +15,7 @@ from tocsin.model.codec import handler_digest
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.job import Retry
+from tocsin.telemetry.handlers import HandlerTally
 
 Executor = Literal["loop", "thread", "process"]
 UNKNOWN_S = 1.0
@@ -71,6 +72,8 @@ class Handler:
         self.wants_run = "run" in self.signature.parameters
         # Mean seconds of a run. Unknown is slow: nothing is fetched ahead for it until some were measured.
         self.mean = UNKNOWN_S
+        # What becomes of its runs; a worker gives each handler its own.
+        self.tally = HandlerTally()
         self.deliver: Callable[[Any], Awaitable[Any]] = _not_placed
         self.stoppable = True
         self.__wrapped__ = fn

@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections.abc import Callable
 
-import structlog
 from msgspec.structs import replace
 
 from tocsin.engine.agenda import Agenda
@@ -26,9 +25,10 @@ from tocsin.model.run import Claim
 from tocsin.resilience.breaker import Breaker
 from tocsin.store.runs import Claimed, Runs, Wish
 from tocsin.store.store import LARGEST_BATCH, Call, Store
+from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Tally
 
-log = structlog.get_logger("tocsin.fetch")
+log = get_logger("tocsin.fetch")
 
 # While the breaker is open.
 SHORTEST_REST_S = 0.05

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import structlog
-
 from tocsin.engine import decide
 from tocsin.engine.lane import Lane
 from tocsin.engine.pace import HEADROOM, Pace
@@ -31,9 +29,10 @@ from tocsin.resilience.classify import Classifier
 from tocsin.resilience.failure import FailureClass
 from tocsin.store.runs import Item, Runs, fitting
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Tally
 
-log = structlog.get_logger("tocsin.finish")
+log = get_logger("tocsin.finish")
 
 # After a pass with this many outcomes the next one gathers for this long, unless there are many already.
 BUSY = 50
@@ -74,6 +73,7 @@ class Finisher:
         tell: Callable[[str, dict[str, Any]], Awaitable[None]] | None = None,
         on_carry: Callable[[OpenQueue, int], None] = lambda queue, partition: None,
         largest_result: int = codec.LARGEST_RESULT,
+        report: Callable[[Ended, str, int, int], None] = lambda ended, verb, due, now: None,
     ) -> None:
         self.wake = asyncio.Event()
         self.waiting: deque[Ended] = deque()
@@ -93,6 +93,8 @@ class Finisher:
         self._on_due = on_due
         # Others wait for what ended there.
         self._on_carry = on_carry
+        # Gets each outcome that is no success, with what was decided.
+        self.report = report
         # Calls by partition and verb: one of each in flight at most, so that repeating keeps their order.
         self._unanswered: dict[tuple[str, int, str], Sent] = {}
         # How often the server refused each of them.
@@ -125,6 +127,7 @@ class Finisher:
         if unit.handler.batch is not None:
             self._batch_ended(unit, result)
             return
+        unit.handler.tally.succeeded += 1
         if not self.waiting:
             # Whoever was woken for those that wait takes this one too.
             self.wake.set()
@@ -136,9 +139,11 @@ class Finisher:
     def failed(self, unit: Unit, error: BaseException) -> None:
         described, kind = describe(error, self._clock.server_ms()), self._classifier.classify(error)
         if isinstance(error, DeliveryFailed):
-            self.add(Ended(unit.lane, unit.claim, unit.spec, "failed", error=described, kind=kind, failure=error))
+            ended = Ended(unit.lane, unit.claim, unit.spec, "failed", error=described, kind=kind, failure=error)
+            ended.cause = error
+            self.add(ended)
         else:
-            self._add(unit, "failed", described, kind)
+            self._add(unit, "failed", described, kind, error)
 
     def stopped(self, unit: Unit, reason: str) -> None:
         """Its handler was cancelled by us: why decides what becomes of it."""
@@ -170,9 +175,16 @@ class Finisher:
             self._fill()
         self.wake.set()
 
-    def _add(self, unit: Unit, how: str, error: bytes, kind: FailureClass = FailureClass.UNKNOWN) -> None:
+    def _add(
+        self,
+        unit: Unit,
+        how: str,
+        error: bytes,
+        kind: FailureClass = FailureClass.UNKNOWN,
+        cause: BaseException | None = None,
+    ) -> None:
         for claim, spec in unit.all():
-            self.add(Ended(unit.lane, claim, spec, how, error=error, kind=kind))
+            self.add(Ended(unit.lane, claim, spec, how, error=error, kind=kind, cause=cause))
 
     def _batch_ended(self, unit: Unit, outcomes: Any) -> None:
         """None: all done. Otherwise one outcome per run; an exception among them fails its run."""
@@ -181,16 +193,17 @@ class Finisher:
             outcomes = [None] * len(pairs)
         if not isinstance(outcomes, (list, tuple)) or len(outcomes) != len(pairs):
             error = TypeError(
-                f"{unit.handler.name} must return None or a list of {len(pairs)} outcomes, not {outcomes!r:.100}"
+                f"{unit.handler.name} must return None or a list of {len(pairs)} outcomes, not {_shape(outcomes)}"
             )
-            self._add(unit, "failed", describe(error, self._clock.server_ms()))
+            self._add(unit, "failed", describe(error, self._clock.server_ms()), cause=error)
             return
         for (claim, spec), outcome in zip(pairs, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 error_bytes = describe(outcome, self._clock.server_ms())
                 kind = self._classifier.classify(outcome)
-                self.add(Ended(unit.lane, claim, spec, "failed", error=error_bytes, kind=kind))
+                self.add(Ended(unit.lane, claim, spec, "failed", error=error_bytes, kind=kind, cause=outcome))
             else:
+                unit.handler.tally.succeeded += 1
                 self.add(Ended(unit.lane, claim, spec, "succeeded", outcome))
 
     # How much may be unwritten
@@ -393,6 +406,15 @@ class Finisher:
                 unsent[place] = [item]
             if timetable is not None:
                 timetable.plan(verb, claim.member, due)
+            # Last, because it calls the program's hooks: whatever they do, the outcome is not lost.
+            if ended.how != "succeeded":
+                self.report(ended, verb, due, now)
+
+
+def _shape(outcomes: Any) -> str:
+    """Not the values: what a handler returns has no place in an error."""
+    is_list = isinstance(outcomes, (list, tuple))
+    return f"a {type(outcomes).__name__}" + (f" of {len(outcomes)}" if is_list else "")
 
 
 def _nothing() -> None:

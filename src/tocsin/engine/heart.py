@@ -9,13 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-import structlog
-
 from tocsin.model.clock import Clock
 from tocsin.model.errors import StoreError
 from tocsin.store.fleet import About, Beat, Pulse
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.heart")
+log = get_logger("tocsin.heart")
 
 BEAT_S = 2.0
 TTL_S = 8.0

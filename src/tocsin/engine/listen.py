@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import structlog
-
 from tocsin.engine.lane import Lane
 from tocsin.engine.pool import Pool
 from tocsin.store.fleet import Ear
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.listen")
+log = get_logger("tocsin.listen")
 
 LONGEST_S = 5.0
 # A worker without a permit leaves bells to the others for so long. Those that still ring then are for it to remember:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
-import structlog
-
 from tocsin.model.errors import StoreUnavailable
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.loop")
+log = get_logger("tocsin.loop")
 
 # After a pass that failed: the first rest, and the longest.
 SHORTEST_REST_S = 0.1
@@ -27,10 +27,13 @@ class Part(Protocol):
         """One bounded pass. Seconds to rest before the next, unless `wake` is set first; 0: there is more."""
 
 
-async def repeat(part: Part, stop: asyncio.Event, longest: float | None = None) -> None:
+async def repeat(
+    part: Part, stop: asyncio.Event, longest: float | None = None, is_waking: Callable[[], bool] = lambda: False
+) -> None:
     """Pass after pass until `stop`. A failed pass is told once, rested for, and tried again: no part ever dies.
 
-    With `longest` a pass that hangs is cut off after so many seconds, and the next one begins anew.
+    With `longest` a pass that hangs is cut off after so many seconds, and the next one begins anew. `is_waking`: the
+    event loop stood still until a moment ago, and time limits passed meanwhile.
     """
     failures = 0
     while not stop.is_set():
@@ -43,15 +46,17 @@ async def repeat(part: Part, stop: asyncio.Event, longest: float | None = None) 
             failures = 0
         except Exception as error:
             rest = min(SHORTEST_REST_S * 2 ** min(failures, 10), LONGEST_REST_S)
-            _tell(part, error, failures)
+            _tell(part, error, failures, is_waking())
             failures += 1
         await wait(part.wake, rest)
 
 
-def _tell(part: Part, error: Exception, failures: int) -> None:
+def _tell(part: Part, error: Exception, failures: int, is_waking: bool) -> None:
     if failures:
         return
-    if isinstance(error, TimeoutError) and not isinstance(error, StoreUnavailable):
+    if isinstance(error, TimeoutError | StoreUnavailable) and is_waking:
+        log.warning("pass cut off because the event loop stood still, trying again", part=part.name)
+    elif isinstance(error, TimeoutError) and not isinstance(error, StoreUnavailable):
         log.warning("pass cut off because it did not end, trying again", part=part.name)
     elif isinstance(error, StoreUnavailable):
         log.warning("server away, trying again", part=part.name, error=str(error))

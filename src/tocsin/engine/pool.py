@@ -19,16 +19,14 @@ from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import Any, Protocol
 
-import structlog
-
 from tocsin.engine.catalog import NotStarted, NotYet
 from tocsin.engine.lane import Lane
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import monotonic
 from tocsin.model.run import SUSPECT
-from tocsin.telemetry.metrics import Sample
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.pool")
+log = get_logger("tocsin.pool")
 
 # How much of a turn of the event loop is for handlers.
 TURN_S = 0.002
@@ -146,13 +144,9 @@ class Runner:
 class Pool:
     """Runners, and the units that wait for one."""
 
-    def __init__(
-        self, permits: float, report: Report, on_room: Callable[[], None], took: Callable[[float], None] | None = None
-    ) -> None:
+    def __init__(self, permits: float, report: Report, on_room: Callable[[], None]) -> None:
         self.permits = permits if permits > 0 else math.inf
         self.report = report
-        # Told of the seconds that each unit was inside its handler.
-        self.took = took or Sample().add
         # Units that wait for a runner, in the lines of these lanes; the first of them is next.
         self.waiting = 0
         self._turns: deque[Lane] = deque()
@@ -282,12 +276,17 @@ class Pool:
             if runner.unit is not None:
                 yield runner, runner.unit
 
+    def handler_in(self, task: asyncio.Task[object] | None) -> str:
+        """The handler that this task is inside of; '' for a task that is no runner. May be asked on another thread."""
+        units = [runner.unit for runner in tuple(self.runners) if runner.task is task]
+        return next((unit.handler.name for unit in units if unit is not None), "")
+
     def leave(self, unit: Unit, started: float | None = None, ended: float = 0.0) -> None:
         """A runner is done with it. When it was inside its handler; None: that says nothing about the handler."""
         if started is not None:
             handler, took = unit.handler, ended - started
             handler.mean += (took - handler.mean) * WEIGHT
-            self.took(took)
+            handler.tally.duration.add(took)
             self.ran += 1 if unit.others is None else unit.size()
         unit.lane.running -= 1
         self._give_back_permit(unit)

@@ -47,6 +47,8 @@ class Ended(Struct, gc=False):
     kind: FailureClass = FailureClass.UNKNOWN
     # How the delivery failed, if it went outside.
     failure: DeliveryFailed | None = None
+    # What the handler raised, if it did.
+    cause: BaseException | None = None
     # Released: for so many seconds.
     delay: float = 0.0
 

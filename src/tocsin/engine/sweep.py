@@ -12,7 +12,6 @@ import asyncio
 import math
 from collections.abc import Callable
 
-import structlog
 from msgspec import Struct
 
 from tocsin.engine.finish import Finisher
@@ -21,8 +20,9 @@ from tocsin.engine.unit import Unit
 from tocsin.model.clock import Clock
 from tocsin.model.errors import ClaimLost, StoreError
 from tocsin.store.runs import Runs
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.sweep")
+log = get_logger("tocsin.sweep")
 
 EVERY_S = 0.1
 # What is claimed and not started by then goes back: another worker may have a permit.
@@ -66,8 +66,15 @@ class Sweep:
     name = "sweep"
 
     def __init__(
-        self, pool: Pool, finisher: Finisher, runs: Callable[[], Runs], clock: Clock, patience: Patience | None = None
+        self,
+        pool: Pool,
+        finisher: Finisher,
+        runs: Callable[[], Runs],
+        clock: Clock,
+        patience: Patience | None = None,
+        is_waking: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_waking`: the event loop stood still until a moment ago."""
         self.wake = asyncio.Event()
         # Threads that outlive their timeout, now; runs that became zombies, since the start.
         self.stuck = 0
@@ -78,12 +85,16 @@ class Sweep:
         self._runs = runs
         self._clock = clock
         self._patience = patience or Patience()
+        self._is_waking = is_waking
 
     async def step(self) -> float:
         now = self._clock.monotonic()
         for unit in self._pool.withdraw(now - UNSTARTED_S):
             self._finisher.release(unit)
-        overdue = [(runner, unit) for runner, unit in self._pool.running() if unit.deadline <= now]
+        overdue = [(runner, unit) for runner, unit in self._pool.running() if unit.is_overdue(now)]
+        if self._is_waking():
+            # Nobody had a chance to end in time. What is done by now, and what is nearly done, may end first.
+            overdue = [(runner, unit) for runner, unit in overdue if unit in self._late]
         told = [(runner, unit, self._late[unit]) for runner, unit in overdue if unit in self._late]
         # Nothing is awaited before all are told: a runner could be at another unit by then.
         self._late = {unit: self._late.get(unit) or self._tell(runner, unit, now) for runner, unit in overdue}
@@ -105,7 +116,7 @@ class Sweep:
         if zombie_after is None:
             return Late(strike_at=math.inf, keep_until=-math.inf, extend_at=now)
         # A batch ends as a whole: the most patient of its members decides.
-        zombie_at = unit.deadline + max(zombie_after(claim.member) for claim, _ in unit.all())
+        zombie_at = unit.ends_at() + max(zombie_after(claim.member) for claim, _ in unit.all())
         return Late(zombie_at, keep_until=zombie_at + ENDING_S - self._patience.recovered_s, extend_at=now)
 
     def _strike_zombies(self, told: list[tuple[Runner, Unit, Late]], now: float) -> None:
@@ -122,7 +133,7 @@ class Sweep:
                     "run goes on although it was told to stop: it is told again, and others may recover it",
                     run=unit.claim.run_id,
                     handler=unit.handler.name,
-                    past_s=round(now - unit.deadline, 1),
+                    past_s=round(now - unit.ends_at(), 1),
                 )
             if budget > 0 and self._clock.monotonic() - now >= budget:
                 # The next pass goes on with the others.

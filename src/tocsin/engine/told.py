@@ -6,14 +6,13 @@ import math
 import traceback
 from typing import Any
 
-import structlog
-
 from tocsin.model import codec
 from tocsin.model.clock import monotonic
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.job import Failure, Spec
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.finish")
+log = get_logger("tocsin.finish")
 
 LONGEST_ERROR = 1000
 LONGEST_TRACEBACK = 4000

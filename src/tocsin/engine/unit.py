@@ -19,7 +19,7 @@ class Unit(Struct, eq=False, weakref=False, gc=False):
     spec: Spec
     handler: Handler
     lane: Lane
-    # Monotonic seconds: when it was claimed, and when it must end.
+    # Monotonic seconds: when it was claimed, and when it must end unless it is extended.
     taken: float
     deadline: float
     # The rest of a batch; None for a single run.
@@ -32,6 +32,16 @@ class Unit(Struct, eq=False, weakref=False, gc=False):
 
     def size(self) -> int:
         return 1 if self.others is None else 1 + len(self.others)
+
+    def ends_at(self) -> float:
+        """Monotonic seconds when it must end. A batch ends as a whole: the run that was extended furthest decides."""
+        if self.run is not None:
+            return self.run.extended_until or self.deadline
+        return max([self.deadline, *(run.extended_until or 0.0 for run in self.runs or ())])
+
+    def is_overdue(self, now: float) -> bool:
+        """A batch has up to 1000 runs: they are looked at only when the batch may be overdue."""
+        return (self.run is not None or self.deadline <= now) and self.ends_at() <= now
 
     def set_cancelled(self) -> None:
         if self.run is not None:

@@ -56,7 +56,7 @@ class Claim(Struct, frozen=True, gc=False):
 class Run:
     """What a handler may know about the run that it is executing, and ask of it."""
 
-    __slots__ = ("_claim", "_extend", "_header", "_namespace", "_spec", "cancelled", "deadline")
+    __slots__ = ("_claim", "_extend", "_header", "_namespace", "_spec", "cancelled", "deadline", "extended_until")
 
     def __init__(
         self,
@@ -75,6 +75,8 @@ class Run:
         # else can stop them.
         self.cancelled = False
         self.deadline: datetime = moment(claim.deadline)
+        # The same for the worker that executes it, in monotonic seconds; None until it is extended.
+        self.extended_until: float | None = None
 
     @property
     def id(self) -> str:

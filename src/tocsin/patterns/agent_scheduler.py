@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import structlog
 from msgspec import Struct
 
 from tocsin.app import Tocsin, agents
@@ -27,10 +26,11 @@ from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Run
 from tocsin.model.trigger import Every
 from tocsin.store.jobs import Put
+from tocsin.telemetry.logs import get_logger
 from tocsin.upkeep.ownership import parse_shard
 from tocsin.worker import GRACE_S, Settings, Stats, Worker
 
-log = structlog.get_logger("tocsin.agents")
+log = get_logger("tocsin.agents")
 
 # What the records of all these agents name; which agent it is, their id says.
 HANDLER = "tocsin.patterns.agent"

@@ -7,14 +7,13 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 
-import structlog
-
 from tocsin.app import Tocsin
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import TocsinError
+from tocsin.telemetry.logs import get_logger
 from tocsin.worker import Worker
 
-log = structlog.get_logger("tocsin.shift")
+log = get_logger("tocsin.shift")
 
 # Beyond its timeout a stop takes so long at most: for runs to react to their cancellation and be handed over, and for
 # a shift that does not even end then, because the server is away, to be left to itself.

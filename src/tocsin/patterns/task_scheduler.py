@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-import structlog
 from msgspec.structs import replace
 
 from tocsin.app import Tocsin
@@ -34,10 +33,11 @@ from tocsin.patterns.task_statistics import Book, Statistics
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.store.jobs import EDIT, IGNORE, MISSING, Jobs, Put
 from tocsin.store.store import OpenQueue
+from tocsin.telemetry.logs import get_logger
 from tocsin.worker import Settings, Worker
 from tocsin.worker.settings import settings_of
 
-log = structlog.get_logger("tocsin.taskscheduler")
+log = get_logger("tocsin.taskscheduler")
 
 HANDLER = "tocsin.patterns.TaskScheduler"
 GRACEFUL, FORCED, ALREADY_STOPPED = "graceful", "forced", "already stopped"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-import structlog
 from msgspec import Struct
 
 from tocsin.engine.lane import Lane
@@ -15,9 +14,10 @@ from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import RecordUnreadable, StoreError, StoreRefused, StoreTimeout, StoreUnavailable
 from tocsin.patterns.task_schedules import Saved
 from tocsin.store.runs import Claimed, Wish
+from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Tally
 
-log = structlog.get_logger("tocsin.taskscheduler")
+log = get_logger("tocsin.taskscheduler")
 
 ERRORS = (
     "redis_error_count",

@@ -15,8 +15,6 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Iterable
 
-import structlog
-
 from tocsin.model.errors import InvalidArgument, nearest
 from tocsin.resilience.evidence import (
     MOST_LINKS,
@@ -29,10 +27,11 @@ from tocsin.resilience.evidence import (
     text_of,
 )
 from tocsin.resilience.failure import FailureClass
+from tocsin.telemetry.logs import get_logger
 
 __all__ = ["FailureClass", "Classifier", "ClassifyFunction"]
 
-log = structlog.get_logger("tocsin.classify")
+log = get_logger("tocsin.classify")
 
 ClassifyFunction = Callable[[BaseException], FailureClass | str | None]
 

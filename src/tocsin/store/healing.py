@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import structlog
 from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError, ResponseError
 
@@ -20,8 +19,9 @@ from tocsin.store.address import Address
 from tocsin.store.cluster import as_redis_error
 from tocsin.store.connect import Client, translate
 from tocsin.store.scripts import Script, all_scripts
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.store")
+log = get_logger("tocsin.store")
 
 # Between two warnings of one kind about one script.
 QUIET_S = 60.0
@@ -105,7 +105,7 @@ class Healing:
         self._loaded_at[place] = self.loads
         self._warn("script was forgotten by the server and is loaded again", what)
 
-    def _warn(self, event: str, what: Script, **facts: str) -> None:
+    def _warn(self, event: str, what: Script, **facts: Any) -> None:
         now = monotonic()
         if now - self._warned.get((event, what.name), -QUIET_S) >= QUIET_S:
             self._warned[event, what.name] = now

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import math
 import secrets
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -98,8 +99,11 @@ class Store:
             with contextlib.suppress(StoreError, RedisError, OSError):
                 await asyncio.wait_for(self._end_sessions(), 2)
             await self.client.aclose()
-        if self._embedded:
+        if self._embedded and threading.main_thread().is_alive():
             await asyncio.to_thread(self._embedded.close)
+        elif self._embedded:
+            # At the exit of the interpreter, which starts no more threads by then.
+            self._embedded.close()
 
     async def tend(self) -> None:
         """Reopen idle connections that were lost; for whoever comes by now and then. Raises StoreUnavailable."""

@@ -16,8 +16,6 @@ import math
 import secrets
 from types import TracebackType
 
-import structlog
-
 from tocsin.engine.catalog import NotYet
 from tocsin.model.clock import Clock
 from tocsin.model.delivery import DeliveryFailed
@@ -26,8 +24,9 @@ from tocsin.model.errors import StoreError
 from tocsin.resilience.breaker import Breaker, BreakerSettings, Permit, State
 from tocsin.store.hosts import Hosts, Probe
 from tocsin.targets.gate import SHORTEST_AWAY_S, Gate, Room
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.gates")
+log = get_logger("tocsin.gates")
 
 # How often what fails is read, and how old it may be when something is sent after a pause.
 LOOK_S = 1.0

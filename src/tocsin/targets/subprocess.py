@@ -10,8 +10,6 @@ import signal
 import sys
 from typing import Any
 
-import structlog
-
 from tocsin.engine.catalog import NotYet
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import Clock
@@ -24,8 +22,9 @@ from tocsin.targets.allowed import Allowed
 from tocsin.targets.envelope import Envelope
 from tocsin.targets.leash import Order, Report
 from tocsin.targets.secrets import Secrets
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.programs")
+log = get_logger("tocsin.programs")
 
 # Between asking a program to end and killing it. A worker that stops waits for 2 s, then others get the run.
 GRACE_S = 1.5

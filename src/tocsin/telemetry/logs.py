@@ -1,81 +1,52 @@
-"""Log lines: readable on a terminal, one JSON object a line otherwise, to stderr in both cases.
+"""Log lines: through the standard `logging`, under `tocsin.*`. A library sets up nothing and prints nothing by itself.
 
-Stdout belongs to what a command was asked for.
+A line is an event and its fields: `log.warning("claim lost", job=id)`. A program that sets up `logging` gets the fields
+in the message (`claim lost job='a'`), and apart as the attributes `event` and `fields` of the record.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
-from typing import Any, TextIO
+import re
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
 
-import structlog
-from structlog.stdlib import ProcessorFormatter
-from structlog.typing import EventDict, Processor, WrappedLogger
+OURS = "tocsin"
+# What `logging` itself understands; all other keywords are fields.
+_STANDARD = frozenset(["exc_info", "stack_info", "stacklevel", "extra"])
+# Fields that have lines of their own: a traceback and a stack, under the names that structlog knows them by.
+_TRACES = ("exception", "stack")
+# All but tab and newline. A terminal obeys them, and they may come from anywhere: an error's text, a server's answer.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-from tocsin.model.errors import InvalidArgument, nearest
-
-LEVELS = ("debug", "info", "warning", "error")
-
-
-def check_level(level: str) -> str:
-    if level.lower() not in LEVELS:
-        raise InvalidArgument(f"there is no log level {level!r}; {nearest(level.lower(), LEVELS)}")
-    return level.lower()
-
-
-def set_up(level: str = "info", stream: TextIO | None = None) -> None:
-    """For our own log lines. Those of modules that are loaded already follow too."""
-    out = sys.stderr if stream is None else stream
-    structlog.configure(
-        processors=[_name, *_FIELDS, *_rendering(out)],
-        wrapper_class=structlog.make_filtering_bound_logger(_number(level)),
-        # Stderr as it is when a line is written: programs, and tests, replace it.
-        logger_factory=lambda *names: _Named(sys.stderr if stream is None else stream, *names),
-        cache_logger_on_first_use=False,
-    )
+if TYPE_CHECKING:
+    # The standard one knows no fields of any type.
+    class _Adapter:
+        def __init__(self, logger: logging.Logger) -> None: ...
+        def debug(self, msg: str, **fields: Any) -> None: ...
+        def info(self, msg: str, **fields: Any) -> None: ...
+        def warning(self, msg: str, **fields: Any) -> None: ...
+        def error(self, msg: str, **fields: Any) -> None: ...
+        def exception(self, msg: str, **fields: Any) -> None: ...
+else:
+    _Adapter = logging.LoggerAdapter
 
 
-def adopt_standard_logging(level: str = "info", stream: TextIO | None = None) -> None:
-    """Lines of the standard `logging` come out alike, unless the program has set it up itself."""
-    root = logging.getLogger()
-    if root.handlers:
-        return
-    out = sys.stderr if stream is None else stream
-    handler = logging.StreamHandler(out)
-    fields: list[Processor] = [structlog.stdlib.add_logger_name, *_FIELDS]
-    rendering = [ProcessorFormatter.remove_processors_meta, *_rendering(out)]
-    handler.setFormatter(ProcessorFormatter(foreign_pre_chain=fields, processors=rendering))
-    root.addHandler(handler)
-    root.setLevel(_number(level))
+class Log(_Adapter):
+    """A standard logger that takes fields as keywords."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        fields = {name: value for name, value in kwargs.items() if name not in _STANDARD}
+        given = {name: value for name, value in kwargs.items() if name in _STANDARD}
+        text = " ".join([msg, *(f"{name}={value!r}" for name, value in fields.items() if name not in _TRACES)])
+        text = "\n".join([text, *(printable(fields[name]) for name in _TRACES if name in fields)])
+        return text, given | {"extra": {"event": msg, "fields": fields}}
 
 
-class _Named(structlog.WriteLogger):
-    """Knows which part it speaks for."""
-
-    def __init__(self, stream: TextIO, name: str = "tocsin") -> None:
-        super().__init__(stream)
-        self.name = name
+def get_logger(name: str) -> Log:
+    return Log(logging.getLogger(name))
 
 
-def _name(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    event.setdefault("logger", logger.name)
-    return event
-
-
-_FIELDS: list[Processor] = [
-    structlog.contextvars.merge_contextvars,
-    structlog.stdlib.add_log_level,
-    structlog.processors.TimeStamper(fmt="iso", utc=True),
-]
-
-
-def _rendering(stream: TextIO) -> list[Any]:
-    if stream.isatty():
-        # Not rich's tracebacks: they print the locals of every frame, and with them the users' secrets.
-        return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
-
-
-def _number(level: str) -> int:
-    return logging.getLevelNamesMapping()[check_level(level).upper()]
+def printable(text: str) -> str:
+    """The text with control characters written out, like \\x1b."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

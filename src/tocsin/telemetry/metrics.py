@@ -11,13 +11,14 @@ import asyncio
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation, get_meter
 
 from tocsin.model.job import PRIORITIES
+from tocsin.telemetry.handlers import HandlerMetrics, HandlerTally
+from tocsin.telemetry.sample import BOUNDARIES, Sample
 
 # The last stands for those of all hosts that runs are delivered to.
 BREAKERS = ("acquisition", "redis", "host")
@@ -25,12 +26,6 @@ SUCCESS = (True, False)
 # Where a compare-and-set may be refused: by token, by due time, by version or by counter.
 LOCATIONS = ("claim", "finish", "plan", "retry", "release", "bury", "park", "extend", "recover", "put", "term", "beat")
 OTHER = "other"
-
-# Seconds. OpenTelemetry's own boundaries are meant for milliseconds.
-BOUNDARIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-_Thing = TypeVar("_Thing")
-# So many values of a cycle are told at most; each takes the SDK some 10 us.
-LARGEST_SAMPLE = 100
 
 
 class Count(Struct, frozen=True):
@@ -78,6 +73,8 @@ COUNTS = (
     Count("tocsin.schedule.recovery", "recovery", "Tries to write such an outcome later", "success", SUCCESS),
     Count("tocsin.cas.contention", "contention", "Compare-and-sets that were refused", "location", LOCATIONS),
     Count("tocsin.claims.lost", "claims_lost", "Claims that another worker took over"),
+    Count("tocsin.loop.blocked", "loop_blocked", "Times that the event loop was blocked for a second or longer"),
+    Count("tocsin.loop.blockedSeconds", "loop_blocked_s", "Seconds for which it was"),
     Count("tocsin.taskScheduler.redis_error_count", "redis_error_count", "Calls that the server did not serve"),
     Count("tocsin.taskScheduler.lock_timeout_count", "lock_timeout_count", "Claims not answered or not ended in time"),
     Count(
@@ -94,10 +91,7 @@ LEVELS = (
     Level("tocsin.scheduler.semaphoreAvailable", "permits_free", "Permits that nobody holds", sum),
     Level("tocsin.clock.skew", "clock_skew_s", "Seconds by which the server's clock is ahead of ours", _farthest),
 )
-SPREADS = (
-    Spread("tocsin.run.lateness", "lateness", "Seconds between due and begun"),
-    Spread("tocsin.run.duration", "duration", "Seconds inside the handler"),
-)
+SPREADS = (Spread("tocsin.run.lateness", "lateness", "Seconds between due and begun"),)
 
 
 class Levels(Struct, frozen=True):
@@ -111,65 +105,28 @@ class Levels(Struct, frozen=True):
     clock_skew_s: float = 0.0
 
 
-class Sample:
-    """At most so many of the values of one cycle, evenly spaced among them.
-
-    Up to LARGEST_SAMPLE values a cycle it is all of them. Beyond, the shape is right and the count is too low.
-    """
-
-    __slots__ = ("_skip", "_stride", "_values")
-
-    def __init__(self) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
-        self._values: list[float] = []
-        self._stride = self._skip = 1
-
-    def add(self, value: float) -> None:
-        self._skip -= 1
-        if self._skip:
-            return
-        self._values.append(value)
-        if len(self._values) >= 2 * LARGEST_SAMPLE:
-            # Every second one stays; the next is as far from the last as those are from each other.
-            del self._values[::2]
-            self._stride *= 2
-        self._skip = self._stride
-
-    def add_all(self, things: Sequence[_Thing], measure: Callable[[_Thing], float]) -> None:
-        """As if the measure of each were added. Only those are measured that stay."""
-        at = 0
-        while (end := at + self._skip) <= len(things):
-            room = 2 * LARGEST_SAMPLE - len(self._values)
-            more = things[end - 1 :: self._stride][:room]
-            at = end + (len(more) - 1) * self._stride
-            self._values += map(measure, more)
-            if len(self._values) >= 2 * LARGEST_SAMPLE:
-                del self._values[::2]
-                self._stride *= 2
-            self._skip = self._stride
-        self._skip -= len(things) - at
-
-    def drain(self) -> list[float]:
-        values = self._values
-        self._clear()
-        return values[::2] if len(values) > LARGEST_SAMPLE else values
-
-
 class Tally:
     """What happened since the last flush. Parts add to it, on the event loop: `tally.acquired += n`."""
 
-    __slots__ = (*(count.field for count in COUNTS), *(spread.field for spread in SPREADS), "_totals", "waits")
+    __slots__ = (
+        *(count.field for count in COUNTS),
+        *(spread.field for spread in SPREADS),
+        "_totals",
+        "handlers",
+        "waits",
+    )
 
     def __init__(self) -> None:
         self._totals: dict[str, tuple[int, int, int]] = {}
-        # Drained, not replaced: the hot path keeps their `add`.
+        # Drained, not replaced: the hot path keeps its `add`.
         self.lateness = Sample()
-        self.duration = Sample()
+        self.handlers: dict[str, HandlerTally] = {}
         # By queue, and within it by priority band: how long runs waited for their first claim.
         self.waits: dict[str, list[Sample]] = {}
         self.clear()
+
+    def of_handler(self, name: str) -> HandlerTally:
+        return self.handlers.setdefault(name, HandlerTally())
 
     def waits_of(self, queue: str) -> list[Sample]:
         if queue not in self.waits:
@@ -184,6 +141,8 @@ class Tally:
         self.eval_fallbacks = 0
         self.retry_exhausted = 0
         self.claims_lost = 0
+        self.loop_blocked = 0
+        self.loop_blocked_s = 0.0
         self.redis_error_count = 0
         self.lock_timeout_count = 0
         self.deserialization_error_count = 0
@@ -214,6 +173,7 @@ class Metrics:
         self._watched: dict[object, Callable[[], Levels]] = {}
         self._told_all = False
         self._counters = [(count, meter.create_counter(count.name, "", count.about)) for count in COUNTS]
+        self._handlers = HandlerMetrics(meter)
         self._histograms = [(spread, _histogram(meter, spread)) for spread in SPREADS]
         for level in LEVELS:
             meter.create_observable_gauge(level.name, [functools.partial(self._observe, level)], "", level.about)
@@ -232,6 +192,7 @@ class Metrics:
             for value in getattr(tally, spread.field).drain():
                 # A clock that was set back makes no run early.
                 histogram.record(max(0.0, value))
+        self._handlers.flush(tally.handlers)
         self._told_all = True
         tally.clear()
 

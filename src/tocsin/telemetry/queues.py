@@ -13,7 +13,7 @@ from msgspec import Struct
 from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 
 from tocsin.model.job import PRIORITIES
-from tocsin.telemetry.metrics import BOUNDARIES, Sample
+from tocsin.telemetry.sample import BOUNDARIES, Sample
 
 # Jobs wait in line for longer than a run is late.
 WAITS = (*BOUNDARIES, 1800.0, 7200.0, 43_200.0)

@@ -11,16 +11,15 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
-import structlog
-
 from tocsin.model.clock import Clock
 from tocsin.model.errors import QueueMoving, StoreError, StoreUnavailable
 from tocsin.store.outbox import GONE, LATER, PAGE, RECURRING, WATCHING, Outbox, Telling
 from tocsin.store.queues import open_all
 from tocsin.store.runs import CANCELLED
 from tocsin.store.store import OpenQueue, Store
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.carry")
+log = get_logger("tocsin.carry")
 
 # How often a worker looks for what others left, and at how many outboxes, in one round trip.
 EVERY_S = 10.0

@@ -16,13 +16,12 @@ import asyncio
 import math
 from collections.abc import Callable
 
-import structlog
-
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
 from tocsin.store.term import Terms
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.elect")
+log = get_logger("tocsin.elect")
 
 RENEW = 1 / 3
 TRUST = 2 / 3

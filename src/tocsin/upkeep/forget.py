@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from tocsin.model.clock import Clock
 from tocsin.model.errors import StoreError, StoreUnavailable
 from tocsin.store.outcomes import Outcomes, Place
 from tocsin.store.queues import open_all
 from tocsin.store.store import Store
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.forget")
+log = get_logger("tocsin.forget")
 
 # How often the leader looks, and at how many partitions: two reads for each, in one round trip. So 1200 partitions cost
 # it six reads a second, and each is looked at every six minutes.

@@ -12,16 +12,17 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
+from typing import Any
 
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tocsin.model.clock import Clock
 from tocsin.model.errors import StoreUnavailable
 from tocsin.resilience.breaker import State as Breaker
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.health")
+log = get_logger("tocsin.health")
 
 # A signal needs so many cycles in a row, and is repeated so often while it lasts.
 CYCLES = 3
@@ -60,6 +61,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     orphans_cleaned: int = 0
     queue_depth: int = 0
     stuck: int = 0
+    # Seconds of the longest blockage of the event loop within the last minute.
+    loop_blocked_s: float = 0.0
     # The server does not answer: ready, overdue and depth are from before.
     away: bool = False
     # What an operator may want to do; no reason to call the worker degraded.
@@ -113,6 +116,10 @@ def _out_of_order(s: Snapshot) -> list[str]:
         reasons.append("the server is away")
     breakers = {"acquisition": s.acquisition_breaker, "redis": s.redis_breaker}
     reasons += [f"the {name} breaker is {state}" for name, state in breakers.items() if state is not Breaker.CLOSED]
+    if s.loop_blocked_s:
+        reasons.append(
+            f"the event loop was blocked for {s.loop_blocked_s:.1f} s within the last minute: the log has the stack"
+        )
     if s.stuck:
         reasons.append(f"{s.stuck} runs are past their timeout in threads that cannot be stopped")
     return reasons
@@ -314,7 +321,7 @@ class HealthCheck:
         log.info(summary_line(self.snapshot, self.health), signals=[signal.value for signal in self.signals])
 
 
-def _facts(s: Snapshot) -> dict[str, object]:
+def _facts(s: Snapshot) -> dict[str, Any]:
     return {
         "ready": s.ready,
         "acquired": s.acquired,

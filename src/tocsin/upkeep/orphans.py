@@ -12,8 +12,8 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
-import structlog
 from msgspec import Struct
 
 from tocsin.model.clock import Clock
@@ -22,8 +22,9 @@ from tocsin.model.errors import StoreError, StoreUnavailable
 from tocsin.store.store import OpenQueue
 from tocsin.store.strays import STAGES, Kind, Strays
 from tocsin.store.survey import Survey
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.orphans")
+log = get_logger("tocsin.orphans")
 
 # What is cleaned up, by the name under which it is counted; and which of it may be due then.
 COUNTED = {Kind.NO_RECORD: "no_record", Kind.SCORE: "score", Kind.OVERDUE: "recovered", Kind.CLAIM: "claim"}
@@ -90,7 +91,7 @@ class Orphans:
         try:
             await self._walk()
         finally:
-            done = self.cleaned - before
+            done: dict[str, Any] = self.cleaned - before
             if done:
                 log.info("orphans cleaned up", **done)
         return self._settings.interval_ms / 1000

@@ -12,16 +12,15 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-import structlog
-
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
 from tocsin.model.errors import QueueMoving, StoreChanged
 from tocsin.store.fleet import Beat, Fleet
 from tocsin.store.runs import Runs
 from tocsin.store.store import OpenQueue, Store
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.reaper")
+log = get_logger("tocsin.reaper")
 
 # Past its deadline by this much a claim is recovered although its worker lives.
 OVERDUE_S = 30.0

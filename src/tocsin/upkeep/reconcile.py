@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -23,8 +22,9 @@ from tocsin.model.trigger import Every
 from tocsin.store.jobs import IGNORE, Jobs, Put
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.reconcile")
+log = get_logger("tocsin.reconcile")
 
 PAGE = 500
 

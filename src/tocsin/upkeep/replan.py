@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
 from msgspec import Struct
 
 from tocsin.model.clock import Clock
@@ -22,11 +21,12 @@ from tocsin.store.fleet import Fleet
 from tocsin.store.jobs import CONFLICT, EDIT, Jobs, Put, record_of
 from tocsin.store.queues import open_all
 from tocsin.store.store import OpenQueue, Store
+from tocsin.telemetry.logs import get_logger
 from tocsin.triggers import zonedata
 from tocsin.triggers.recurrence import first_due, phase
 from tocsin.triggers.ticks import next_at
 
-log = structlog.get_logger("tocsin.replan")
+log = get_logger("tocsin.replan")
 
 PAGE = 500
 # So near to its time a job is left alone: it may be claimed while we look at it.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Self
 
-import structlog
 from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.model.ids import job_of
+from tocsin.telemetry.logs import get_logger
 
-log = structlog.get_logger("tocsin.zombies")
+log = get_logger("tocsin.zombies")
 
 
 class Settings(Struct, frozen=True):

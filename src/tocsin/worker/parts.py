@@ -7,19 +7,20 @@ import copy
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import structlog
 from msgspec import Struct
 
 from tocsin.engine.agenda import Agenda
 from tocsin.engine.catalog import Catalog
+from tocsin.engine.failures import FailureHook, Failures
 from tocsin.engine.fetch import Fetcher
 from tocsin.engine.finish import Finisher
 from tocsin.engine.heart import Heart
 from tocsin.engine.lane import Lane
 from tocsin.engine.loop import Part
+from tocsin.engine.loop_watch import LoopWatch
 from tocsin.engine.pool import Pool
 from tocsin.engine.refer import Referrer
 from tocsin.engine.sweep import Patience, Sweep
@@ -37,6 +38,7 @@ from tocsin.resilience.classify import Classifier
 from tocsin.store.fleet import About, Beat, Ear, Fleet, Pulse, Ringer
 from tocsin.store.hosts import Hosts
 from tocsin.store.jobs import Put
+from tocsin.store.parked import parked_in
 from tocsin.store.runs import Runs
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.strays import Strays
@@ -47,6 +49,7 @@ from tocsin.targets.outside import Outside
 from tocsin.targets.processes import Processes
 from tocsin.targets.python import target_for
 from tocsin.targets.threads import Threads
+from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Tally
 from tocsin.upkeep.carry import Carrier
 from tocsin.upkeep.elect import Election
@@ -60,7 +63,7 @@ from tocsin.upkeep.zombies import threshold_for
 from tocsin.worker.settings import Settings
 from tocsin.worker.vitals import Vitals
 
-log = structlog.get_logger("tocsin.worker")
+log = get_logger("tocsin.worker")
 
 
 class Stats(Struct, frozen=True):
@@ -96,6 +99,7 @@ class Parts(ABC):
         settings: Settings | None = None,
         agents: Callable[[], Mapping[str, Put]] = dict,
         classifier: Classifier | None = None,
+        failure_hooks: Sequence[FailureHook] = (),
     ) -> None:
         self.settings = settings or Settings()
         self.store = store
@@ -104,6 +108,7 @@ class Parts(ABC):
         self.queues = queues
         self._agents = agents
         self._classifier = classifier
+        self._failure_hooks = failure_hooks
         self._host = socket.gethostname()
         self._started = wall_ms()
         self._incarnation = 0
@@ -130,20 +135,25 @@ class Parts(ABC):
         self._new_incarnation()
         self.ear = Ear(store, self.name, list(self.lanes))
         self.carrier = Carrier(store, clock, self._look_again)
+        self.failures = Failures(lambda: self.name, store.keys.prefix, clock, self.tally, self._failure_hooks)
         self.finisher = Finisher(
             store, lambda: self.runs, clock, self._lost_claim, self._work_is_due, self._classifier,
             settings.backoff, self.redis_breaker, self.tally, settings.batching.size, self._fleet.post,
-            self.carrier.hear, settings.largest_result,
+            self.carrier.hear, settings.largest_result, self.failures.report,
         )  # fmt: skip
-        self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set(), self.tally.duration.add)
+        self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set())
         self.finisher.on_full, self.finisher.on_room = self.pool.hold, self.pool.go_on
-        self.referrer = Referrer(self._fleet, lambda: self.name, self.catalog.names())
+        self.referrer = Referrer(
+            self._fleet, lambda: self.name, self.catalog.names(),
+            lambda queue, partition: parked_in(store, self.lanes[queue].queue, partition),
+        )  # fmt: skip
         self.fetcher = Fetcher(
             store, lambda: self.runs, list(self.lanes.values()), agenda, self.catalog, self.pool, self.finisher, clock,
             lambda: self.heart.lease, lambda lane, p: self._ringer.ring(lane.queue, p), self.referrer.refer,
             settings.poll_s, self._queue_changed, self.acquisition_breaker, settings.batching, self.tally,
         )  # fmt: skip
-        self.sweep = Sweep(self.pool, self.finisher, lambda: self.runs, clock, self._patience())
+        self.watch = LoopWatch(self.tally, self.pool.handler_in)
+        self.sweep = Sweep(self.pool, self.finisher, lambda: self.runs, clock, self._patience(), self.watch.is_waking)
         self.reaper = Reaper(
             store, self._fleet, lambda: self.runs, self.queues, clock, self._brought_back,
             settings.ttl_s, settings.beat_s,
@@ -168,6 +178,8 @@ class Parts(ABC):
         for handler, target in self._outside.targets():
             self.catalog.add(own := copy.copy(handler))
             own.deliver_by(target)
+        for handler in self.catalog:
+            handler.tally = self.tally.of_handler(handler.name)
 
     def _patience(self) -> Patience:
         rules = self.settings.zombies
@@ -228,6 +240,7 @@ class Parts(ABC):
         self.heart = Heart(pulse, self.about, self._beat_seen, self.clock, self.settings.beat_s, self.settings.ttl_s)
 
     def about(self) -> About:
+        health = self.vitals.health()
         return About(
             host=self._host,
             pid=os.getpid(),
@@ -239,8 +252,8 @@ class Parts(ABC):
             finished=self.pool.ran,
             stuck=self.sweep.stuck,
             state=self._state if self.settings.enabled else "disabled",
-            health=str(self.vitals.check.health.state),
-            reasons=list(self.vitals.check.health.reasons),
+            health=str(health.state),
+            reasons=list(health.reasons),
             signals=[str(signal) for signal in self.vitals.check.signals],
             breakers=self.vitals.open_breakers(),
         )
@@ -256,7 +269,7 @@ class Parts(ABC):
             lost=self.finisher.lost,
             recovered=self.reaper.recovered,
             stuck=self.sweep.stuck,
-            health=self.vitals.check.health,
+            health=self.vitals.health(),
             signals=tuple(self.vitals.check.signals),
             acquisition_breaker=self.acquisition_breaker.status(),
             redis_breaker=self.redis_breaker.status(),
@@ -322,23 +335,26 @@ class Parts(ABC):
     # What runs may ask
 
     def _make_run(self, unit: Unit, claim: Claim, spec: Spec) -> Run:
+        # The run must not hold its unit: the unit holds the run, and the garbage collector does not look into units.
+        queue = unit.lane.queue
+
         def extend(run: Run, seconds: float) -> Any:
-            return self._extend(unit, claim, run, seconds)
+            return self._extend(queue, claim, run, seconds)
 
         return Run(claim, decode_header(claim.record), spec, self.store.keys.prefix, extend)
 
-    def _extend(self, unit: Unit, claim: Claim, run: Run, seconds: float) -> Any:
-        work = self._extended(unit, claim, run, seconds)
+    def _extend(self, queue: OpenQueue, claim: Claim, run: Run, seconds: float) -> Any:
+        work = self._extended(queue, claim, run, seconds)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result()
         return work
 
-    async def _extended(self, unit: Unit, claim: Claim, run: Run, seconds: float) -> None:
+    async def _extended(self, queue: OpenQueue, claim: Claim, run: Run, seconds: float) -> None:
         try:
-            run.deadline = moment(await self.runs.extend(unit.lane.queue, claim, ceil_ms(seconds)))
+            run.deadline = moment(await self.runs.extend(queue, claim, ceil_ms(seconds)))
         except ClaimLost:
             self.tally.contention["extend"] += 1
             raise
-        unit.deadline = self.clock.monotonic() + seconds
+        run.extended_until = self.clock.monotonic() + seconds

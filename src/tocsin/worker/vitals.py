@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from tocsin.engine.loop import Part
 from tocsin.model.clock import wall_ms
-from tocsin.resilience.breaker import State
+from tocsin.model.errors import StoreUnavailable
+from tocsin.resilience.breaker import State as Breaker
 from tocsin.store.backlog import Backlog, ReadyCount
 from tocsin.store.counting import QueueCounts
 from tocsin.store.store import OpenQueue
 from tocsin.telemetry.metrics import Levels, Tally, Teller, shared
 from tocsin.telemetry.queues import shared as queue_metrics
-from tocsin.upkeep.health import HealthCheck, Snapshot
+from tocsin.upkeep.health import Health, HealthCheck, Snapshot, State
 from tocsin.worker.gauges import QueueGauges
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Vitals:
         worker, backlog = self._worker, self._backlog
         return Levels(
             oldest_overdue_s=backlog.oldest_overdue_s,
-            degraded=self.check.health.degraded,
+            degraded=self.health().degraded,
             ready=backlog.ready,
             capacity_per_cycle=worker.pool.permits,
             permits_free=worker.pool.free(),
@@ -89,9 +90,14 @@ class Vitals:
 
     async def _read(self) -> Snapshot:
         worker = self._worker
-        away = worker.redis_breaker.state is State.OPEN
+        away = worker.redis_breaker.state is Breaker.OPEN
         if not away:
-            self._backlog = await self._ready.look()
+            try:
+                self._backlog = await self._ready.look()
+            except StoreUnavailable:
+                # A call that was cut off because our own event loop was blocked says nothing about the server.
+                if not worker.watch.is_waking():
+                    raise
         backlog, claimed = self._backlog, worker.fetcher.claimed
         acquired, self._claimed = claimed - self._claimed, claimed
         return Snapshot(
@@ -114,16 +120,26 @@ class Vitals:
             orphans_cleaned=sum(worker.orphans.cleaned.values()) if worker.orphans else 0,
             queue_depth=backlog.depth,
             stuck=worker.sweep.stuck,
+            loop_blocked_s=worker.watch.longest(),
             away=away,
             advice=backlog.outgrown,
         )
+
+    def health(self) -> Health:
+        """As it was when it was looked at, and whether the event loop, which looks, is blocked. For any thread."""
+        blocked = self._worker.watch.blocked_for()
+        if not blocked:
+            return self.check.health
+        by = self._worker.watch.blocked_by()
+        reason = f"the event loop has been blocked for {blocked:.0f} s" + (f" by {by}" if by else "")
+        return Health(State.DEGRADED, (reason, *self.check.health.reasons))
 
     def open_breakers(self) -> dict[str, str]:
         """Those that were not closed when health was looked at: this is asked on the heart's thread, and a breaker is
         for the event loop alone."""
         seen = self.check.snapshot
         states = {"acquisition": seen.acquisition_breaker, "redis": seen.redis_breaker}
-        return {name: str(state) for name, state in states.items() if state is not State.CLOSED}
+        return {name: str(state) for name, state in states.items() if state is not Breaker.CLOSED}
 
     def _own(self, queue: OpenQueue) -> Collection[str] | None:
         return self._worker.lanes[queue.name].timetable

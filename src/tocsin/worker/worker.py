@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import math
 
-import structlog
-
 from tocsin.engine import claim_planner, finish
 from tocsin.engine.listen import Listener
 from tocsin.engine.loop import Part, end, repeat
@@ -15,11 +13,12 @@ from tocsin.model.clock import monotonic
 from tocsin.model.errors import QueueMoving, StoreError
 from tocsin.store.fleet import Beat, Ear
 from tocsin.store.jobs import Jobs
+from tocsin.telemetry.logs import get_logger
 from tocsin.upkeep.tend import Tender
 from tocsin.worker.parts import Parts
 from tocsin.worker.settings import Ending
 
-log = structlog.get_logger("tocsin.worker")
+log = get_logger("tocsin.worker")
 
 GRACE_S = 30.0
 # After the grace period: how long a handler may take to react to its cancellation.
@@ -41,6 +40,7 @@ class Worker(Parts):
         if beat is None:
             log.warning("no heartbeat yet: claims begin when the server answers")
         self.heart.start()
+        self.watch.start()
         if self.settings.enabled:
             for turn in range(claim_planner.PASSES):
                 self._run(self.fetcher, self._quiet, f"fetch {turn}")
@@ -48,7 +48,7 @@ class Worker(Parts):
         for turn in range(finish.PASSES):
             self._run(self.finisher, self._stopped, f"finish {turn}")
         parts: list[Part] = [self.sweep, self.reaper, self.carrier, self.referrer, self.gates, Tender(self.store)]
-        for part in (*parts, *self.vitals.parts()):
+        for part in (*parts, self.watch, self.failures, *self.vitals.parts()):
             self._run(part, self._stopped)
         for upkeep in (self.election, self.orphans, self.replanner, self.forgetter):
             if upkeep is not None:
@@ -64,7 +64,7 @@ class Worker(Parts):
 
     def _run(self, part: Part, stop: asyncio.Event, name: str = "", longest: float | None = None) -> None:
         self._looped[name or part.name] = part
-        work = repeat(part, stop, longest)
+        work = repeat(part, stop, longest, self.watch.is_waking)
         self._tasks[name or part.name] = asyncio.create_task(work, name=f"tocsin {part.name}")
 
     async def _change_ear(self, queues: list[str]) -> None:
@@ -164,9 +164,11 @@ class Worker(Parts):
 
     async def _end_parts(self) -> None:
         await asyncio.to_thread(self.heart.stop)
+        await asyncio.to_thread(self.watch.stop)
         await self._end_upkeep()
         await end(*self._tasks.values())
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self.failures.end()
         self.vitals.end()
         await self.pool.close()
         await self.ear.close()

@@ -1,0 +1,228 @@
+"""Failed attempts: the place where each is logged, counted and given to the program's hooks.
+
+A failing handler may fail ten thousand times a second. Per handler and second the first few are logged in full, and the
+others as one line with their number. What was decided is reported at once, before the server has written it down: a run
+whose claim turns out to be lost may be reported here, and again by the worker that has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from tocsin.engine.decide import Finish
+from tocsin.engine.settle import Ended
+from tocsin.model import codec
+from tocsin.model.clock import Clock
+from tocsin.model.durations import Millis, moment
+from tocsin.model.errors import TocsinError
+from tocsin.model.follow_up import FollowUp
+from tocsin.model.job import Failure, Spec
+from tocsin.model.run import Claim, Run
+from tocsin.store.runs import FAILED
+from tocsin.telemetry.handlers import HandlerTally
+from tocsin.telemetry.logs import get_logger
+from tocsin.telemetry.metrics import OTHER, Tally
+
+log = get_logger("tocsin.failures")
+
+FailureHook = Callable[[Run, BaseException, FollowUp], Awaitable[None] | None]
+
+# So many lines per handler in each window of so many seconds are written in full.
+IN_FULL = 5
+WINDOW_S = 1.0
+# Without failures a pass has nothing to do.
+REST_S = 60.0
+# How many calls of asynchronous hooks may be under way: beyond, failures are not given to them. When the worker ends
+# they have this long.
+MOST_CALLS = 1000
+LAST_CALLS_S = 2.0
+# A hook must not end the worker.
+_HOOK_ERRORS = (Exception, SystemExit)
+# For failures that no handler is named for.
+UNREADABLE = "unreadable"
+
+
+class Window:
+    """What was logged of one handler in the last second."""
+
+    __slots__ = ("dead", "more", "since", "told")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        # Lines in full; failures beyond those, and how many of these were the end of their job.
+        self.told = self.more = self.dead = 0
+
+
+class Failures:
+    """`report` gets each outcome that is no success; the pass writes the lines with the numbers."""
+
+    name = "failures"
+
+    def __init__(
+        self,
+        worker: Callable[[], str],
+        namespace: str,
+        clock: Clock,
+        tally: Tally,
+        hooks: Sequence[FailureHook] = (),
+    ) -> None:
+        self.wake = asyncio.Event()
+        self._worker = worker
+        self._namespace = namespace
+        self._clock = clock
+        self._tally = tally
+        self._hooks = hooks
+        self._calls: set[asyncio.Task[None]] = set()
+        self._windows: dict[str, Window] = {}
+
+    def report(self, ended: Ended, verb: str, due: Millis, now: Millis) -> None:
+        """What `Settler` decided: `due` is when the job waits for then, in server ms, 0 if it does not."""
+        if ended.how == "parked":
+            self._log(ended, UNREADABLE if ended.spec is None else ended.spec.name, None)
+            return
+        if ended.spec is None or not _has_failed(ended, verb):
+            return
+        tally = self._tally_of(ended.spec.name)
+        tally.failed += 1
+        tally.retried += verb == "retry"
+        tally.dead += verb == "bury"
+        window = self._window(ended.spec.name)
+        if window.told < IN_FULL or self._hooks:
+            follows = _follow_up(ended.claim, ended.spec, verb, due, now)
+            self._log(ended, ended.spec.name, follows)
+            for hook in self._hooks:
+                self._call(hook, ended, ended.spec, follows)
+        else:
+            self._count(window, verb == "bury")
+
+    async def step(self) -> float:
+        """Seconds until there is more to write."""
+        now = self._clock.monotonic()
+        for name, window in list(self._windows.items()):
+            if now - window.since >= WINDOW_S:
+                self._close(name, window)
+        return WINDOW_S if any(window.more for window in self._windows.values()) else REST_S
+
+    async def end(self) -> None:
+        """Write what is left, and let the hooks end."""
+        for name, window in list(self._windows.items()):
+            self._close(name, window)
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=LAST_CALLS_S)
+
+    # Lines
+
+    def _log(self, ended: Ended, name: str, follows: FollowUp | None) -> None:
+        """`follows`: None for a job that is parked."""
+        window, is_dead = self._window(name), follows is not None and follows.kind == "dead"
+        if window.told >= IN_FULL:
+            self._count(window, is_dead)
+            return
+        window.told += 1
+        claim, failure = ended.claim, codec.decode_failure(ended.error)
+        facts: dict[str, Any] = {
+            "job": claim.job_id, "run": claim.run_id, "queue": claim.queue, "handler": name, "attempt": claim.attempt,
+            "worker": self._worker(), "error": failure.error,
+        }  # fmt: skip
+        if follows is None:
+            log.warning("job is parked", **facts)
+            return
+        if failure.traceback:
+            facts["exception"] = failure.traceback
+        if is_dead:
+            log.error("run failed, its job is dead", follows=str(follows), **facts)
+        else:
+            log.warning("run failed", follows=str(follows), **facts)
+
+    def _window(self, name: str) -> Window:
+        now, window = self._clock.monotonic(), self._windows.get(name)
+        if window is None or now - window.since >= WINDOW_S:
+            if window is not None:
+                self._close(name, window)
+            window = self._windows[name] = Window(now)
+        return window
+
+    def _count(self, window: Window, is_dead: bool) -> None:
+        window.more += 1
+        window.dead += is_dead
+        if window.more == 1:
+            self.wake.set()
+
+    def _close(self, name: str, window: Window) -> None:
+        del self._windows[name]
+        if window.more:
+            write = log.error if window.dead else log.warning
+            write("more runs failed", handler=name, failed=window.more, dead=window.dead, worker=self._worker())
+
+    # Numbers
+
+    def _tally_of(self, name: str) -> HandlerTally:
+        """A handler that this worker does not have must not make the label grow."""
+        return self._tally.handlers.get(name) or self._tally.of_handler(OTHER)
+
+    # Hooks
+
+    def _call(self, hook: FailureHook, ended: Ended, spec: Spec, follows: FollowUp) -> None:
+        run = Run(ended.claim, codec.decode_header(ended.claim.record), spec, self._namespace, _has_ended)
+        try:
+            called = hook(run, _error(ended), follows)
+        except _HOOK_ERRORS as error:
+            self._hook_failed(hook, error)
+            return
+        if not inspect.iscoroutine(called):
+            return
+        if len(self._calls) >= MOST_CALLS:
+            called.close()
+            self._hook_failed(hook, TocsinError(f"{MOST_CALLS} calls of it have not ended"))
+            return
+        task = asyncio.create_task(self._until_ended(hook, called), name="tocsin failure hook")
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _until_ended(self, hook: FailureHook, called: Awaitable[None]) -> None:
+        try:
+            await called
+        except _HOOK_ERRORS as error:
+            self._hook_failed(hook, error)
+
+    def _hook_failed(self, hook: FailureHook, error: BaseException) -> None:
+        """Logged like a handler's failures, a few in a second: it may fail as often as they do."""
+        name = getattr(hook, "__qualname__", repr(hook))
+        window = self._window(f"on_failure {name}")
+        if window.told >= IN_FULL:
+            self._count(window, False)
+            return
+        window.told += 1
+        log.error("failure hook failed", hook=name, exc_info=error)
+
+
+def _has_failed(ended: Ended, verb: str) -> bool:
+    if ended.how == "failed":
+        return True
+    # Decided before it was executed. Other verdicts are that it was cancelled, or too late.
+    decision = ended.decision
+    return ended.how == "settled" and (verb == "bury" or (isinstance(decision, Finish) and decision.outcome == FAILED))
+
+
+def _follow_up(claim: Claim, spec: Spec, verb: str, due: Millis, now: Millis) -> FollowUp:
+    if verb == "bury":
+        return FollowUp("dead")
+    if verb != "retry":
+        return FollowUp("next", moment(due), max(0, due - now) / 1000) if due else FollowUp("ended")
+    attempts = spec.retry.retries + 1 if spec.retry is not None and claim.attempt <= spec.retry.retries else 0
+    return FollowUp("retry", moment(due), (due - now) / 1000, claim.attempt + 1, attempts)
+
+
+def _error(ended: Ended) -> BaseException:
+    """What the handler raised; where it raised nothing, what the record of the failure says."""
+    if ended.cause is not None:
+        return ended.cause
+    failure: Failure = codec.decode_failure(ended.error)
+    return TocsinError(failure.error) if ended.how == "settled" else TimeoutError(failure.error)
+
+
+def _has_ended(run: Run, seconds: float) -> Any:
+    raise TocsinError(f"the run {run.id} has ended: it cannot be extended")
