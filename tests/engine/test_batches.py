@@ -219,4 +219,4 @@ async def test_a_batch_goes_on_until_the_furthest_extension_of_its_runs(tocsin_a
     await worker.sweep.step()
     await eventually(lambda: len(worker.finisher.waiting) == 3, "it was cancelled")
     await worker.finisher.step()
-    assert await statuses(handles) == ["dead"] * 3
+    assert await statuses(handles) == ["failed"] * 3

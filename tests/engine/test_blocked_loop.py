@@ -111,7 +111,7 @@ async def test_runs_that_do_not_end_after_the_loop_woke_are_stopped_all_the_same
     await eventually(lambda: worker.running, "it hangs")
     await tocsin_app.enqueue(blocks)
     await eventually(lambda: worker.pool.ran == 2 and worker.finisher.idle(), "both have ended")
-    assert await hanging.status() == "dead"
+    assert await hanging.status() == "failed"
 
 
 # The watch by itself, on a time of its own
