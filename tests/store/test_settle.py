@@ -45,15 +45,19 @@ async def test_a_recurring_job_waits_for_its_next_time_and_counts(line: Line):
     assert [meta[name] for name in ("succeeded", "failed", "skipped", "cancelled")] == [2, 1, 1, 1]
 
 
-async def test_the_last_failure_of_a_recurring_job_is_kept_until_another(line: Line):
+async def test_the_last_failure_of_a_recurring_job_is_kept_until_it_succeeds(line: Line):
     await line.put("a", every=5)
     claim = await line.take("a")
     await line.finish(claim, claim.due + 5000, FAILED, error=b"\x91\xa3bad")
-    assert (await line.job("a")).failure.error == "bad"
+    for outcome in (SKIPPED, CANCELLED):
+        line.clock.advance("5s")
+        claim = await line.take("a")
+        await line.finish(claim, claim.due + 5000, outcome)
+        assert (await line.job("a")).failure.error == "bad"
     line.clock.advance("5s")
     claim = await line.take("a")
     await line.finish(claim, claim.due + 5000)
-    assert (await line.job("a")).failure.error == "bad"
+    assert (await line.job("a")).failure is None
 
 
 async def test_a_recurring_job_without_another_time_ends(line: Line):

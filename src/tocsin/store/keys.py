@@ -18,7 +18,7 @@ sessions  HASH    session -> seq, time, answer of its last call; in partition 0 
 paused    ZSET    id -> not before ms
 parked    ZSET    id -> digest of its handler, by which a worker that knows it finds it; 0 if it cannot be read
 dead      ZSET    id -> since ms
-errors    HASH    id -> last failure
+errors    HASH    id -> last failure, until it succeeds
 done      ZSET    id -> remembered until ms
 results   HASH    id -> outcome, time, result
 blocked   ZSET    id -> not before ms, once it waits for nobody

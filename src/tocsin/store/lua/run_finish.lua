@@ -80,7 +80,7 @@ end
 local records = all_plain and to_count[1] and redis.call('HMGET', jobs, unpack(counted_ids)) or {}
 for at = 1, all_plain and #to_count or 0 do all_plain = all_plain and records[at] end
 if all_plain then
-  local stored, record_of, ended = {}, {}, {}
+  local stored, record_of, ended, healed = {}, {}, {}, {}
   for at, i in ipairs(to_count) do
     record_of[i] = count(records[at], same or outcomes[i], uncounted_in(raws[i]))
     stored[2 * at - 1], stored[2 * at] = ids[i], record_of[i]
@@ -90,9 +90,10 @@ if all_plain then
     tally[outcome] = tally[outcome] + 1
     freed(raws[i])
     if score == '' then ended[#ended + 1] = id else enter_line(id, score, nil, record_of[i]) end
+    if score == '' or outcome == SUCCEEDED then healed[#healed + 1] = id end
   end
   out[working], unset[claims], unset[jobs] = ids, ids, ended
-  if ended[1] and redis.call('EXISTS', errors) == 1 then unset[errors] = ended end
+  if healed[1] and redis.call('EXISTS', errors) == 1 then unset[errors] = healed end
   apply()
   each('HSET', {[jobs] = stored})
   return commit_all({}, ids, ends)
@@ -120,6 +121,7 @@ local function tell_passed(id, claim, next_due, ranges)
   if edited and next_due ~= '' then skip(id, tonumber(next_due), math.min(now + 1, to), WHY_EDITED) end
 end
 
+local any_errors = redis.call('EXISTS', errors) == 1
 local held, ended = list_of(out, working), list_of(unset, jobs)
 local function finish(id, raw, plain, next_due, record, outcome, extra, rest)
   local keep, result, failure, ranges, noted
@@ -133,6 +135,8 @@ local function finish(id, raw, plain, next_due, record, outcome, extra, rest)
     if of == nil then of = redis.call('HGET', jobs, parent) end
     if of then latest[parent] = count(of, outcome, 0) end
   end
+  -- A success makes the last failure an old one, also that of the job that this was an extra run of.
+  if any_errors and outcome == SUCCEEDED then drop(errors, extra and parent_of(id) or id) end
   if noted then note(id, noted) end
   if not plain then
     local claim = read_claim(raw)
@@ -192,7 +196,7 @@ end
 for id, record in pairs(latest) do
   if record then set(jobs, id, record) end
 end
-if ended[1] and redis.call('EXISTS', errors) == 1 then
+if any_errors then
   for _, id in ipairs(ended) do drop(errors, id) end
 end
 -- Of all that were held: an entry that an intent keeps is written after that.
