@@ -273,8 +273,12 @@ async def list_workers(*, watch: Watch = False, options: Given) -> int:
 
 
 def worker_dict(view: WorkerView) -> dict[str, Any]:
-    about = msgspec.to_builtins(view.about)
-    return {"id": view.id, "alive": view.alive, **about, "started": iso(view.about.started)}
+    about: dict[str, Any] = msgspec.to_builtins(view.about)
+    said: dict[str, Any] = {"state": view.state, "health": view.health}
+    if view.alive is False:
+        said |= {"reasons": view.reasons, "signals": []}
+    beat = None if view.age is None else round(view.age / 1000, 1)
+    return {"id": view.id, "alive": view.alive, "last_beat_s": beat, **about, **said, "started": iso(about["started"])}
 
 
 def worker_listing(views: list[WorkerView], now: Millis) -> Listing:
@@ -283,6 +287,7 @@ def worker_listing(views: list[WorkerView], now: Millis) -> Listing:
         "state",
         "health",
         "up",
+        "last beat",
         "#running",
         "#finished",
         "#concurrency",
@@ -293,9 +298,10 @@ def worker_listing(views: list[WorkerView], now: Millis) -> Listing:
     rows = [
         [
             view.id,
-            "silent" if view.alive is False else view.about.state,
-            "; ".join([view.about.health, *view.about.reasons, *view.about.signals]),
+            view.state,
+            "; ".join([view.health, *view.reasons]),
             span(max(0, now - view.about.started) / 1000),
+            None if view.age is None else f"{span(view.age / 1000)} ago",
             view.about.running,
             view.about.finished,
             view.about.concurrency,

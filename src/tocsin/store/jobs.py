@@ -234,10 +234,7 @@ class Jobs:
         return ready.pages(self._store, queue, partition, size)
 
     async def any_due_or_working(self, queues: list[OpenQueue]) -> bool:
-        now = self._store.clock.override()
-        if now is None:
-            seconds, micros = await self._store.read(lambda c: c.time())
-            now = seconds * 1000 + micros // 1000
+        now = await self._store.now()
 
         async def ask(client: Any) -> Any:
             async with client.pipeline(transaction=False) as pipe:

@@ -15,6 +15,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from tocsin.model import codec
 from tocsin.model.clock import Clock, ServerClock, monotonic
+from tocsin.model.durations import Millis
 from tocsin.model.errors import (
     InvalidConfig,
     QueueMoved,
@@ -218,6 +219,14 @@ class Store:
         return opened
 
     # Calls
+
+    async def now(self) -> Millis:
+        """The server's time."""
+        given = self.clock.override()
+        if given is not None:
+            return given
+        seconds, micros = await self.read(lambda c: c.time())
+        return int(seconds) * 1000 + int(micros) // 1000
 
     async def read(self, command: Callable[[Any], Awaitable[Any]]) -> Any:
         """A command that changes nothing, or may be repeated: tried again for a while if the server is away."""

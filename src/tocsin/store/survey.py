@@ -94,11 +94,7 @@ class Survey:
         self.outbox = Outbox(store)
 
     async def now(self) -> Millis:
-        given = self.store.clock.override()
-        if given is not None:
-            return given
-        seconds, micros = await self.store.read(lambda c: c.time())
-        return int(seconds) * 1000 + int(micros) // 1000
+        return await self.store.now()
 
     async def queues(self) -> tuple[list[OpenQueue], list[str]]:
         """All that are registered, without epochs; and the names of those whose entry cannot be read."""

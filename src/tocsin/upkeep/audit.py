@@ -98,7 +98,8 @@ class Audit:
             listening.cancel()
         self._findings.add("silent-worker", "", *sorted(silent))
         await self._look_at_burials()
-        return Report(self._findings.all(), sizes, nodes, [worker.id for worker in workers])
+        alive = [worker.id for worker in workers if worker.id not in silent]
+        return Report(self._findings.all(), sizes, nodes, alive)
 
     async def _look_at_jobs(self, queues: list[OpenQueue]) -> None:
         alive = {worker.id for worker in await self._fleet.workers()}
