@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from tocsin.app import options
-from tocsin.app.lookup import Wanted
 from tocsin.app.queue_calls import QueueCalls
 from tocsin.model.durations import Millis, epoch_ms, moment
 from tocsin.model.job import Job, Stage
 from tocsin.model.trigger import zone_of
 from tocsin.model.zones import find_zone
 from tocsin.store.events import Decision, PastRun
+from tocsin.store.pages import Wanted
 from tocsin.store.store import OpenQueue
 from tocsin.triggers.recurrence import phase, upcoming
 from tocsin.why.answer import Answer

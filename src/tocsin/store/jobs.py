@@ -191,24 +191,6 @@ class Jobs:
                 jobs.append(_as_job(queue, member, Stage(stage), score, records[i], claims[i], errors[i]))
         return jobs
 
-    async def page(
-        self, queue: OpenQueue, partition: int, stage: Stage, after: tuple[float, bytes] | None, size: int
-    ) -> list[tuple[bytes, float]]:
-        """Members of a stage in order of score and id, after a place in that order."""
-        key = queue.keys[partition][stage.value]
-        low = "-inf" if after is None else after[0]
-        offset = 0
-        while True:
-            found = await self._store.read(
-                lambda c, o=offset: c.zrange(  # type: ignore[misc]
-                    key, low, "+inf", byscore=True, offset=o, num=size, withscores=True
-                )
-            )
-            page = [(member, score) for member, score in found if after is None or (score, member) > after]
-            if page or len(found) < size:
-                return page
-            offset += size
-
     async def count(self, queue: OpenQueue, stages: Iterable[str] = STAGE_KEYS) -> dict[str, int]:
         wanted = list(stages)
 
@@ -229,9 +211,6 @@ class Jobs:
     async def position(self, queue: OpenQueue, member: str) -> int | None:
         """How many of its queue of order `priority` go before it; None if it is not in line."""
         return await ready.position(self._store, queue, member)
-
-    def ready_pages(self, queue: OpenQueue, partition: int, size: int) -> AsyncIterator[list[tuple[bytes, float]]]:
-        return ready.pages(self._store, queue, partition, size)
 
     async def any_due_or_working(self, queues: list[OpenQueue]) -> bool:
         now = await self._store.now()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tocsin.model.durations import Millis
 from tocsin.store.keys import BANDS
 from tocsin.store.store import OpenQueue, Store
-
-# Above all scores: sorts by band first.
-_BAND = 1e14
 
 
 def ask(pipe: Any, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> int:
@@ -87,27 +84,6 @@ async def ahead(store: Store, queue: OpenQueue, member: str) -> int | None:
             if rank is not None:
                 return int(rank)
     return None
-
-
-async def pages(store: Store, queue: OpenQueue, partition: int, size: int) -> AsyncIterator[list[tuple[bytes, float]]]:
-    """Ids with a number to sort them by: band by band; within one by due time, or in a fair queue by tenant."""
-    if queue.queue.order == "due":
-        return
-    for band, name in enumerate(BANDS):
-        key, at = queue.keys[partition][name], 0
-        while True:
-            page = await store.read(
-                lambda c, k=key, a=at: c.zrange(k, a, a + size - 1, withscores=True)  # type: ignore[misc]
-            )
-            if page:
-                yield [(_id(queue, member), band * _BAND + score) for member, score in page]
-            if len(page) < size:
-                break
-            at += size
-
-
-def _id(queue: OpenQueue, member: bytes) -> bytes:
-    return member.split(b"\0", 3)[-1] if queue.queue.order == "fair" else member
 
 
 def _due(spot: bytes) -> Millis:
