@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from tocsin.engine.heart import BEAT_S
 from tocsin.model.durations import Millis
 from tocsin.model.errors import ConflictingJobs, UnknownJob
 from tocsin.model.ids import check_job_id
@@ -132,7 +131,7 @@ class Inspector:
     async def workers(self, *, listen: bool = False) -> list[WorkerView]:
         """All that have not left or been buried. With `listen` it waits up to one beat for those that are late."""
         if listen:
-            workers, silent = await hearts.listen(self._fleet, BEAT_S + 0.5)
+            workers, silent = await hearts.listen(self._fleet, hearts.PATIENCE_S)
         else:
             workers, silent = await self._fleet.workers(), None
         return [WorkerView(worker.id, hearts.pulse_of(worker, silent), worker.age, worker.about) for worker in workers]

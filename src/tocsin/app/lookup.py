@@ -38,7 +38,7 @@ class Lookup:
         found = await asyncio.gather(*map(self._store.find_queue, names))
         return [queue for queue in found if queue is not None]
 
-    async def _as_they_are(self, name: str | None) -> list[OpenQueue]:
+    async def as_they_are(self, name: str | None) -> list[OpenQueue]:
         """With the partitions that they have now: a list does not miss a job, and so would not notice."""
         queues = await self.queues(name)
         await asyncio.gather(*map(self._store.catch_up, queues))
@@ -63,7 +63,7 @@ class Lookup:
     async def walk(self, queue: str | None, stage: Stage | None, wanted: Wanted) -> AsyncIterator[Job]:
         """Stage by stage, each in order of its score over all queues and partitions, page by page."""
         stages = [each for each in (Stage.READY, *map(Stage, STAGE_KEYS)) if stage in (None, each)]
-        queues = await self._as_they_are(queue)
+        queues = await self.as_they_are(queue)
         for each in stages:
             async for job in self._in_order(queues, each, wanted):
                 yield job
@@ -120,7 +120,7 @@ class Lookup:
     ) -> AsyncIterator[Told]:
         sources = [
             tell(self._store, where, partition)
-            for where in await self._as_they_are(queue)
+            for where in await self.as_they_are(queue)
             for partition in range(where.partitions)
             if job_id is None or partition == where.partition_of(job_id)
         ]

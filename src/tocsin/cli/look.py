@@ -83,7 +83,7 @@ async def show_jobs(
     async def fetch() -> tuple[list[Job], Millis]:
         now = await inspector.now()
         # One more than is shown, to know whether there are more.
-        return await _first(walk(now), limit + 1), now
+        return await first_jobs(walk(now), limit + 1), now
 
     def listing(found: tuple[list[Job], Millis]) -> Listing:
         jobs, now = found
@@ -93,7 +93,8 @@ async def show_jobs(
     return await show(options, watch, fetch, listing, lambda found: [as_dict(job) for job in found[0][:limit]])
 
 
-async def _first(found: Any, count: int) -> list[Job]:
+async def first_jobs(found: Any, count: int) -> list[Job]:
+    """The first of a walk, which is ended there."""
     kept: list[Job] = []
     async with aclosing(found):
         async for job in found:

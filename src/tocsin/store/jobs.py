@@ -113,6 +113,21 @@ class Jobs:
             await self._carry(queue, queue.partition_of(member))
         return bool(answer[1] != b"0")
 
+    async def delete_many(self, queue: OpenQueue, members: Sequence[bytes], only: str = "") -> bytes:
+        """A digit for each: 0 no such job, 1 removed, 2 running, and removed when its run ends."""
+
+        def packed(some: Sequence[bytes]) -> list[Any]:
+            return [only, *_packed_members(some)]
+
+        codes, told = bytearray(len(members)), set[int]()
+        async for partition, some, answer in spread(self._store, "job_delete", queue, members, bytes, packed):
+            for n, code in zip(some, answer[1], strict=True):
+                codes[n] = code
+            told |= {partition} if answer[2] else set()
+        for partition in told:
+            await self._carry(queue, partition)
+        return bytes(codes)
+
     async def pause(self, queue: OpenQueue, member: str) -> bool:
         return bool((await self._change("job_pause", queue, member, member))[1])
 
@@ -136,6 +151,14 @@ class Jobs:
 
     async def revive(self, queue: OpenQueue, member: str) -> bool:
         return bool((await self._change("job_revive", queue, member, codec.encode([member])))[1] == b"1")
+
+    async def revive_many(self, queue: OpenQueue, members: Sequence[bytes]) -> bytes:
+        """A digit for each: 0 not dead, 1 revived."""
+        codes = bytearray(len(members))
+        async for _, some, answer in spread(self._store, "job_revive", queue, members, bytes, _packed_members):
+            for n, code in zip(some, answer[1], strict=True):
+                codes[n] = code
+        return bytes(codes)
 
     async def unpark(self, queue: OpenQueue, member: str) -> bool:
         return bool((await self._change("job_unpark", queue, member, member))[1])
@@ -271,6 +294,10 @@ def _key_of_put(put: Put) -> bytes:
 def _packed_puts(puts: Sequence[Put]) -> list[bytes]:
     parts = [part for put in puts for part in _packed(put)]
     return [codec.array(len(parts), parts)]
+
+
+def _packed_members(members: Sequence[bytes]) -> list[bytes]:
+    return [codec.array(len(members), map(codec.text, members))]
 
 
 def _packed(put: Put) -> list[bytes]:

@@ -161,6 +161,10 @@ class Store:
             self._queues.setdefault(name, known)
         return self._queues[name]
 
+    def forget_queue(self, name: str) -> None:
+        """After it was deleted: the next call that names it looks at the register."""
+        self._queues.pop(name, None)
+
     async def queue_names(self) -> list[str]:
         found = await self.read(lambda c: c.hkeys(self._fleet["queues"]))
         return sorted(name.decode() for name in found)

@@ -109,7 +109,8 @@ class Audit:
         for queue in queues:
             if queue.moving is not None:
                 # A job may be in two partitions now, the old one and the new.
-                self._findings.add("moving", queue.name, f"to {queue.moving.to} partitions")
+                to = f"to {queue.moving.to} partitions" if queue.moving.to else "being deleted"
+                self._findings.add("moving", queue.name, to)
                 done += queue.partitions
                 continue
             partitions = queue.partitions

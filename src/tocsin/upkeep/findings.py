@@ -108,8 +108,9 @@ KINDS: dict[str, Kind] = {
     ),
     "moving": Kind(
         "warning",
-        "queues are being repartitioned, and stand still until that is done",
-        "wait, or if nobody does it any more: run `tocsin queues repartition` again with the same number",
+        "queues are being repartitioned or deleted, and stand still until that is done",
+        "wait, or if nobody does it any more: run `tocsin queues repartition` again with the same number, or "
+        "`tocsin queues delete`",
     ),
     "moved": Kind("warning", "queues were repartitioned while this audit looked at them", "run it again"),
     "sealed": Kind("warning", "partitions are sealed", "wait for the change of partitions to end"),

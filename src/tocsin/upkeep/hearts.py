@@ -14,6 +14,8 @@ from tocsin.model.durations import Millis
 from tocsin.store.fleet import Fleet, Worker
 
 PAUSE_S = 0.1
+# Long enough for one beat, a little late.
+PATIENCE_S = 2.5
 # A worker beats every 2 s. Later than this it is listened for; at the second limit it has missed two beats; at the
 # third the other workers declare it dead.
 LATE_MS: Millis = 2500
