@@ -62,7 +62,7 @@ async def test_while_it_goes_on_nobody_can_put(made, monkeypatch):
         die_before(patch, 4)
         with pytest.raises(Killed):
             await retire.delete(made, "line")
-    with pytest.raises(QueueMoving, match="is being deleted: .* `tocsin queues delete line`"):
+    with pytest.raises(QueueMoving, match=r"is being deleted: .* `tocsin queues delete line`"):
         await Jobs(made).put(queue, Put("a", record(), 0, True))
     with pytest.raises(InvalidArgument, match="is being deleted"):
         await repartition.repartition(made, "line", 5)

@@ -29,6 +29,9 @@ _UNCOUNTED = 56
 _PUT_INTENT = 4
 # As lua/lib/records.lua writes it.
 _NOT_KEPT = b"\xc1"
+# In the order of lua/lib/members.lua.
+_HASHES = ("jobs", "claims", "errors", "results", "needs")
+_SETS = ("waiting", "working", "paused", "parked", "dead", "done", "blocked")
 # In the order of the codes in lua/lib/settle.lua.
 OUTCOMES = ("failed", "succeeded", "skipped", "cancelled")
 
@@ -189,29 +192,15 @@ class Jobs:
 
     async def get_all(self, queue: OpenQueue, partition: int, members: list[bytes]) -> list[Job]:
         """Those of the named members that exist, read together; unreadable ones with an empty spec."""
-        keys = queue.keys[partition]
-
-        async def ask(client: Any) -> Any:
-            if not members:
-                return [[], [], [], *([] for _ in STAGE_KEYS), []]
-            async with client.pipeline(transaction=True) as pipe:
-                pipe.hmget(keys["jobs"], members)
-                pipe.hmget(keys["claims"], members)
-                pipe.hmget(keys["errors"], members)
-                for stage in STAGE_KEYS:
-                    pipe.zmscore(keys[stage], members)
-                ready.ask(pipe, queue, partition, members)
-                return await pipe.execute()
-
-        records, claims, errors, *scores = await self._store.read(ask)
-        standing = dict(zip(STAGE_KEYS, scores, strict=False))
-        standing["ready"] = ready.dues(queue, scores[len(STAGE_KEYS) :], len(members))
-        jobs = []
-        for i, member in enumerate(members):
-            stage = next((name for name, found in standing.items() if found[i] is not None), None)
-            if stage is not None:
-                score = standing[stage][i]
-                jobs.append(_as_job(queue, member, Stage(stage), score, records[i], claims[i], errors[i]))
+        read, jobs, left = queue.script("member_read"), list[Job](), members
+        keys = queue.keys_of(read, partition)
+        # A script, because a full Redis 6.2 refuses transactions, also those that only read. Fewer jobs may come than
+        # were asked for, if they are large.
+        while left:
+            args = _packed_members(left[:LARGEST_BATCH])
+            columns = await self._store.read(lambda c, a=args: read(c, keys, a))  # type: ignore[misc]
+            some, left = left[: len(columns[0])], left[len(columns[0]) :]
+            jobs += _as_jobs(queue, some, columns)
         return jobs
 
     async def count(self, queue: OpenQueue, stages: Iterable[str] = STAGE_KEYS) -> dict[str, int]:
@@ -309,6 +298,30 @@ def _packed(put: Put) -> list[bytes]:
         codec.integer(put.expected),
         codec.text(put.record),
     ]
+
+
+def _as_jobs(queue: OpenQueue, members: Sequence[bytes], columns: list[Any]) -> list[Job]:
+    """Those that stand anywhere, of what lua/member_read.lua has of them."""
+    known = dict(zip(_columns_of(queue.queue.order), columns, strict=True))
+    standing: dict[str, Sequence[float | None]] = {
+        stage: [None if raw is None else float(raw) for raw in known[stage]] for stage in STAGE_KEYS
+    }
+    standing["ready"] = ready.dues(known, len(members))
+    jobs = []
+    for i, member in enumerate(members):
+        for stage, scores in standing.items():
+            score = scores[i]
+            if score is not None:
+                about = (known[base][i] for base in ("jobs", "claims", "errors"))
+                jobs.append(_as_job(queue, member, Stage(stage), score, *about))
+                break
+    return jobs
+
+
+def _columns_of(order: str) -> list[str]:
+    """As lua/lib/members.lua has them, with what lua/lib/places_*.lua adds."""
+    more_hashes, more_sets = ["spots"] if order == "fair" else [], BANDS if order == "priority" else ()
+    return [*_HASHES, *more_hashes, *_SETS, *more_sets]
 
 
 def _as_job(

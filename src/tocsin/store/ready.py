@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tocsin.model.durations import Millis
@@ -10,28 +10,15 @@ from tocsin.store.keys import BANDS
 from tocsin.store.store import OpenQueue, Store
 
 
-def ask(pipe: Any, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> int:
-    """Ask where they stand; how many answers that will be."""
-    keys, order = queue.keys[partition], queue.queue.order
-    if order == "priority":
-        for band in BANDS:
-            pipe.zmscore(keys[band], members)
-        return len(BANDS)
-    if order == "fair":
-        pipe.hmget(keys["spots"], members)
-        return 1
-    return 0
-
-
-def dues(queue: OpenQueue, answers: Sequence[Any], count: int) -> list[Millis | None]:
-    """When each of them was due; None for those that do not stand there."""
-    if queue.queue.order == "fair":
-        return [None if spot is None else _due(spot) for spot in answers[0]]
+def dues(columns: Mapping[str, Sequence[Any]], count: int) -> list[Millis | None]:
+    """When each of them was due, by what some keys have of them; None for those that do not stand there."""
+    if "spots" in columns:
+        return [None if spot is None else _due(spot) for spot in columns["spots"]]
     found: list[Millis | None] = [None] * count
-    for scores in answers:
-        for i, score in enumerate(scores):
+    for band in BANDS:
+        for i, score in enumerate(columns.get(band, ())):
             if score is not None:
-                found[i] = int(score)
+                found[i] = int(float(score))
     return found
 
 
