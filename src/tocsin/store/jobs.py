@@ -29,8 +29,8 @@ _UNCOUNTED = 56
 _PUT_INTENT = 4
 # As lua/lib/records.lua writes it.
 _NOT_KEPT = b"\xc1"
-# In the order of lua/lib/members.lua.
-_HASHES = ("jobs", "claims", "errors", "results", "needs")
+# In the order of lua/lib/members.lua. The last is of fair queues only.
+HASHES = ("jobs", "claims", "errors", "results", "needs", "spots")
 _SETS = ("waiting", "working", "paused", "parked", "dead", "done", "blocked")
 # In the order of the codes in lua/lib/settle.lua.
 OUTCOMES = ("failed", "succeeded", "skipped", "cancelled")
@@ -302,7 +302,7 @@ def _packed(put: Put) -> list[bytes]:
 
 def _as_jobs(queue: OpenQueue, members: Sequence[bytes], columns: list[Any]) -> list[Job]:
     """Those that stand anywhere, of what lua/member_read.lua has of them."""
-    known = dict(zip(_columns_of(queue.queue.order), columns, strict=True))
+    known = dict(zip(columns_of(queue.queue.order), columns, strict=True))
     standing: dict[str, Sequence[float | None]] = {
         stage: [None if raw is None else float(raw) for raw in known[stage]] for stage in STAGE_KEYS
     }
@@ -318,10 +318,10 @@ def _as_jobs(queue: OpenQueue, members: Sequence[bytes], columns: list[Any]) -> 
     return jobs
 
 
-def _columns_of(order: str) -> list[str]:
+def columns_of(order: str) -> list[str]:
     """As lua/lib/members.lua has them, with what lua/lib/places_*.lua adds."""
-    more_hashes, more_sets = ["spots"] if order == "fair" else [], BANDS if order == "priority" else ()
-    return [*_HASHES, *more_hashes, *_SETS, *more_sets]
+    hashes = [base for base in HASHES if base != "spots" or order == "fair"]
+    return [*hashes, *_SETS, *(BANDS if order == "priority" else ())]
 
 
 def _as_job(

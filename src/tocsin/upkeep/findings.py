@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 from msgspec import Struct
@@ -203,6 +204,8 @@ class Findings:
         ]
 
 
+# There are few ways to stand, and millions of jobs.
+@functools.cache
 def diagnose(standing: Standing) -> str | None:
     """The first thing that is wrong with how a job stands at one instant; None: it is in order, or does not exist."""
     stages = standing.stages
