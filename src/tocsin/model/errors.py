@@ -133,11 +133,11 @@ class QueueMoving(StoreChanged):
     """The queue is being repartitioned, or with 0 partitions deleted, or whoever did it was stopped half-way."""
 
     def __init__(self, queue: str, partitions: int) -> None:
-        doing, command = "repartitioned", f"repartition {queue} {partitions}"
+        doing, command = "is being repartitioned: try again", f"repartition {queue} {partitions}"
         if not partitions:
-            doing, command = "deleted", f"delete {queue}"
+            doing, command = "is being deleted: try again", f"delete {queue}"
         super().__init__(
-            f"queue {queue!r} is being {doing}: try again; if nobody does it any more, "
+            f"queue {queue!r} {doing}; if nobody does it any more, "
             f"run `tocsin queues {command}` again, which goes on where it was left"
         )
         self.queue = queue
