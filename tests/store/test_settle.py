@@ -383,3 +383,25 @@ class TestRemembering:
         await line.put("a", 100)
         assert await line.cancel("a", line.now) == 0
         assert await line.cancel("a", line.now + 100) == 1
+
+
+async def test_of_a_batch_only_those_that_succeeded_lose_their_last_failure(line: Line):
+    names = ["failed", "skipped", "cancelled", "succeeded"]
+    for name in names:
+        await line.put(name, every=5)
+    claims = {claim.member: claim for claim in await line.claim()}
+    bad = [finish_item(claims[name], claims[name].due + 5000, FAILED, error=b"\x91\xa3bad") for name in names]
+    await line.settle("finish", *bad)
+    line.clock.advance("5s")
+    claims = {claim.member: claim for claim in await line.claim()}
+    outcomes = dict(zip(names, (FAILED, SKIPPED, CANCELLED, SUCCEEDED), strict=True))
+    items = [finish_item(claims[name], claims[name].due + 5000, outcomes[name]) for name in names]
+    await line.settle("finish", *items)
+    jobs = [await line.job(name) for name in names]
+    assert [job.failure is None for job in jobs] == [False, False, False, True]
+    # All of one outcome are told by one number.
+    line.clock.advance("5s")
+    items = [finish_item(claim, claim.due + 5000, SKIPPED) for claim in await line.claim()]
+    await line.settle("finish", *items)
+    jobs = [await line.job(name) for name in names]
+    assert [job.failure is None for job in jobs] == [False, False, False, True]

@@ -33,6 +33,16 @@ else
   for i = 1, n do any_extras = any_extras or outcomes[i] >= EXTRA_RUN end
 end
 local raws = claims_of(ids)
+local any_errors = redis.call('EXISTS', errors) == 1
+
+-- Those that have no failure to tell any more: they have succeeded, or are no more.
+local function without_error(scores)
+  local found = {}
+  for i = 1, n do
+    if scores[i] == '' or (same or outcomes[i]) == SUCCEEDED then found[#found + 1] = ids[i] end
+  end
+  return found
+end
 
 -- This run, and those before it that were not counted yet.
 local function count(record, outcome, uncounted)
@@ -80,7 +90,7 @@ end
 local records = all_plain and to_count[1] and redis.call('HMGET', jobs, unpack(counted_ids)) or {}
 for at = 1, all_plain and #to_count or 0 do all_plain = all_plain and records[at] end
 if all_plain then
-  local stored, record_of, ended, healed = {}, {}, {}, {}
+  local stored, record_of, ended = {}, {}, {}
   for at, i in ipairs(to_count) do
     record_of[i] = count(records[at], same or outcomes[i], uncounted_in(raws[i]))
     stored[2 * at - 1], stored[2 * at] = ids[i], record_of[i]
@@ -90,10 +100,9 @@ if all_plain then
     tally[outcome] = tally[outcome] + 1
     freed(raws[i])
     if score == '' then ended[#ended + 1] = id else enter_line(id, score, nil, record_of[i]) end
-    if score == '' or outcome == SUCCEEDED then healed[#healed + 1] = id end
   end
   out[working], unset[claims], unset[jobs] = ids, ids, ended
-  if healed[1] and redis.call('EXISTS', errors) == 1 then unset[errors] = healed end
+  if any_errors then unset[errors] = same == SUCCEEDED and ids or without_error(scores) end
   apply()
   each('HSET', {[jobs] = stored})
   return commit_all({}, ids, ends)
@@ -121,7 +130,6 @@ local function tell_passed(id, claim, next_due, ranges)
   if edited and next_due ~= '' then skip(id, tonumber(next_due), math.min(now + 1, to), WHY_EDITED) end
 end
 
-local any_errors = redis.call('EXISTS', errors) == 1
 local held, ended = list_of(out, working), list_of(unset, jobs)
 local function finish(id, raw, plain, next_due, record, outcome, extra, rest)
   local keep, result, failure, ranges, noted
