@@ -46,7 +46,9 @@ def test_all_that_match_are_removed(some: Tool) -> None:
     assert some("jobs", "remove", "--due-before", "+2h", "--tenant", "acme", "--yes") == "removed 7 jobs\n"
     assert ids(some) == ["slow"]
     assert some.json("jobs", "remove", "--stage", "waiting", "--yes") == {"removed": 1, "running": 0}
-    assert some.quick("jobs", "remove", "--stage", "waiting") == ""
+    # With nothing to remove there is nothing to ask.
+    assert some.quick("jobs", "remove", "--stage", "waiting") == "removed 0 jobs\n"
+    assert some.json("jobs", "remove", "--stage", "waiting") == {"would_remove": 0, "first": []}
 
 
 def test_one_job_is_removed_by_its_id_without_being_asked_for(some: Tool) -> None:

@@ -59,8 +59,7 @@ async def test_a_worker_that_beat_a_moment_ago_is_not_listened_for(
 ) -> None:
     await beat(heart, 1)
     clock.advance("2s")
-    # With a patience that no test has: it must not be used.
-    [worker], silent = await hearts.listen(fleet, 3600)
+    [worker], silent = await hearts.listen(fleet, 5)
     assert (worker.age, silent) == (2000, set())
 
 
@@ -69,7 +68,7 @@ async def test_a_late_worker_is_silent_unless_it_is_heard(fleet: Fleet, heart: P
     clock.advance("10s")
     _, silent = await hearts.listen(fleet, 0)
     assert silent == {"w"}
-    listening = asyncio.create_task(hearts.listen(fleet, 3600))
+    listening = asyncio.create_task(hearts.listen(fleet, 5))
     await beat(heart, 2)
     assert (await listening)[1] == set()
 

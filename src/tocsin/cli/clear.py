@@ -76,21 +76,23 @@ async def _remove_chosen(app: Tocsin, chosen: dict[str, Any], yes: bool, options
     if options.json and not yes:
         print_json({"would_remove": count, "first": first})
     elif not options.json:
-        more = ", …" if count > len(first) else ""
-        say(f"{_jobs(count)} match{'es' if count == 1 else ''}: {', '.join(map(cell, first))}{more}" if count else
-            "no job matches")  # fmt: skip
-    if not count or not confirm(options, yes, f"remove {_jobs(count)}?"):
-        return _nothing(options, yes) if not count else 1
-    with progress(options, "removing jobs") as show:
-        removed = await app.remove_many(**chosen, progress=show)
-    _print_removed(removed, options)
+        say(f"{_jobs(count)} match: {', '.join(map(cell, first))}{', …' if count > len(first) else ''}")
+    if not count:
+        removed = Removed(0, 0)
+    elif not confirm(options, yes, f"remove {_jobs(count)}?"):
+        return 1
+    else:
+        with progress(options, "removing jobs") as show:
+            removed = await app.remove_many(**chosen, progress=show)
+    if count or yes or not options.json:
+        _print_removed(removed, options)
     return 0
 
 
 async def purge(name: Name, /, *, yes: Yes = False, options: Given) -> int:
-    """Remove all jobs of a queue. Its settings stay, and runs that go on end.
+    """Remove all jobs of a queue. Its settings stay. Jobs that run are removed when their runs end.
 
-    Jobs that programs put meanwhile may stay: pause the programs, not the queue, if it must be empty.
+    Jobs that programs put meanwhile may stay: stop the programs first if the queue must be empty.
     """
     async with connected(options) as (app, inspector):
         counts = await _preview(inspector, name, yes, options)
@@ -156,12 +158,6 @@ def _print_removed(removed: Removed, options: Options, **more: str) -> None:
         return
     running = f"; {removed.running} that run are removed when their runs end" if removed.running else ""
     print(f"removed {_jobs(removed.removed)}{running}")
-
-
-def _nothing(options: Options, yes: bool) -> int:
-    if options.json and yes:
-        print_json({"removed": 0, "running": 0})
-    return 0
 
 
 def _jobs(count: int) -> str:
