@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from tocsin.engine.heart import BEAT_S
 from tocsin.model.durations import Millis
 from tocsin.model.errors import ConflictingJobs, UnknownJob
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import PRIORITIES, Job, Stage
 from tocsin.model.queue import SETTINGS
+from tocsin.model.spoken import span
 from tocsin.store import ready
 from tocsin.store.fleet import About, Fleet
 from tocsin.store.jobs import Jobs, Outcome, due_by
@@ -24,6 +24,7 @@ from tocsin.store.store import OpenQueue, Store
 from tocsin.store.survey import Survey
 from tocsin.store.tenants import Tenants, read_tenants
 from tocsin.upkeep import hearts
+from tocsin.upkeep.hearts import Pulse
 
 # So many tenants of a queue are shown.
 TENANTS = 20
@@ -55,11 +56,33 @@ class QueueDetail(Struct, frozen=True):
 
 
 class WorkerView(Struct, frozen=True):
-    """A worker; `alive` is None where nobody listened to its heart."""
+    """A worker: what it said of itself with its last beat, and how long ago that was, if its version says so."""
 
     id: str
-    alive: bool | None
+    pulse: Pulse
+    age: Millis | None
     about: About
+
+    @property
+    def alive(self) -> bool | None:
+        """None where nobody can say."""
+        return None if self.pulse is Pulse.UNKNOWN else self.pulse is Pulse.LIVE
+
+    @property
+    def state(self) -> str:
+        """Its own word counts only while it lives."""
+        return self.about.state if self.alive is not False else self.pulse.value
+
+    @property
+    def health(self) -> str:
+        return self.about.health if self.alive is not False else self.pulse.upper()
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it is not healthy, with the signals of its watchdogs."""
+        if self.alive is not False:
+            return [*self.about.reasons, *self.about.signals]
+        return ["no heartbeat" if self.age is None else f"no heartbeat for {span(self.age / 1000)}"]
 
 
 class JobView(Struct, frozen=True):
@@ -106,9 +129,12 @@ class Inspector:
             await self._survey.named(name)
 
     async def workers(self, *, listen: bool = False) -> list[WorkerView]:
-        """All that have not left or been buried. Listening to their hearts takes up to one beat."""
-        workers, silent = await hearts.listen(self._fleet, BEAT_S + 0.5 if listen else 0)
-        return [WorkerView(worker.id, worker.id not in silent if listen else None, worker.about) for worker in workers]
+        """All that have not left or been buried. With `listen` it waits up to one beat for those that are late."""
+        if listen:
+            workers, silent = await hearts.listen(self._fleet, hearts.PATIENCE_S)
+        else:
+            workers, silent = await self._fleet.workers(), None
+        return [WorkerView(worker.id, hearts.pulse_of(worker, silent), worker.age, worker.about) for worker in workers]
 
     async def find(self, job_id: str, queue: str | None = None) -> JobView:
         """Raises UnknownJob, or ConflictingJobs if several queues have it."""

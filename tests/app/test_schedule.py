@@ -110,6 +110,52 @@ async def test_a_failed_run_waits_for_its_next_time_and_counts(tocsin_app, tocsi
     assert await due_in(tocsin_app, tocsin_clock) == 60
 
 
+async def test_a_success_makes_the_last_error_an_old_one(tocsin_app, tocsin_clock):
+    bad = True
+
+    @tocsin_app.job
+    async def flaky():
+        if bad:
+            raise ValueError("x")
+
+    async def fail() -> None:
+        nonlocal bad
+        bad = True
+        await run_after(tocsin_app, tocsin_clock, "1m")
+        assert (await tocsin_app.get("j")).failure.error == "ValueError: x"
+        bad = False
+
+    await tocsin_app.schedule(flaky, Every("1m"), id="j")
+    await fail()
+    await run_after(tocsin_app, tocsin_clock, "1m")
+    assert (await tocsin_app.get("j")).failure is None
+    # Also where more is told of the run than that it succeeded: here, the ticks that it stands for.
+    await fail()
+    await run_after(tocsin_app, tocsin_clock, "5m")
+    assert (await tocsin_app.get("j")).failure is None
+    await fail()
+    await tocsin_app.fire("j")
+    assert await run_until_idle(tocsin_app) == 1
+    job = await tocsin_app.get("j")
+    assert (job.failure, job.failed) == (None, 3)
+
+
+async def test_an_agent_that_succeeds_again_has_no_error(tocsin_app, tocsin_clock):
+    bad = True
+
+    @tocsin_app.agent(every="1m", error_interval="10s", name="a")
+    async def agent():
+        if bad:
+            raise ValueError("x")
+
+    await run_until_idle(tocsin_app)
+    assert (await tocsin_app.get("a")).failure.error == "ValueError: x"
+    bad = False
+    await run_after(tocsin_app, tocsin_clock, "10s")
+    job = await tocsin_app.get("a")
+    assert (job.failure, job.succeeded, job.failed) == (None, 1, 1)
+
+
 async def test_retries_of_a_recurring_run_keep_its_due_time_and_then_the_cadence(tocsin_app, tocsin_clock):
     seen = []
 

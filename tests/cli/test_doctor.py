@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 
 import redis
 import shop
-from commandline import Tool
+from commandline import HERE, Tool
 
 from servers import Server
 from tocsin import Tocsin
@@ -63,3 +66,58 @@ def test_what_is_wrong_is_told_with_what_to_do(tocsin: Tool, valkey: Server) -> 
 def _twice(client: redis.Redis, prefix: str) -> None:
     [waiting] = client.scan_iter(match=f"{prefix}waiting*")
     client.zadd(waiting.replace(b"waiting", b"dead"), {"a": 1})
+
+
+async def _many(app: Tocsin) -> None:
+    await app.enqueue_many(shop.quick, ((n,) for n in range(6000)), delay="1h")
+
+
+def test_how_far_it_has_come_is_told_in_lines_or_by_a_bar(tocsin: Tool) -> None:
+    tocsin.do(_many)
+    ran = tocsin.process("doctor")
+    assert ran.returncode == 0
+    lines = [line for line in ran.stderr.splitlines() if line.startswith("looking at jobs: ")]
+    assert len(lines) == 10
+    assert lines[-1] == "looking at jobs: 12000 of 12000"
+    assert b"looking at jobs" in on_terminal(tocsin, "doctor")
+
+
+def test_a_quick_look_says_that_it_was_one(tocsin: Tool) -> None:
+    tocsin.do(_many)
+    ran = tocsin.process("doctor", "--quick")
+    assert "looking at jobs" not in ran.stderr
+    assert ran.stdout.endswith("this was a quick look: at 1000 entries of each key at most\n")
+    assert tocsin.json("doctor", "--quick")["quick"] is True
+
+
+def test_only_some_queues_are_looked_at(tocsin: Tool, valkey: Server) -> None:
+    tocsin.do(lambda app: app.enqueue(shop.quick, 1, id="a", delay="1h"))
+    tocsin.do(lambda app: app.enqueue(shop.quick, 1, id="b", delay="1h", queue="default"))
+    with valkey.client() as client:
+        for key in client.scan_iter(match=f"{tocsin.prefix}waiting:default*"):
+            client.delete(key)
+    assert "nothing is wrong" in tocsin.quick("doctor", "--queue", "mail")
+    report = tocsin.json("doctor", "--queue", "mail,default", code=1)
+    assert [queue["name"] for queue in report["queues"]] == ["default", "mail"]
+    assert not tocsin.json("doctor", "--queue", "default", "--queue", "mail", code=1)["quick"]
+    assert "did you mean 'mail'?" in tocsin.quick("doctor", "--queue", "mial", code=1)
+
+
+def on_terminal(tool: Tool, *words: str) -> bytes:
+    """What it says to a terminal beside its output."""
+    ours, theirs = os.openpty()
+    line = [sys.executable, "-m", "tocsin.cli", *words, *tool.where]
+    env = os.environ | {"COLUMNS": "120", "TERM": "xterm"}
+    process = subprocess.Popen(line, cwd=HERE, stdout=subprocess.DEVNULL, stderr=theirs, env=env)
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            more = os.read(ours, 4096)
+        except OSError:
+            # The last who could write has ended.
+            break
+        said += more
+    os.close(ours)
+    assert process.wait(20) == 0
+    return said

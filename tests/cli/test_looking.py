@@ -14,7 +14,7 @@ import pytest
 import shop
 from commandline import HERE, Tool
 
-from servers import until
+from servers import Server, until
 from tocsin import Every, Http, Message, Tocsin
 
 
@@ -166,6 +166,23 @@ def test_workers_and_whether_they_live(seen: Tool) -> None:
     assert worker["alive"] is True
     assert (worker["state"], worker["queues"]) == ("running", ["agents", "default", "mail"])
     assert worker["finished"] >= 3
+
+
+def test_a_dead_worker_is_called_dead_whatever_it_said_last(tocsin: Tool, valkey: Server) -> None:
+    worker = tocsin.worker()
+    [before] = tocsin.json("workers")
+    assert (before["alive"], before["state"], before["health"]) == (True, "running", "HEALTHY")
+    assert 0 <= before["last_beat_s"] < 20
+    worker.kill()
+    with valkey.client() as client:
+        seconds, _ = client.time()
+        client.hset(f"{tocsin.prefix}heard{{tocsin}}", before["id"], (seconds - 200) * 1000)
+    [dead] = tocsin.json("workers")
+    assert (dead["alive"], dead["state"], dead["health"]) == (False, "dead", "DEAD")
+    assert dead["reasons"][0].startswith("no heartbeat for 3m")
+    said = tocsin.quick("workers")
+    assert "DEAD; no heartbeat for 3m" in said
+    assert "HEALTHY" not in said
 
 
 def test_a_watched_list_is_shown_again_until_ctrl_c(seen: Tool) -> None:

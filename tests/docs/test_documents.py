@@ -273,7 +273,9 @@ def test_every_option_that_is_named_exists(path: Path, capsys: pytest.CaptureFix
         ["doctor"],
         ["next"],
         ["queues", "list"],
+        ["queues", "delete"],
         ["jobs", "list"],
+        ["jobs", "remove"],
         ["dead", "list"],
     ]
     told = "\n".join(help_of(words, capsys) for words in commands)

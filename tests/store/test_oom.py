@@ -12,7 +12,7 @@ from line import Line
 from servers import Server, flavours
 from tocsin.model.errors import StoreFull
 from tocsin.model.queue import Queue
-from tocsin.store.jobs import EDIT, Put
+from tocsin.store.jobs import EDIT, Jobs, Put
 from tocsin.store.store import Store
 
 ADDING = ("job_put", "job_fire", "job_block")
@@ -121,3 +121,22 @@ async def test_a_full_server_still_runs_what_it_has(full: Line):
     assert (await full.outcome("00")) == "succeeded"
     assert len(await full.claim(full.other)) == 5
     assert await full.recover(full.other.owner) == 5
+
+
+@pytest.mark.parametrize("full", ["due", "priority", "fair"], indirect=True)
+async def test_a_program_that_comes_now_can_look_and_remove(full: Line):
+    await full.put_all([f"j{n}" for n in range(50)])
+    await full.bury(await full.take("j0"))
+    await fill(full)
+    store = Store(full.store.address.shown, prefix=full.store.keys.prefix, clock=full.clock)
+    await store.open()
+    try:
+        queue = await store.find_queue("line")
+        assert queue is not None
+        jobs, members = Jobs(store), [f"j{n}".encode() for n in range(50)]
+        assert len(await jobs.get_all(queue, 0, members)) == 50
+        assert await jobs.revive_many(queue, [b"j0", b"j1"]) == b"10"
+        assert await jobs.delete_many(queue, members) == b"1" * 50
+        assert await jobs.get_all(queue, 0, members) == []
+    finally:
+        await store.close()

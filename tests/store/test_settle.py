@@ -46,15 +46,19 @@ async def test_a_recurring_job_waits_for_its_next_time_and_counts(line: Line):
     assert [meta[name] for name in ("succeeded", "failed", "skipped", "cancelled")] == [2, 1, 1, 1]
 
 
-async def test_the_last_failure_of_a_recurring_job_is_kept_until_another(line: Line):
+async def test_the_last_failure_of_a_recurring_job_is_kept_until_it_succeeds(line: Line):
     await line.put("a", every=5)
     claim = await line.take("a")
     await line.finish(claim, claim.due + 5000, FAILED, error=b"\x91\xa3bad")
-    assert (await line.job("a")).failure.error == "bad"
+    for outcome in (SKIPPED, CANCELLED):
+        line.clock.advance("5s")
+        claim = await line.take("a")
+        await line.finish(claim, claim.due + 5000, outcome)
+        assert (await line.job("a")).failure.error == "bad"
     line.clock.advance("5s")
     claim = await line.take("a")
     await line.finish(claim, claim.due + 5000)
-    assert (await line.job("a")).failure.error == "bad"
+    assert (await line.job("a")).failure is None
 
 
 async def test_a_recurring_job_without_another_time_ends(line: Line):
@@ -455,3 +459,25 @@ async def _remember(line: Line, until: list[tuple[str, int]], *, unnamed: bool =
         if unnamed:
             begin = line.now - len(until) + first
             await client.zadd(keys["unnamed"], {member: begin + n for n, (member, _) in enumerate(some)})
+
+
+async def test_of_a_batch_only_those_that_succeeded_lose_their_last_failure(line: Line):
+    names = ["failed", "skipped", "cancelled", "succeeded"]
+    for name in names:
+        await line.put(name, every=5)
+    claims = {claim.member: claim for claim in await line.claim()}
+    bad = [finish_item(claims[name], claims[name].due + 5000, FAILED, error=b"\x91\xa3bad") for name in names]
+    await line.settle("finish", *bad)
+    line.clock.advance("5s")
+    claims = {claim.member: claim for claim in await line.claim()}
+    outcomes = dict(zip(names, (FAILED, SKIPPED, CANCELLED, SUCCEEDED), strict=True))
+    items = [finish_item(claims[name], claims[name].due + 5000, outcomes[name]) for name in names]
+    await line.settle("finish", *items)
+    jobs = [await line.job(name) for name in names]
+    assert [job.failure is None for job in jobs] == [False, False, False, True]
+    # All of one outcome are told by one number.
+    line.clock.advance("5s")
+    items = [finish_item(claim, claim.due + 5000, SKIPPED) for claim in await line.claim()]
+    await line.settle("finish", *items)
+    jobs = [await line.job(name) for name in names]
+    assert [job.failure is None for job in jobs] == [False, False, False, True]

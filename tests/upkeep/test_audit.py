@@ -14,6 +14,7 @@ import pytest
 from servers import Server
 from tocsin import Every, Retry, Tocsin
 from tocsin.inspector import Inspector
+from tocsin.model.queue import Queue
 from tocsin.model.run import Claim
 from tocsin.store.fleet import About, Fleet
 from tocsin.store.jobs import EDIT, Jobs, read_entry
@@ -497,3 +498,41 @@ async def test_jobs_that_move_while_they_are_looked_at_are_not_reported(busy: To
     assert queue.counters["succeeded"] > 1000
     assert queue.counters["retried"] > 200
     assert queue.counters["buried"] > 100
+
+
+# A part of it
+
+
+async def test_a_sample_is_bounded_and_finds_what_is_everywhere(bench: Bench, make_put: Any) -> None:
+    for first in range(0, 3000, 1000):
+        await bench.jobs.put_many(bench.queue, [make_put(f"j{n}", 5000) for n in range(first, first + 1000)])
+    await bench.redis.delete(bench.keys["waiting"])
+    seen: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        seen.append((done, total))
+
+    async def lost(survey: Survey) -> int:
+        report = await Audit(survey, Fleet(bench.store), progress=progress, patience_s=0).run()
+        [found] = [finding for finding in report.findings if finding.kind == "no-stage"]
+        return found.count
+
+    assert 1000 <= await lost(Survey(bench.store, most=1000)) < 2000
+    assert seen[-1] == (1000, 1000)
+    assert await lost(Survey(bench.store)) == 3000
+    assert (1000, 3000) < seen[-2] <= seen[-1] == (3000, 3000)
+
+
+async def test_only_the_queues_that_were_named_are_looked_at(bench: Bench) -> None:
+    other = await bench.store.open_queue(Queue("other", partitions=1))
+    await lose_its_place(bench)
+    await bench.redis.zadd(other.keys[0]["waiting"], {"nobody": 1})
+
+    async def found(*names: str) -> set[tuple[str, str]]:
+        report = await Audit(Survey(bench.store), Fleet(bench.store), queues=names, patience_s=0).run()
+        assert sorted(queue.name for queue in report.queues) == sorted(names)
+        return {(finding.kind, finding.where) for finding in report.findings if finding.level == "wrong"}
+
+    assert await found("line") == {("no-stage", "line")}
+    assert await found("other") == {("no-record", "other")}
+    assert await found("line", "other") == {("no-stage", "line"), ("no-record", "other")}

@@ -221,11 +221,20 @@ async def test_without_a_worker_of_its_queue_it_says_how_to_start_one(tocsin_app
     assert reasons["no_worker"].do == ("tocsin worker MODULE:APP --queues mail",)
 
 
-async def test_workers_that_are_silent_do_not_count(tocsin_app, mail, make_worker):
+async def test_workers_that_are_silent_do_not_count(tocsin_app, tocsin_clock, mail, make_worker):
     dead = await make_worker(beats=False)
     await tocsin_app.enqueue(mail, id="j")
+    tocsin_clock.advance("3s")
     _, silent = (await Why(tocsin_app.store, patience_s=0.05).ask("j")).reasons
     assert (silent.kind, silent.facts["workers"]) == ("workers_silent", [dead.name])
+
+
+async def test_dead_workers_of_other_queues_do_not_count_either(tocsin_app, tocsin_clock, mail, make_worker):
+    await make_worker(queues=["default"], beats=False)
+    await tocsin_app.enqueue(mail, id="j")
+    tocsin_clock.advance("1m")
+    _, nobody = (await Why(tocsin_app.store, patience_s=0.05).ask("j")).reasons
+    assert (nobody.says, nobody.facts["workers"]) == ("no worker serves queue mail", [])
 
 
 async def test_workers_that_do_not_know_its_handler_are_told(tocsin_app, mail, stranger, make_worker):

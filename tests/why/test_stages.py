@@ -169,10 +169,11 @@ async def test_a_run_past_its_deadline_says_so(tocsin_app, tocsin_clock, mail, m
     assert "15s ago" in past.says
 
 
-async def test_a_run_whose_worker_is_silent_or_gone_says_so(tocsin_app, mail, make_worker, gate):
+async def test_a_run_whose_worker_is_silent_or_gone_says_so(tocsin_app, tocsin_clock, mail, make_worker, gate):
     worker = await make_worker(beats=False)
     await tocsin_app.enqueue(mail, id="j")
     await put_inside(worker, gate)
+    tocsin_clock.advance("3s")
     why = Why(tocsin_app.store, patience_s=0.05)
     assert (await why.ask("j")).kinds == ["running", "worker_silent"]
     assert await worker._fleet.bury(worker.name, 1)

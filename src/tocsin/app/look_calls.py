@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from tocsin.app import options
-from tocsin.app.lookup import Wanted
 from tocsin.app.queue_calls import QueueCalls
 from tocsin.model.durations import Millis, epoch_ms, moment
 from tocsin.model.job import Job, Stage
 from tocsin.model.trigger import zone_of
 from tocsin.model.zones import find_zone
 from tocsin.store.events import Decision, PastRun
+from tocsin.store.pages import Wanted
 from tocsin.store.store import OpenQueue
 from tocsin.triggers.recurrence import phase, upcoming
 from tocsin.why.answer import Answer
@@ -38,12 +38,7 @@ class LookCalls(QueueCalls):
         due_after: datetime | None = None,
     ) -> AsyncIterator[Job]:
         """Jobs stage by stage, in the order in which they run, read page by page."""
-        wanted = Wanted(
-            tenant=tenant,
-            name=name,
-            due_before=None if due_before is None else epoch_ms(due_before, "due_before"),
-            due_after=None if due_after is None else epoch_ms(due_after, "due_after"),
-        )
+        wanted = wanted_of(tenant, name, due_before, due_after)
         return self._lookup.walk(queue, None if stage is None else options.check_stage(stage), wanted)
 
     def runs(self, id: str | None = None, *, queue: str | None = None) -> AsyncIterator[PastRun]:
@@ -87,6 +82,17 @@ class LookCalls(QueueCalls):
             return False
         self._ringer.ring(found[0], found[0].partition_of(job_id))
         return True
+
+
+def wanted_of(
+    tenant: str | None, name: str | None, due_before: datetime | None = None, due_after: datetime | None = None
+) -> Wanted:
+    return Wanted(
+        tenant=tenant,
+        name=name,
+        due_before=None if due_before is None else epoch_ms(due_before, "due_before"),
+        due_after=None if due_after is None else epoch_ms(due_after, "due_after"),
+    )
 
 
 def shift_of(job: Job) -> Millis:

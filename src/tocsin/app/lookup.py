@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -13,31 +13,18 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import ConflictingJobs, UnknownJob
 from tocsin.model.ids import check_job_id, check_member
 from tocsin.model.job import Job, Stage
+from tocsin.store import pages
 from tocsin.store.events import Decision, PastRun, decisions, past_runs
 from tocsin.store.jobs import Jobs, Outcome
-from tocsin.store.keys import STAGE_KEYS
-from tocsin.store.store import OpenQueue, Store
+from tocsin.store.keys import BANDS, STAGE_KEYS
+from tocsin.store.pages import ANY, Wanted
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
 PAGE = 200
+# Above all scores: sorts what is ready by band first.
+_BAND = 1e14
 
 Told = TypeVar("Told", PastRun, Decision)
-
-
-class Wanted(Struct, frozen=True):
-    """Which jobs a list shows; None: any."""
-
-    tenant: str | None = None
-    name: str | None = None
-    due_before: Millis | None = None
-    due_after: Millis | None = None
-
-    def fits(self, job: Job) -> bool:
-        return (
-            (self.tenant is None or job.tenant == self.tenant)
-            and (self.name is None or job.name == self.name)
-            and (self.due_before is None or job.due_ms < self.due_before)
-            and (self.due_after is None or job.due_ms >= self.due_after)
-        )
 
 
 class Found(Struct, frozen=True):
@@ -61,7 +48,7 @@ class Lookup:
         found = await asyncio.gather(*map(self._store.find_queue, names))
         return [queue for queue in found if queue is not None]
 
-    async def _as_they_are(self, name: str | None) -> list[OpenQueue]:
+    async def as_they_are(self, name: str | None) -> list[OpenQueue]:
         """With the partitions that they have now: a list does not miss a job, and so would not notice."""
         queues = await self.queues(name)
         await asyncio.gather(*map(self._store.catch_up, queues))
@@ -99,7 +86,7 @@ class Lookup:
     async def walk(self, queue: str | None, stage: Stage | None, wanted: Wanted) -> AsyncIterator[Job]:
         """Stage by stage, each in order of its score over all queues and partitions, page by page."""
         stages = [each for each in (Stage.READY, *map(Stage, STAGE_KEYS)) if stage in (None, each)]
-        queues = await self._as_they_are(queue)
+        queues = await self.as_they_are(queue)
         for each in stages:
             async for job in self._in_order(queues, each, wanted):
                 yield job
@@ -126,25 +113,15 @@ class Lookup:
     async def _partition(
         self, queue: OpenQueue, partition: int, stage: Stage, wanted: Wanted
     ) -> AsyncIterator[tuple[float, Job]]:
-        if stage is Stage.READY:
-            async for ready in self._jobs.ready_pages(queue, partition, PAGE):
-                by_id: dict[str, Any] = {member.decode(errors="replace"): key for member, key in ready}
-                for job in await self._jobs.get_all(queue, partition, [member for member, _ in ready]):
-                    if job.stage is stage and wanted.fits(job):
-                        yield by_id[job.id], job
-            return
-        after: tuple[float, bytes] | None = None
-        while True:
-            page = await self._jobs.page(queue, partition, stage, after, PAGE)
-            if not page:
-                return
-            scores: dict[str, Any] = {member.decode(errors="replace"): score for member, score in page}
-            for job in await self._jobs.get_all(queue, partition, [member for member, _ in page]):
+        size = PAGE if wanted == ANY else LARGEST_BATCH
+        async for base, page in pages.walk(self._store, queue, partition, stage, wanted, size):
+            band = BANDS.index(base) if stage is Stage.READY else 0
+            places = {member.decode(errors="replace"): band * _BAND + score for member, score in page.found}
+            for job in await self._jobs.get_all(queue, partition, [member for member, _ in page.found]):
                 if job.stage is stage and wanted.fits(job):
-                    yield scores[job.id], job
-            last = page[-1]
-            after = (last[1], last[0])
-            beyond = stage is Stage.WAITING and wanted.due_before is not None and last[1] > wanted.due_before
+                    yield places[job.id], job
+            latest = wanted.due_before
+            beyond = stage is Stage.WAITING and page.end is not None and latest is not None and page.end[0] > latest
             # Not before is never earlier than due: nothing further on can fit, except what waits for a retry.
             if beyond and not await self._retries_wait(queue, partition):
                 return
@@ -166,7 +143,7 @@ class Lookup:
     ) -> AsyncIterator[Told]:
         sources = [
             tell(self._store, where, partition)
-            for where in await self._as_they_are(queue)
+            for where in await self.as_they_are(queue)
             for partition in range(where.partitions)
             if job_id is None or partition == where.partition_of(job_id)
         ]

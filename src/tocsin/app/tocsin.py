@@ -12,7 +12,8 @@ from tocsin.app import agents, options
 from tocsin.app.after import After, check_after
 from tocsin.app.bulk import Bulk
 from tocsin.app.handle import Handle
-from tocsin.app.look_calls import LookCalls, shift_of
+from tocsin.app.look_calls import shift_of
+from tocsin.app.many_calls import ManyCalls
 from tocsin.app.rows import Kind, rows_of, schedules
 from tocsin.app.service import serve
 from tocsin.app.sync import BlockingHandle
@@ -36,7 +37,7 @@ from tocsin.worker import GRACE_S, Settings, Worker
 from tocsin.worker.settings import settings_of
 
 
-class Tocsin(LookCalls):
+class Tocsin(ManyCalls):
     """Declare queues, jobs and agents on it; then, inside `async with app:`, enqueue, schedule, look and work."""
 
     # Putting

@@ -1,4 +1,4 @@
-"""`tocsin jobs pause|resume|fire|remove|unpark|update`: what an operator may do to one job."""
+"""`tocsin jobs pause|resume|fire|unpark|update`: what an operator may do to one job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JobId = Annotated[str, Parameter(help="The job's id.", allow_leading_hyphen=True
 @jobs.command
 async def pause(job_id: JobId, /, *, queue: QueueName = None, options: Given) -> int:
     """Set a job aside. One that runs is set aside when its run ends."""
-    return await _do(job_id, queue, "paused", lambda app: app.pause(job_id, queue=queue), options)
+    return await act_on_job(job_id, queue, "paused", lambda app: app.pause(job_id, queue=queue), options)
 
 
 @jobs.command
@@ -34,7 +34,7 @@ async def resume(
     options: Given,
 ) -> int:
     """Put a paused job back in line."""
-    return await _do(job_id, queue, "resumed", lambda app: app.resume(job_id, replay, queue=queue), options)
+    return await act_on_job(job_id, queue, "resumed", lambda app: app.resume(job_id, replay, queue=queue), options)
 
 
 @jobs.command
@@ -45,19 +45,13 @@ async def fire(job_id: JobId, /, *, queue: QueueName = None, options: Given) -> 
         await app.fire(job_id, queue=queue)
         return True
 
-    return await _do(job_id, queue, "fired", fired, options)
-
-
-@jobs.command
-async def remove(job_id: JobId, /, *, queue: QueueName = None, options: Given) -> int:
-    """Remove a job. One that runs is removed when its run ends."""
-    return await _do(job_id, queue, "removed", lambda app: app.remove(job_id, queue=queue), options)
+    return await act_on_job(job_id, queue, "fired", fired, options)
 
 
 @jobs.command
 async def unpark(job_id: JobId, /, *, queue: QueueName = None, options: Given) -> int:
     """Try a parked job again."""
-    return await _do(job_id, queue, "unparked", lambda app: app.unpark(job_id, queue=queue), options)
+    return await act_on_job(job_id, queue, "unparked", lambda app: app.unpark(job_id, queue=queue), options)
 
 
 @jobs.command
@@ -83,12 +77,13 @@ async def update(
         except InvalidArgument as error:
             raise WrongUsage(str(error)) from None
 
-    return await _do(job_id, queue, "updated", updated, options)
+    return await act_on_job(job_id, queue, "updated", updated, options)
 
 
-async def _do(
+async def act_on_job(
     job_id: str, queue: str | None, done: str, act: Callable[[Tocsin], Awaitable[Any]], options: Options
 ) -> int:
+    """Do it, and say whether it could be done."""
     async with connected(options) as (app, inspector):
         await inspector.check_queue(queue)
         was_done = bool(await act(app))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from tocsin.cli.options import Given, Options, connected
+from tocsin.cli.options import Given, connected, split_names
+from tocsin.cli.progress import progress
 from tocsin.cli.show import Listing, cell, print_json, print_listing, size
 from tocsin.store.fleet import Fleet
 from tocsin.store.keys import STAGE_KEYS
@@ -20,33 +16,34 @@ from tocsin.store.survey import Survey
 from tocsin.upkeep.audit import Audit, Report
 from tocsin.upkeep.findings import Finding
 
+# With --quick so many entries of each key of a partition are looked at.
+SAMPLE = 1000
+
 
 async def doctor(
     *,
     repair: Annotated[bool, Parameter(negative="", show_default=False, help="Mend what is provably safe to.")] = False,
+    quick: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Look at a sample of the jobs only: a second or two.")
+    ] = False,
+    queue: Annotated[list[str] | None, Parameter(negative="", help="Only these: a,b, or given several times.")] = None,
     options: Given,
 ) -> int:
     """Check that every job of a live system is where it belongs, and servers, workers and sizes."""
-    async with connected(options) as (app, _):
-        with _progress(options) as progress:
-            audit = Audit(Survey(app.store), Fleet(app.store), repair=repair, progress=progress)
-            report = await audit.run()
+    names = None if queue is None else [name for text in queue for name in split_names(text)]
+    async with connected(options) as (app, inspector):
+        for name in names or ():
+            await inspector.check_queue(name)
+        survey, fleet = Survey(app.store, SAMPLE if quick else None), Fleet(app.store)
+        with progress(options, "looking at jobs") as show:
+            report = await Audit(survey, fleet, queues=names, repair=repair, progress=show).run()
     if options.json:
-        print_json({"wrong": report.wrong, **msgspec.to_builtins(report)})
+        print_json({"wrong": report.wrong, "quick": quick, **msgspec.to_builtins(report)})
     else:
         _print(report, repair)
+        if quick:
+            print(f"this was a quick look: at {SAMPLE} entries of each key at most")
     return 1 if report.wrong else 0
-
-
-@contextmanager
-def _progress(options: Options) -> Iterator[Callable[[int, int], None]]:
-    if options.json or not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    columns = (TextColumn("looking at partitions"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _print(report: Report, repair: bool) -> None:

@@ -83,7 +83,7 @@ async def show_jobs(
     async def fetch() -> tuple[list[Job], Millis]:
         now = await inspector.now()
         # One more than is shown, to know whether there are more.
-        return await _first(walk(now), limit + 1), now
+        return await first_jobs(walk(now), limit + 1), now
 
     def listing(found: tuple[list[Job], Millis]) -> Listing:
         jobs, now = found
@@ -93,7 +93,8 @@ async def show_jobs(
     return await show(options, watch, fetch, listing, lambda found: [as_dict(job) for job in found[0][:limit]])
 
 
-async def _first(found: Any, count: int) -> list[Job]:
+async def first_jobs(found: Any, count: int) -> list[Job]:
+    """The first of a walk, which is ended there."""
     kept: list[Job] = []
     async with aclosing(found):
         async for job in found:
@@ -274,8 +275,12 @@ async def list_workers(*, watch: Watch = False, options: Given) -> int:
 
 
 def worker_dict(view: WorkerView) -> dict[str, Any]:
-    about = msgspec.to_builtins(view.about)
-    return {"id": view.id, "alive": view.alive, **about, "started": iso(view.about.started)}
+    about: dict[str, Any] = msgspec.to_builtins(view.about)
+    said: dict[str, Any] = {"state": view.state, "health": view.health}
+    if view.alive is False:
+        said |= {"reasons": view.reasons, "signals": []}
+    beat = None if view.age is None else round(view.age / 1000, 1)
+    return {"id": view.id, "alive": view.alive, "last_beat_s": beat, **about, **said, "started": iso(about["started"])}
 
 
 def worker_listing(views: list[WorkerView], now: Millis) -> Listing:
@@ -284,6 +289,7 @@ def worker_listing(views: list[WorkerView], now: Millis) -> Listing:
         "state",
         "health",
         "up",
+        "last beat",
         "#running",
         "#finished",
         "#concurrency",
@@ -294,9 +300,10 @@ def worker_listing(views: list[WorkerView], now: Millis) -> Listing:
     rows = [
         [
             view.id,
-            "silent" if view.alive is False else view.about.state,
-            "; ".join([view.about.health, *view.about.reasons, *view.about.signals]),
+            view.state,
+            "; ".join([view.health, *view.reasons]),
             span(max(0, now - view.about.started) / 1000),
+            None if view.age is None else f"{span(view.age / 1000)} ago",
             view.about.running,
             view.about.finished,
             view.about.concurrency,

@@ -12,8 +12,8 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
 
 from tocsin import __version__
 from tocsin.cli import logs
-from tocsin.cli.act import jobs
 from tocsin.cli.bench import bench
+from tocsin.cli.clear import jobs, purge, queues
 from tocsin.cli.config import config as config_commands
 from tocsin.cli.dead import dead
 from tocsin.cli.demo import demo
@@ -21,7 +21,6 @@ from tocsin.cli.doctor import doctor
 from tocsin.cli.look import list_workers
 from tocsin.cli.next import next_ticks
 from tocsin.cli.options import Options, WrongUsage
-from tocsin.cli.repartition import queues
 from tocsin.cli.show import say, silence_stdout
 from tocsin.cli.why import why
 from tocsin.cli.work import worker
@@ -34,6 +33,7 @@ app.meta.group_parameters = Group("Options of every command", sort_key=10)
 app.command(demo)
 app.command(worker)
 app.command(queues)
+app.command(purge)
 app.command(jobs)
 app.command(list_workers, name="workers")
 app.command(why)

@@ -43,6 +43,8 @@ def _row(view: QueueView, counted: list[str]) -> list[object]:
 
 
 def _state(view: QueueView) -> str:
+    if view.moving_to == 0:
+        return "being deleted: if nobody does, run the command again"
     if view.moving_to is not None:
         return f"being repartitioned to {view.moving_to}: if nobody does, run the command again"
     return "paused" if view.paused else "open"

@@ -148,12 +148,15 @@ class StoreChanged(StoreError):
 
 
 class QueueMoving(StoreChanged):
-    """The queue is being repartitioned, or somebody who did it was stopped half-way."""
+    """The queue is being repartitioned, or with 0 partitions deleted, or whoever did it was stopped half-way."""
 
     def __init__(self, queue: str, partitions: int) -> None:
+        doing, command = "is being repartitioned: try again", f"repartition {queue} {partitions}"
+        if not partitions:
+            doing, command = "is being deleted: try again", f"delete {queue}"
         super().__init__(
-            f"queue {queue!r} is being repartitioned: try again; if nobody does it any more, "
-            f"run `tocsin queues repartition {queue} {partitions}` again, which goes on where it was left"
+            f"queue {queue!r} {doing}; if nobody does it any more, "
+            f"run `tocsin queues {command}` again, which goes on where it was left"
         )
         self.queue = queue
         self.partitions = partitions

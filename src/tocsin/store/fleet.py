@@ -40,11 +40,13 @@ class About(msgspec.Struct, frozen=True):
 
 
 class Worker(msgspec.Struct, frozen=True):
-    """A worker as others see it."""
+    """A worker as others see it. `age` is how long ago it last beat, on the server's clock; None if its version does
+    not say."""
 
     id: str
     counter: int
     about: About
+    age: Millis | None = None
 
 
 class Beat(msgspec.Struct, frozen=True):
@@ -71,11 +73,14 @@ class Fleet:
             async with client.pipeline(transaction=False) as pipe:
                 pipe.hgetall(self._keys["workers"])
                 pipe.hgetall(self._keys["beats"])
+                pipe.hgetall(self._keys["heard"])
                 return await pipe.execute()
 
-        abouts, beats = await self._store.read(ask)
+        abouts, beats, heard = await self._store.read(ask)
+        now = await self._store.now()
+        ages = {name: max(now - int(at), 0) for name, at in heard.items()}
         return [
-            Worker(name.decode(), int(beats.get(name, 0)), _about_decoder.decode(raw))
+            Worker(name.decode(), int(beats.get(name, 0)), _about_decoder.decode(raw), ages.get(name))
             for name, raw in sorted(abouts.items())
         ]
 

@@ -28,6 +28,9 @@ DUE_MASK = (1 << 48) - 1
 # In a queue of order `due` its first byte is how many successes the record does not count yet, see lua/lib/line.lua.
 _UNCOUNTED = 56
 _PUT_INTENT = 4
+# In the order of lua/lib/members.lua. The last is of fair queues only.
+HASHES = ("jobs", "claims", "errors", "results", "needs", "spots")
+_SETS = ("waiting", "working", "paused", "parked", "dead", "done", "blocked", "unnamed")
 # In the order of the codes in lua/lib/settle.lua.
 OUTCOMES = ("failed", "succeeded", "skipped", "cancelled")
 
@@ -115,6 +118,21 @@ class Jobs:
             await self._carry(queue, queue.partition_of(member))
         return bool(answer[1] != b"0")
 
+    async def delete_many(self, queue: OpenQueue, members: Sequence[bytes], only: str = "") -> bytes:
+        """A digit for each: 0 no such job, 1 removed, 2 running, and removed when its run ends."""
+
+        def packed(some: Sequence[bytes]) -> list[Any]:
+            return [only, *_packed_members(some)]
+
+        codes, told = bytearray(len(members)), set[int]()
+        async for partition, some, answer in spread(self._store, "job_delete", queue, members, bytes, packed):
+            for n, code in zip(some, answer[1], strict=True):
+                codes[n] = code
+            told |= {partition} if answer[2] else set()
+        for partition in told:
+            await self._carry(queue, partition)
+        return bytes(codes)
+
     async def pause(self, queue: OpenQueue, member: str) -> bool:
         return bool((await self._change("job_pause", queue, member, member))[1])
 
@@ -139,6 +157,14 @@ class Jobs:
 
     async def revive(self, queue: OpenQueue, member: str) -> bool:
         return bool((await self._change("job_revive", queue, member, codec.encode([member])))[1] == b"1")
+
+    async def revive_many(self, queue: OpenQueue, members: Sequence[bytes]) -> bytes:
+        """A digit for each: 0 not dead, 1 revived."""
+        codes = bytearray(len(members))
+        async for _, some, answer in spread(self._store, "job_revive", queue, members, bytes, _packed_members):
+            for n, code in zip(some, answer[1], strict=True):
+                codes[n] = code
+        return bytes(codes)
 
     async def unpark(self, queue: OpenQueue, member: str) -> bool:
         return bool((await self._change("job_unpark", queue, member, member))[1])
@@ -169,48 +195,16 @@ class Jobs:
 
     async def get_all(self, queue: OpenQueue, partition: int, members: list[bytes]) -> list[Job]:
         """Those of the named members that exist, read together; unreadable ones with an empty spec."""
-        keys = queue.keys[partition]
-
-        async def ask(client: Any) -> Any:
-            if not members:
-                return [[], [], [], *([] for _ in STAGE_KEYS), []]
-            async with client.pipeline(transaction=True) as pipe:
-                pipe.hmget(keys["jobs"], members)
-                pipe.hmget(keys["claims"], members)
-                pipe.hmget(keys["errors"], members)
-                for stage in STAGE_KEYS:
-                    pipe.zmscore(keys[stage], members)
-                ready.ask(pipe, queue, partition, members)
-                return await pipe.execute()
-
-        records, claims, errors, *scores = await self._store.read(ask)
-        standing = dict(zip(STAGE_KEYS, scores, strict=False))
-        standing["ready"] = ready.dues(queue, scores[len(STAGE_KEYS) :], len(members))
-        jobs = []
-        for i, member in enumerate(members):
-            stage = next((name for name, found in standing.items() if found[i] is not None), None)
-            if stage is not None:
-                score = standing[stage][i]
-                jobs.append(_as_job(queue, member, Stage(stage), score, records[i], claims[i], errors[i]))
+        read, jobs, left = queue.script("member_read"), list[Job](), members
+        keys = queue.keys_of(read, partition)
+        # A script, because a full Redis 6.2 refuses transactions, also those that only read. Fewer jobs may come than
+        # were asked for, if they are large.
+        while left:
+            args = _packed_members(left[:LARGEST_BATCH])
+            columns = await self._store.read(lambda c, a=args: read(c, keys, a))  # type: ignore[misc]
+            some, left = left[: len(columns[0])], left[len(columns[0]) :]
+            jobs += _as_jobs(queue, some, columns)
         return jobs
-
-    async def page(
-        self, queue: OpenQueue, partition: int, stage: Stage, after: tuple[float, bytes] | None, size: int
-    ) -> list[tuple[bytes, float]]:
-        """Members of a stage in order of score and id, after a place in that order."""
-        key = queue.keys[partition][stage.value]
-        low = "-inf" if after is None else after[0]
-        offset = 0
-        while True:
-            found = await self._store.read(
-                lambda c, o=offset: c.zrange(  # type: ignore[misc]
-                    key, low, "+inf", byscore=True, offset=o, num=size, withscores=True
-                )
-            )
-            page = [(member, score) for member, score in found if after is None or (score, member) > after]
-            if page or len(found) < size:
-                return page
-            offset += size
 
     async def count(self, queue: OpenQueue, stages: Iterable[str] = STAGE_KEYS) -> dict[str, int]:
         wanted = list(stages)
@@ -233,14 +227,8 @@ class Jobs:
         """How many of its queue of order `priority` go before it; None if it is not in line."""
         return await ready.position(self._store, queue, member)
 
-    def ready_pages(self, queue: OpenQueue, partition: int, size: int) -> AsyncIterator[list[tuple[bytes, float]]]:
-        return ready.pages(self._store, queue, partition, size)
-
     async def any_due_or_working(self, queues: list[OpenQueue]) -> bool:
-        now = self._store.clock.override()
-        if now is None:
-            seconds, micros = await self._store.read(lambda c: c.time())
-            now = seconds * 1000 + micros // 1000
+        now = await self._store.now()
 
         async def ask(client: Any) -> Any:
             async with client.pipeline(transaction=False) as pipe:
@@ -300,6 +288,10 @@ def _packed_puts(puts: Sequence[Put]) -> list[bytes]:
     return [codec.array(len(parts), parts)]
 
 
+def _packed_members(members: Sequence[bytes]) -> list[bytes]:
+    return [codec.array(len(members), map(codec.text, members))]
+
+
 def _packed(put: Put) -> list[bytes]:
     return [
         codec.text(put.member.encode()),
@@ -309,6 +301,30 @@ def _packed(put: Put) -> list[bytes]:
         codec.integer(put.expected),
         codec.text(put.record),
     ]
+
+
+def _as_jobs(queue: OpenQueue, members: Sequence[bytes], columns: list[Any]) -> list[Job]:
+    """Those that stand anywhere, of what lua/member_read.lua has of them."""
+    known = dict(zip(columns_of(queue.queue.order), columns, strict=True))
+    standing: dict[str, Sequence[float | None]] = {
+        stage: [None if raw is None else float(raw) for raw in known[stage]] for stage in STAGE_KEYS
+    }
+    standing["ready"] = ready.dues(known, len(members))
+    jobs = []
+    for i, member in enumerate(members):
+        for stage, scores in standing.items():
+            score = scores[i]
+            if score is not None:
+                about = (known[base][i] for base in ("jobs", "claims", "errors"))
+                jobs.append(_as_job(queue, member, Stage(stage), score, *about))
+                break
+    return jobs
+
+
+def columns_of(order: str) -> list[str]:
+    """As lua/lib/members.lua has them, with what lua/lib/places_*.lua adds."""
+    hashes = [base for base in HASHES if base != "spots" or order == "fair"]
+    return [*hashes, *_SETS, *(BANDS if order == "priority" else ())]
 
 
 def _as_job(

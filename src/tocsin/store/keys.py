@@ -18,7 +18,7 @@ sessions  HASH    session -> seq, time, answer of its last call; in partition 0 
 paused    ZSET    id -> not before ms
 parked    ZSET    id -> digest of its handler, by which a worker that knows it finds it; 0 if it cannot be read
 dead      ZSET    id -> since ms
-errors    HASH    id -> last failure
+errors    HASH    id -> last failure, until it succeeds
 done      ZSET    id -> remembered until ms
 results   HASH    id -> outcome, time, result
 unnamed   ZSET    id -> ended ms, of those in `done` that nobody named: `results.max` bounds them, the oldest go first
@@ -33,6 +33,7 @@ For the whole fleet, under one tag of their own:
 queues    HASH    queue -> order, partitions, the last change of them and the one under way (store/register.py)
 workers   HASH    worker -> what it says of itself
 beats     HASH    worker -> counter
+heard     HASH    worker -> when it last beat, ms
 buried    ZSET    worker -> since ms
 zones     STRING  the version of the zone database by which jobs are planned
 hosts     ZSET    host that fails -> nobody sends to it before ms
@@ -60,7 +61,7 @@ PARTITION_KEYS = (
 )  # fmt: skip
 BANDS = ("ready0", "ready1", "ready2", "ready3", "ready4")
 TURNS = ("turns0", "turns1", "turns2", "turns3", "turns4")
-FLEET_KEYS = ("queues", "workers", "beats", "buried", "zones", "hosts", "outages")
+FLEET_KEYS = ("queues", "workers", "beats", "heard", "buried", "zones", "hosts", "outages")
 LEADER_KEY = "cleanup-leader"
 _BASES = (*PARTITION_KEYS, *FLEET_KEYS, LEADER_KEY, "bell", "mail")
 # The fields of `meta` that count something, as lua/*.lua names them.

@@ -52,16 +52,6 @@ class Lines:
         self._store = survey.store
         self._survey = survey
 
-    async def ids(self, queue: OpenQueue, partition: int) -> AsyncIterator[list[bytes]]:
-        """Those that are ready, in no order; some may come twice. In a fair queue those that have a spot."""
-        if queue.queue.order == "priority":
-            for band in BANDS:
-                async for members in self._survey.members(queue, partition, band):
-                    yield members
-        elif queue.queue.order == "fair":
-            async for spots in self._survey.fields(queue, partition, "spots", 512):
-                yield list(spots)
-
     async def places(self, queue: OpenQueue, partition: int) -> AsyncIterator[list[Place]]:
         """What stands in the `ready` of a fair queue, in no order; some may come twice."""
         for band, base in enumerate(BANDS):

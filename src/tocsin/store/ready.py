@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tocsin.model.durations import Millis
 from tocsin.store.keys import BANDS
 from tocsin.store.store import OpenQueue, Store
 
-# Above all scores: sorts by band first.
-_BAND = 1e14
 
-
-def ask(pipe: Any, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> int:
-    """Ask where they stand; how many answers that will be."""
-    keys, order = queue.keys[partition], queue.queue.order
-    if order == "priority":
-        for band in BANDS:
-            pipe.zmscore(keys[band], members)
-        return len(BANDS)
-    if order == "fair":
-        pipe.hmget(keys["spots"], members)
-        return 1
-    return 0
-
-
-def dues(queue: OpenQueue, answers: Sequence[Any], count: int) -> list[Millis | None]:
-    """When each of them was due; None for those that do not stand there."""
-    if queue.queue.order == "fair":
-        return [None if spot is None else _due(spot) for spot in answers[0]]
+def dues(columns: Mapping[str, Sequence[Any]], count: int) -> list[Millis | None]:
+    """When each of them was due, by what some keys have of them; None for those that do not stand there."""
+    if "spots" in columns:
+        return [None if spot is None else _due(spot) for spot in columns["spots"]]
     found: list[Millis | None] = [None] * count
-    for scores in answers:
-        for i, score in enumerate(scores):
+    for band in BANDS:
+        for i, score in enumerate(columns.get(band, ())):
             if score is not None:
-                found[i] = int(score)
+                found[i] = int(float(score))
     return found
 
 
@@ -87,27 +71,6 @@ async def ahead(store: Store, queue: OpenQueue, member: str) -> int | None:
             if rank is not None:
                 return int(rank)
     return None
-
-
-async def pages(store: Store, queue: OpenQueue, partition: int, size: int) -> AsyncIterator[list[tuple[bytes, float]]]:
-    """Ids with a number to sort them by: band by band; within one by due time, or in a fair queue by tenant."""
-    if queue.queue.order == "due":
-        return
-    for band, name in enumerate(BANDS):
-        key, at = queue.keys[partition][name], 0
-        while True:
-            page = await store.read(
-                lambda c, k=key, a=at: c.zrange(k, a, a + size - 1, withscores=True)  # type: ignore[misc]
-            )
-            if page:
-                yield [(_id(queue, member), band * _BAND + score) for member, score in page]
-            if len(page) < size:
-                break
-            at += size
-
-
-def _id(queue: OpenQueue, member: bytes) -> bytes:
-    return member.split(b"\0", 3)[-1] if queue.queue.order == "fair" else member
 
 
 def _due(spot: bytes) -> Millis:

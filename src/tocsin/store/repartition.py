@@ -76,6 +76,8 @@ async def repartition(store: Store, name: str, partitions: int, progress: Progre
             return Moved(name, partitions, partitions, 0, False)
         await _refuse_limits(store, name, partitions)
         raw, entry = await _note(store, name, raw, entry, partitions)
+    elif entry.moving.to == 0:
+        raise InvalidArgument(f"queue {name!r} is being deleted: end that with `tocsin queues delete {name}`")
     elif entry.moving.to != partitions:
         raise InvalidArgument(
             f"queue {name!r} is being given {entry.moving.to} partitions: end that first, with "

@@ -17,6 +17,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from tocsin.model import codec
 from tocsin.model.clock import Clock, ServerClock, monotonic
+from tocsin.model.durations import Millis
 from tocsin.model.errors import (
     InvalidConfig,
     QueueMoved,
@@ -170,6 +171,10 @@ class Store:
             self._queues.setdefault(name, known)
         return self._queues[name]
 
+    def forget_queue(self, name: str) -> None:
+        """After it was deleted: the next call that names it looks at the register."""
+        self._queues.pop(name, None)
+
     async def queue_names(self) -> list[str]:
         found = await self.read(lambda c: c.hkeys(self._fleet["queues"]))
         return sorted(name.decode() for name in found)
@@ -232,6 +237,14 @@ class Store:
         return math.ceil(self._results_max / queue.partitions)
 
     # Calls
+
+    async def now(self) -> Millis:
+        """The server's time."""
+        given = self.clock.override()
+        if given is not None:
+            return given
+        seconds, micros = await self.read(lambda c: c.time())
+        return int(seconds) * 1000 + int(micros) // 1000
 
     async def read(self, command: Callable[[Any], Awaitable[Any]]) -> Any:
         """A command that changes nothing, or may be repeated: tried again for a while if the server is away."""

@@ -5,6 +5,7 @@ Nothing here asks the server for everything at once. Every page is a cursor's, e
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Sequence
 from enum import IntFlag
 from typing import Any
@@ -16,20 +17,21 @@ from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument, StoreError, nearest
 from tocsin.store import register
+from tocsin.store.jobs import HASHES, columns_of
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.outbox import Outbox
 from tocsin.store.scripts import script
 from tocsin.store.store import OpenQueue, Store
 
-# A look at so many jobs takes the server one or two milliseconds.
-PAGE = 100
+# A look at so many jobs takes the server about two milliseconds.
+PAGE = 500
 # Bytes of values that one page may bring along: HSCAN always sends them.
 PAGE_BYTES = 1024 * 1024
-LARGEST_ERROR = 6 * 1024
-# Some are larger (`limits.result-bytes`); most are far smaller.
+# Of a result; some are larger (`limits.result-bytes`), most are far smaller.
 WIDE_RESULT = 64 * 1024
 LARGEST_SESSION = 64 * 1024
 LARGEST_WAIT = 64 * 1024
+_LARGEST = {"claims": 512, "errors": 6 * 1024, "results": WIDE_RESULT, "needs": LARGEST_WAIT}
 
 
 class Standing(IntFlag):
@@ -90,17 +92,15 @@ class Node(msgspec.Struct, frozen=True):
 class Survey:
     """Looks at one namespace without opening its queues: opening would create what is missing."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, most: int | None = None) -> None:
+        """`most`: how many entries of a key are looked at, in no order; None: all."""
         self.store = store
+        self._most = most
         self._fleet = store.keys.fleet()
         self.outbox = Outbox(store)
 
     async def now(self) -> Millis:
-        given = self.store.clock.override()
-        if given is not None:
-            return given
-        seconds, micros = await self.store.read(lambda c: c.time())
-        return int(seconds) * 1000 + int(micros) // 1000
+        return await self.store.now()
 
     async def queues(self) -> tuple[list[OpenQueue], list[str]]:
         """All that are registered, without epochs; and the names of those whose entry cannot be read."""
@@ -154,13 +154,27 @@ class Survey:
     async def members(self, queue: OpenQueue, partition: int, base: str) -> AsyncIterator[list[bytes]]:
         """The ids in a sorted set, in no order; some may come twice."""
         key, cursor = queue.keys[partition][base], 0
-        left = _enough(await self.store.read(lambda c: c.zcard(key)))
+        left = self._enough(await self.store.read(lambda c: c.zcard(key)))
         while left > 0:
             cursor, page = await self.store.read(
                 lambda c, at=cursor: c.zscan(key, at, count=PAGE)  # type: ignore[misc]
             )
             yield [member for member, _ in page]
             left = left - len(page) if cursor else 0
+
+    async def without_record(self, queue: OpenQueue, partition: int) -> AsyncIterator[tuple[list[bytes], int]]:
+        """Pages of all keys that have something of jobs: the ids that have no record, and how many a page had."""
+        look, sizes = queue.script("audit_page"), await self._sizes(queue, partition)
+        keys = queue.keys_of(look, partition)
+        for number, (base, size) in enumerate(sizes.items(), 1):
+            if base == "jobs" or not size:
+                continue
+            left, cursor = self._enough(size), b"0"
+            while left > 0:
+                args = [number, cursor, _page_of(_LARGEST.get(base, 1))]
+                cursor, ids, looked = await self.store.read(lambda c, a=args: look(c, keys, a))  # type: ignore[misc]
+                yield ids, int(looked)
+                left = left - int(looked) if cursor != b"0" else 0
 
     async def sessions(self, queue: OpenQueue, partition: int) -> AsyncIterator[list[Session]]:
         async for page in self._hash(queue.keys[partition]["sessions"], LARGEST_SESSION):
@@ -170,8 +184,8 @@ class Survey:
             ]
 
     async def _hash(self, key: str, widest: int) -> AsyncIterator[dict[bytes, bytes]]:
-        count, cursor = max(10, min(PAGE, PAGE_BYTES // max(widest, 1))), 0
-        left = _enough(await self.store.read(lambda c: c.hlen(key)))
+        count, cursor = _page_of(widest), 0
+        left = self._enough(await self.store.read(lambda c: c.hlen(key)))
         while left > 0:
             cursor, page = await self.store.read(
                 lambda c, at=cursor: c.hscan(key, at, count=count)  # type: ignore[misc]
@@ -186,10 +200,30 @@ class Survey:
         seen: list[Standing] = []
         for first in range(0, len(members), PAGE):
             items = _ids(members[first : first + PAGE])
-            seen += map(Standing, await self.store.read(lambda c, i=items: look(c, keys, [i])))  # type: ignore[misc]
+            seen += map(_standing, await self.store.read(lambda c, i=items: look(c, keys, [i])))  # type: ignore[misc]
         return seen
 
     # Sizes
+
+    async def entries(self, queue: OpenQueue, partition: int) -> int:
+        """How many entries of all keys that have jobs a walk over the partition meets."""
+        sizes = (await self._sizes(queue, partition)).values()
+        return sum(sizes) if self._most is None else sum(min(size, self._most) for size in sizes)
+
+    async def _sizes(self, queue: OpenQueue, partition: int) -> dict[str, int]:
+        keys, bases = queue.keys[partition], columns_of(queue.queue.order)
+
+        async def ask(client: Any) -> Any:
+            async with client.pipeline(transaction=False) as pipe:
+                for base in bases:
+                    pipe.hlen(keys[base]) if base in HASHES else pipe.zcard(keys[base])
+                return await pipe.execute()
+
+        return dict(zip(bases, await self.store.read(ask), strict=True))
+
+    def _enough(self, size: int) -> int:
+        """How many entries of a cursor are enough: one that is chased by new entries might never end."""
+        return 2 * size + 1000 if self._most is None else self._most
 
     async def counts(self, queue: OpenQueue, overdue_before: Millis) -> dict[str, int]:
         """Per stage, and `done`, `claims`, `sessions`, `overdue`, over all partitions."""
@@ -263,9 +297,9 @@ class Survey:
         return dropped
 
 
-def _enough(size: int) -> int:
-    """How many entries of a cursor are enough: one that is chased by new entries might never end."""
-    return 2 * size + 1000
+def _page_of(widest: int) -> int:
+    """How many entries of so many bytes a page may have."""
+    return max(10, min(PAGE, PAGE_BYTES // max(widest, 1)))
 
 
 def _ids(members: Sequence[bytes]) -> bytes:
@@ -284,3 +318,9 @@ def _node(name: str, info: dict[str, Any]) -> Node:
         used_bytes=int(info.get("used_memory", 0)),
         max_bytes=int(info.get("maxmemory", 0)),
     )
+
+
+@functools.cache
+def _standing(code: int) -> Standing:
+    """Making one takes longer than the look."""
+    return Standing(code)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 
 from msgspec import Struct
 
@@ -19,11 +19,10 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import QueueMoved, QueueMoving, RecordUnreadable
 from tocsin.model.ids import partition_of
 from tocsin.store.fleet import Fleet
-from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.lines import Lines
 from tocsin.store.outbox import read_wait
 from tocsin.store.store import OpenQueue
-from tocsin.store.survey import LARGEST_ERROR, LARGEST_WAIT, WIDE_RESULT, Node, Session, Settings, Survey
+from tocsin.store.survey import LARGEST_WAIT, Node, Session, Settings, Survey
 from tocsin.upkeep import hearts
 from tocsin.upkeep.audit_line import LineAudit
 from tocsin.upkeep.findings import Finding, Findings, diagnose
@@ -70,17 +69,21 @@ class Audit:
         survey: Survey,
         fleet: Fleet,
         *,
+        queues: Collection[str] | None = None,
         repair: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None,
         patience_s: float = PATIENCE_S,
     ) -> None:
+        """`queues`: only the jobs of these; `progress`: how many entries were looked at, and of how many."""
         self._survey = survey
+        self._only = queues
         self._fleet = fleet
         self._repair = repair
         self._progress = progress
         self._patience_s = patience_s
         self._findings = Findings()
         self._queues: dict[str, OpenQueue] = {}
+        self._looked, self._total = 0, 0
         self._lines = Lines(survey)
         self._line_audit = LineAudit(self._lines, fleet, self._findings, repair=repair)
 
@@ -89,8 +92,10 @@ class Audit:
         listening = asyncio.ensure_future(hearts.listen(self._fleet, self._patience_s))
         try:
             nodes = await self._look_at_servers()
-            queues, garbled = await self._survey.queues()
+            every, garbled = await self._survey.queues()
             self._findings.add("unreadable-queue", "", *garbled)
+            self._queues = {queue.name: queue for queue in every}
+            queues = [queue for queue in every if self._only is None or queue.name in self._only]
             await self._look_at_jobs(queues)
             sizes = [await self._size(queue) for queue in queues]
             workers, silent = await listening
@@ -98,28 +103,32 @@ class Audit:
             listening.cancel()
         self._findings.add("silent-worker", "", *sorted(silent))
         await self._look_at_burials()
-        return Report(self._findings.all(), sizes, nodes, [worker.id for worker in workers])
+        alive = [worker.id for worker in workers if worker.id not in silent]
+        return Report(self._findings.all(), sizes, nodes, alive)
 
     async def _look_at_jobs(self, queues: list[OpenQueue]) -> None:
         alive = {worker.id for worker in await self._fleet.workers()}
-        self._queues = {queue.name: queue for queue in queues}
         layouts = {queue.name: queue.layout for queue in queues if queue.moving is None}
-        total, done = sum(queue.partitions for queue in queues), 0
+        for queue in queues:
+            for partition in range(queue.partitions if queue.moving is None else 0):
+                self._total += await self._survey.entries(queue, partition)
         for queue in queues:
             if queue.moving is not None:
                 # A job may be in two partitions now, the old one and the new.
-                self._findings.add("moving", queue.name, f"to {queue.moving.to} partitions")
-                done += queue.partitions
+                to = f"to {queue.moving.to} partitions" if queue.moving.to else "being deleted"
+                self._findings.add("moving", queue.name, to)
                 continue
-            partitions = queue.partitions
             # What is mended may be told that the queue has other partitions by now.
             with contextlib.suppress(QueueMoved, QueueMoving):
-                for partition in range(partitions):
-                    self._progress(done + partition, total)
+                for partition in range(queue.partitions):
                     await self.step(queue, partition, alive)
-            done += partitions
-        self._progress(done, total)
+        self._progress(self._total, self._total)
         await self._retract(layouts)
+
+    def _show(self, looked: int) -> None:
+        """Jobs that come meanwhile are looked at as well, those that go are not."""
+        self._looked += looked
+        self._progress(min(self._looked, self._total), self._total)
 
     async def _retract(self, layouts: dict[str, str]) -> None:
         """What was found in a queue that was repartitioned meanwhile need not be so."""
@@ -159,15 +168,11 @@ class Audit:
         async for records in self._survey.fields(queue, partition, "jobs", settings.widest):
             self._check_records(queue, partition, records)
             yield list(records)
-        hashes = {"claims": 512, "errors": LARGEST_ERROR, "results": WIDE_RESULT, "needs": LARGEST_WAIT}
-        for base, widest in hashes.items():
-            async for fields in self._survey.fields(queue, partition, base, widest):
-                yield list(fields)
-        for base in (*STAGE_KEYS, "done", "unnamed"):
-            async for members in self._survey.members(queue, partition, base):
-                yield members
-        async for members in self._lines.ids(queue, partition):
+            self._show(len(records))
+        # Of those that have a record, all was looked at with it.
+        async for members, looked in self._survey.without_record(queue, partition):
             yield members
+            self._show(looked)
 
     def _check_records(self, queue: OpenQueue, partition: int, records: dict[bytes, bytes]) -> None:
         for member, record in records.items():

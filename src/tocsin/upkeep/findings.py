@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 from msgspec import Struct
@@ -108,8 +109,9 @@ KINDS: dict[str, Kind] = {
     ),
     "moving": Kind(
         "warning",
-        "queues are being repartitioned, and stand still until that is done",
-        "wait, or if nobody does it any more: run `tocsin queues repartition` again with the same number",
+        "queues are being repartitioned or deleted, and stand still until that is done",
+        "wait, or if nobody does it any more: run `tocsin queues repartition` again with the same number, or "
+        "`tocsin queues delete`",
     ),
     "moved": Kind("warning", "queues were repartitioned while this audit looked at them", "run it again"),
     "sealed": Kind("warning", "partitions are sealed", "wait for the change of partitions to end"),
@@ -202,6 +204,8 @@ class Findings:
         ]
 
 
+# There are few ways to stand, and millions of jobs.
+@functools.cache
 def diagnose(standing: Standing) -> str | None:
     """The first thing that is wrong with how a job stands at one instant; None: it is in order, or does not exist."""
     stages = standing.stages

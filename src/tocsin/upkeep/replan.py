@@ -17,6 +17,7 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidTrigger, StoreError, StoreUnavailable
 from tocsin.model.job import Job, Stage
 from tocsin.model.trigger import by_the_wall_clock
+from tocsin.store import pages
 from tocsin.store.fleet import Fleet
 from tocsin.store.jobs import CONFLICT, EDIT, Jobs, Put, record_of
 from tocsin.store.queues import open_all
@@ -116,16 +117,17 @@ class Replanner:
     async def _page(self, place: Place) -> bool:
         """Whether the place is done with."""
         try:
-            members = await self._jobs.page(place.queue, place.partition, place.stage, self._begin(), PAGE)
-            await self._replan(place, [member for member, _ in members])
+            base, after = place.stage.value, self._begin()
+            page = await pages.look(self._store, place.queue, place.partition, base, after, size=PAGE)
+            await self._replan(place, [member for member, _ in page.found])
         except StoreUnavailable:
             raise
         except StoreError as error:
             # One that is broken must not keep the others from being planned.
             log.warning("cannot plan anew", queue=place.queue.name, partition=place.partition, error=str(error))
-            members = []
-        self._after = (members[-1][1], members[-1][0]) if members else None
-        return not members
+            page = None
+        self._after = None if page is None else page.end
+        return self._after is None
 
     def _begin(self) -> tuple[float, bytes]:
         return self._after or (float(self._clock.server_ms() + NEAR_MS), b"")

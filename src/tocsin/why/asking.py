@@ -6,7 +6,6 @@ import asyncio
 
 from msgspec import Struct
 
-from tocsin.engine.heart import BEAT_S
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import InvalidArgument, RecordUnreadable
 from tocsin.model.host import host_of
@@ -42,7 +41,7 @@ class Hit(Struct, frozen=True):
 class Why:
     """Asks one namespace."""
 
-    def __init__(self, store: Store, patience_s: float = BEAT_S + 0.5) -> None:
+    def __init__(self, store: Store, patience_s: float = hearts.PATIENCE_S) -> None:
         """`patience_s`: how long to listen for a heartbeat."""
         self._store = store
         self._patience_s = patience_s

@@ -45,7 +45,8 @@ def those_who_know(facts: Facts) -> list[Worker]:
 
 
 def _nobody_serves(facts: Facts) -> Reason:
-    queue, others = facts.job.queue, facts.fleet.workers
+    queue, fleet = facts.job.queue, facts.fleet
+    others = [worker for worker in fleet.workers if fleet.is_alive(worker)]
     beside = f"; other queues have {count(len(others), 'worker')}" if others else ""
     return Reason(
         "no_worker",

@@ -2,8 +2,9 @@
 -- KEYS   meta      HASH    epoch, order, partitions
 -- ARGV   epoch, order, partitions: what to create it with
 -- RETURN {epoch, order, partitions, sealed}: as stored now
-if redis.call('HSETNX', meta, 'epoch', epoch) == 1 then
-  redis.call('HSET', meta, 'order', order, 'partitions', partitions)
+-- Nothing is written for one that exists: a full server would refuse it.
+if redis.call('HEXISTS', meta, 'epoch') == 0 then
+  redis.call('HSET', meta, 'epoch', epoch, 'order', order, 'partitions', partitions)
 end
 local stored = redis.call('HMGET', meta, 'epoch', 'order', 'partitions', 'sealed')
 return {stored[1], stored[2], stored[3], stored[4] or ''}

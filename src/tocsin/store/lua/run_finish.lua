@@ -35,6 +35,16 @@ else
   for i = 1, n do any_extras = any_extras or outcomes[i] >= EXTRA_RUN end
 end
 local raws = claims_of(ids)
+local any_errors = redis.call('EXISTS', errors) == 1
+
+-- Those that have no failure to tell any more: they have succeeded, or are no more.
+local function without_error(scores)
+  local found = {}
+  for i = 1, n do
+    if scores[i] == '' or (same or outcomes[i]) == SUCCEEDED then found[#found + 1] = ids[i] end
+  end
+  return found
+end
 
 -- This run, and those before it that were not counted yet.
 local function count(record, outcome, uncounted)
@@ -105,7 +115,7 @@ do
       end
     end
     out[working], unset[claims], unset[jobs] = ids, ids, ended
-    if ended[1] and redis.call('EXISTS', errors) == 1 then unset[errors] = ended end
+    if any_errors then unset[errors] = same == SUCCEEDED and ids or without_error(scores) end
     apply()
     each('HSET', {[jobs] = stored})
     return commit_all({}, ids, ends)
@@ -147,6 +157,8 @@ local function finish(id, raw, plain, next_due, record, outcome, extra, rest)
     if of == nil then of = redis.call('HGET', jobs, parent) end
     if of then latest[parent] = count(of, outcome, 0) end
   end
+  -- A success makes the last failure an old one, also that of the job that this was an extra run of.
+  if any_errors and outcome == SUCCEEDED then drop(errors, extra and parent_of(id) or id) end
   if noted then note(id, noted) end
   if not plain then
     local claim = read_claim(raw)
@@ -205,7 +217,7 @@ end
 for id, record in pairs(latest) do
   if record then set(jobs, id, record) end
 end
-if ended[1] and redis.call('EXISTS', errors) == 1 then
+if any_errors then
   for _, id in ipairs(ended) do drop(errors, id) end
 end
 -- Of all that were held: an entry that an intent keeps is written after that.

@@ -1,0 +1,85 @@
+-- job_page: look at a page of one of the sets that have jobs, in order, and name those that match. Changes nothing.
+-- KEYS   jobs      HASH    id -> record
+--        claims    HASH    id -> claim
+--        waiting   ZSET    id -> not before ms
+--        working   ZSET    id -> deadline ms
+--        blocked   ZSET    id -> not before ms
+--        paused    ZSET    id -> not before ms
+--        parked    ZSET    id -> handler digest, 0 if unreadable
+--        dead      ZSET    id -> since ms
+--        ready0    ZSET    id, or tenant, due, place and id -> place in line
+--        ready1    ZSET    likewise
+--        ready2    ZSET    likewise
+--        ready3    ZSET    likewise
+--        ready4    ZSET    likewise
+-- ARGV   number, score, member, limit, handler, tenant, due before, due after: which of the sets, from 1 on; the
+--        member that was looked at last and its score, '' to begin; at most 1000; the rest '' for any
+-- RETURN {[id, score]…, looked, score, member}: those that match; how many were looked at, fewer than the limit if
+--        their records are large; the last of them, '' if there is none after it
+-- USES   records
+local line = ({waiting, working, blocked, paused, parked, dead, ready0, ready1, ready2, ready3, ready4})[tonumber(number)]
+local digest, before, after = tonumber(handler), tonumber(due_before), tonumber(due_after)
+local reads_records, reads_dues = digest or tenant ~= '', before or after
+local AT_ONCE, MOST_BYTES = 8, 4 * 1024 * 1024
+limit = math.min(tonumber(limit), 1000)
+
+-- If the member that was looked at last is gone, the page begins with the first of its score.
+local is_gone = false
+local function first_rank()
+  if score == '' then return 0 end
+  local stands_at = redis.call('ZSCORE', line, member)
+  if stands_at and tonumber(stands_at) == tonumber(score) then return redis.call('ZRANK', line, member) + 1 end
+  is_gone = true
+  return redis.call('ZCOUNT', line, '-inf', '(' .. score)
+end
+
+-- As the server orders members of one score: by bytes, while Lua compares strings by the locale.
+local function was_looked_at(name, at)
+  if not is_gone or tonumber(at) ~= tonumber(score) then return false end
+  for i = 1, math.min(#name, #member) do
+    if byte(name, i) ~= byte(member, i) then return byte(name, i) < byte(member, i) end
+  end
+  return #name <= #member
+end
+
+-- In a fair queue a place in line is tenant, due, place, id.
+local function id_of(name) return string.match(name, '^[^%z]*%z%d+%z%d+%z(.*)$') or name end
+
+local function due_of(name, at, raw)
+  if raw and #raw >= 16 then return (struct.unpack('>I6', raw, 11)) end
+  return tonumber(string.match(name, '^[^%z]*%z(%d+)%z') or nil) or math.floor(tonumber(at))
+end
+
+local function fits(record, due)
+  if reads_records then
+    if not readable(record) then return false end
+    if digest and handler_of(record) ~= digest or tenant ~= '' and tenant_of(record) ~= tenant then return false end
+  end
+  return not (before and due >= before or after and due < after)
+end
+
+local start = first_rank()
+local page = redis.call('ZRANGE', line, start, start + limit - 1, 'WITHSCORES')
+local found, looked, bytes = {}, 0, 0
+
+local function look_at(first, to)
+  local ids = {}
+  for i = first, to do ids[i - first + 1] = id_of(page[2 * i - 1]) end
+  local records = reads_records and redis.call('HMGET', jobs, unpack(ids)) or {}
+  local raws = reads_dues and redis.call('HMGET', claims, unpack(ids)) or {}
+  for n, id in ipairs(ids) do
+    local name, at = page[2 * (first + n) - 3], page[2 * (first + n) - 2]
+    bytes = bytes + #(records[n] or '')
+    if not was_looked_at(name, at) and fits(records[n], reads_dues and due_of(name, at, raws[n])) then
+      found[#found + 1], found[#found + 2] = id, at
+    end
+  end
+  looked = to
+end
+
+for first = 1, #page / 2, AT_ONCE do
+  if bytes >= MOST_BYTES then break end
+  look_at(first, math.min(first + AT_ONCE - 1, #page / 2))
+end
+if looked < limit and looked == #page / 2 then return {found, looked, '', ''} end
+return {found, looked, page[2 * looked], page[2 * looked - 1]}

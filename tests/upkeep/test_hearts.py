@@ -1,0 +1,84 @@
+"""Which workers are alive, for a reader that looks once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from yard import MakeYard
+
+from tocsin.store.fleet import About, Fleet, Pulse, Worker
+from tocsin.testing import ManualClock
+from tocsin.upkeep import hearts
+
+ABOUT = About(host="h", pid=1, started=0, queues=["one"], handlers=[], concurrency=1, health="HEALTHY")
+
+
+@pytest.mark.parametrize(
+    ("age", "silent", "pulse"),
+    [
+        (0, None, "live"),
+        (4999, None, "live"),
+        (5000, None, "missing"),
+        (7999, {"w"}, "missing"),
+        (8000, None, "dead"),
+        (8000, {"w"}, "dead"),
+        # Heard while we listened: the server's clock was set.
+        (3_600_000, set(), "live"),
+        # A worker of a version that leaves no time.
+        (None, None, "unknown"),
+        (None, {"w"}, "missing"),
+        (None, set(), "live"),
+    ],
+)
+def test_the_age_of_the_last_beat_says_how_a_worker_stands(
+    age: int | None, silent: set[str] | None, pulse: str
+) -> None:
+    assert hearts.pulse_of(Worker("w", 1, ABOUT, age), silent) == pulse
+
+
+@pytest.fixture
+async def fleet(make_yard: MakeYard) -> Fleet:
+    return Fleet((await make_yard()).store)
+
+
+@pytest.fixture
+def heart(fleet: Fleet) -> Iterator[Pulse]:
+    pulse = Pulse(fleet._store, "w")
+    yield pulse
+    pulse.close()
+
+
+async def beat(heart: Pulse, counter: int) -> None:
+    assert (await asyncio.to_thread(heart.beat, counter, ABOUT, counter == 1)).accepted
+
+
+async def test_a_worker_that_beat_a_moment_ago_is_not_listened_for(
+    fleet: Fleet, heart: Pulse, clock: ManualClock
+) -> None:
+    await beat(heart, 1)
+    clock.advance("2s")
+    [worker], silent = await hearts.listen(fleet, 5)
+    assert (worker.age, silent) == (2000, set())
+
+
+async def test_a_late_worker_is_silent_unless_it_is_heard(fleet: Fleet, heart: Pulse, clock: ManualClock) -> None:
+    await beat(heart, 1)
+    clock.advance("10s")
+    _, silent = await hearts.listen(fleet, 0)
+    assert silent == {"w"}
+    listening = asyncio.create_task(hearts.listen(fleet, 5))
+    await beat(heart, 2)
+    assert (await listening)[1] == set()
+
+
+async def test_a_worker_that_left_or_was_buried_leaves_no_time(fleet: Fleet, heart: Pulse) -> None:
+    await beat(heart, 1)
+    await fleet.leave("w")
+    assert await fleet.bury("w", 1) is False
+    key = fleet._store.keys.fleet()["heard"]
+    assert await fleet._store.client.hlen(key) == 0
+    await beat(heart, 1)
+    assert await fleet.bury("w", 1)
+    assert await fleet._store.client.hlen(key) == 0
