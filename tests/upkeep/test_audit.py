@@ -406,6 +406,17 @@ async def test_a_silent_worker_and_an_unfinished_burial_are_told(bench: Bench, c
     assert not report.wrong
 
 
+async def test_a_queue_that_has_outgrown_its_partitions_is_told_with_the_command(bench: Bench, monkeypatch) -> None:
+    for number in range(6):
+        await bench.put(f"j{number}", 1000)
+    assert await bench.kinds() == {}
+    monkeypatch.setattr("tocsin.model.queue.OUTGROWN", 6)
+    monkeypatch.setattr("tocsin.model.queue.ROOMY", 2)
+    [found] = [each for each in (await bench.audit()).findings if each.kind == "outgrown"]
+    assert (found.level, found.where) == ("note", bench.queue.name)
+    assert f"`tocsin queues repartition {bench.queue.name} 4`" in found.examples[0]
+
+
 async def test_runs_long_past_their_deadline_are_told(bench: Bench, clock: ManualClock) -> None:
     await bench.put("a", timeout=1000)
     await bench.take("a")

@@ -18,6 +18,7 @@ from tocsin.model.codec import decode_header
 from tocsin.model.durations import Millis
 from tocsin.model.errors import QueueMoved, QueueMoving, RecordUnreadable
 from tocsin.model.ids import partition_of
+from tocsin.model.queue import outgrown
 from tocsin.store.fleet import Fleet
 from tocsin.store.lines import Lines
 from tocsin.store.outbox import read_wait
@@ -253,6 +254,9 @@ class Audit:
         counts = await self._survey.counts(queue, await self._survey.now() - OVERDUE_MS)
         for kind in ("parked", "dead", "overdue"):
             self._findings.add(kind, queue.name, count=counts[kind])
+        jobs = sum(counts[stage] for stage in STAGE_KEYS)
+        if advice := outgrown(queue.queue, jobs // queue.partitions):
+            self._findings.add("outgrown", queue.name, advice)
         rings = await self._survey.bell(queue)
         if rings > queue.partitions:
             self._findings.add("bell", queue.name, f"{rings} for {queue.partitions} partitions")

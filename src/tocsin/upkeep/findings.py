@@ -132,6 +132,11 @@ KINDS: dict[str, Kind] = {
         "jobs are parked: no live worker knows their handler, or their record is unreadable",
         "start a worker that knows them; `tocsin jobs list --stage parked` shows them",
     ),
+    "outgrown": Kind(
+        "note",
+        "queues hold so many jobs in one partition that each run costs the server more",
+        "give them more partitions, as the example says",
+    ),
     "stale-session": Kind(
         "note",
         "sessions are left of workers or programs that are gone",

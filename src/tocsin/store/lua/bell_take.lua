@@ -1,13 +1,13 @@
 -- bell_take: hear all bells at once, so that no queue's waits behind those of others. At most 1000.
 -- KEYS   bells*    LIST    one for each queue: partitions with work
 -- RETURN {which, partition, …}: of each that rang, the number of its key, from 1, and the partition
-local heard = {}
+local rung = {}
 for which, bell in ipairs(bells) do
   local partition = redis.call('LPOP', bell)
   while partition do
-    heard[#heard + 1], heard[#heard + 2] = which, partition
-    if #heard >= 2000 then return heard end
+    rung[#rung + 1], rung[#rung + 2] = which, partition
+    if #rung >= 2000 then return rung end
     partition = redis.call('LPOP', bell)
   end
 end
-return heard
+return rung
