@@ -20,6 +20,7 @@ from tocsin.model.errors import QueueMoved, QueueMoving, RecordUnreadable
 from tocsin.model.ids import partition_of
 from tocsin.model.queue import outgrown
 from tocsin.store.fleet import Fleet
+from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.lines import Lines
 from tocsin.store.outbox import read_wait
 from tocsin.store.store import OpenQueue
