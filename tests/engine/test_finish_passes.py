@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from engine.waiting import eventually
-from tocsin.engine.finish import MOST_PER_PASS, MOST_UNWRITTEN, PACE_S, SLOW_S
+from tocsin.engine.finish import MOST_PER_PASS, PACE_S, SLOW_S
+from tocsin.engine.unwritten import MOST as MOST_UNWRITTEN
 from tocsin.store.runs import Runs
 from tocsin.store.store import Store
 

@@ -8,8 +8,8 @@ import pytest
 
 from engine.waiting import Gate, eventually
 from tocsin.engine.fetch import MOST_POLLED, Fetcher
-from tocsin.engine.finish import MOST_UNWRITTEN
 from tocsin.engine.listen import Listener
+from tocsin.engine.unwritten import MOST as MOST_UNWRITTEN
 from tocsin.model.errors import InvalidArgument, InvalidConfig
 from tocsin.store.fleet import Fleet
 from tocsin.store.runs import Runs

@@ -14,10 +14,10 @@ from typing import Any
 
 from tocsin.engine import decide
 from tocsin.engine.lane import Lane
-from tocsin.engine.pace import HEADROOM, Pace
 from tocsin.engine.settle import Ended, Settler
 from tocsin.engine.told import describe
 from tocsin.engine.unit import Sent, Unit
+from tocsin.engine.unwritten import Unwritten
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.delivery import DeliveryFailed
@@ -37,10 +37,6 @@ log = get_logger("tocsin.finish")
 # After a pass with this many outcomes the next one gathers for this long, unless there are many already.
 BUSY = 50
 PACE_S = 0.01
-# Outcomes that are not written down are runs that a crash would repeat: no more than are written in this time, and
-# within these bounds. Until some are, the pool begins nothing.
-UNWRITTEN_S = 0.05
-FEWEST_UNWRITTEN, MOST_UNWRITTEN = 400, 5000
 # While the server writes down the outcomes of one pass, another gathers. It goes on before those are written if there
 # are many, or the answer takes so long.
 PASSES = 2
@@ -107,14 +103,7 @@ class Finisher:
         # Mail for workers: who, and what.
         self._tell = tell
         self._letters: list[tuple[str, dict[str, Any]]] = []
-        # Outcomes that the server has not confirmed. With so many `on_full` is called, with half as many `on_room`.
-        self.unwritten = 0
-        self.most_unwritten = MOST_UNWRITTEN
-        self.on_full: Callable[[], None] = _nothing
-        self.on_room: Callable[[], None] = _nothing
-        self._full = False
-        self._written = 0
-        self._pace = Pace()
+        self.unwritten = Unwritten(clock)
         # Lanes that have outcomes which no call has taken yet.
         self._unsent: set[Lane] = set()
         # The number of the last call for each partition and verb: who waits longest is next.
@@ -132,9 +121,7 @@ class Finisher:
             # Whoever was woken for those that wait takes this one too.
             self.wake.set()
         self.waiting.append(Ended(unit.lane, unit.claim, unit.spec, "succeeded", result))
-        self.unwritten += 1
-        if self.unwritten >= self.most_unwritten:
-            self._fill()
+        self.unwritten.add()
 
     def failed(self, unit: Unit, error: BaseException) -> None:
         described, kind = describe(error, self._clock.server_ms()), self._classifier.classify(error)
@@ -170,9 +157,7 @@ class Finisher:
 
     def add(self, ended: Ended) -> None:
         self.waiting.append(ended)
-        self.unwritten += 1
-        if self.unwritten >= self.most_unwritten:
-            self._fill()
+        self.unwritten.add()
         self.wake.set()
 
     def _add(
@@ -206,26 +191,6 @@ class Finisher:
                 unit.handler.tally.succeeded += 1
                 self.add(Ended(unit.lane, claim, spec, "succeeded", outcome))
 
-    # How much may be unwritten
-
-    def _fill(self) -> None:
-        if not self._full:
-            self._full = True
-            self.wake.set()
-            self.on_full()
-
-    def _wrote(self, count: int) -> None:
-        """Or they were given up."""
-        self.unwritten -= count
-        self._written += count
-        self._pace.look(self._written, self._clock.monotonic())
-        # The pace is what it may be, not what it was: it has headroom.
-        most = self._pace.rate * UNWRITTEN_S / HEADROOM
-        self.most_unwritten = int(min(max(most, FEWEST_UNWRITTEN), MOST_UNWRITTEN))
-        if self._full and self.unwritten <= self.most_unwritten // 2:
-            self._full = False
-            self.on_room()
-
     # The pass
 
     def idle(self) -> bool:
@@ -236,7 +201,7 @@ class Finisher:
         self.waiting.clear()
         self._unanswered.clear()
         self._tries.clear()
-        self._wrote(self.unwritten)
+        self.unwritten.wrote(self.unwritten.count)
         for lane in self._unsent:
             lane.unsent.clear()
             if lane.timetable is not None:
@@ -244,7 +209,7 @@ class Finisher:
         self._unsent.clear()
 
     async def step(self) -> float:
-        if not self._full:
+        if not self.unwritten.full:
             if self._in_flight and self._clock.monotonic() - self._sent_at < SLOW_S:
                 return PACE_S
             if self._sent >= BUSY and not self._unsent:
@@ -305,8 +270,7 @@ class Finisher:
         elif answer is not None:
             self._answered(key, lane, answer)
         else:
-            self.unwritten += len(sent.items)
-            self._forget_call(key, lane)
+            self._forget_call(key, lane, written=False)
             lane.follow()
             lane.send_again(key[2], sent.items)
             self._unsent.add(lane)
@@ -332,11 +296,11 @@ class Finisher:
         self._tally.recovery[False] += 1
         self._forget_call(key, lane)
 
-    def _forget_call(self, key: tuple[str, int, str], lane: Lane) -> None:
+    def _forget_call(self, key: tuple[str, int, str], lane: Lane, written: bool = True) -> None:
         # A new incarnation may have forgotten it meanwhile.
         sent = self._unanswered.pop(key, None)
-        if sent is not None:
-            self._wrote(len(sent.items))
+        if sent is not None and written:
+            self.unwritten.wrote(len(sent.items))
         self._tries.pop(key, None)
         if lane.timetable is not None:
             lane.timetable.answered(key[2])
@@ -415,7 +379,3 @@ def _shape(outcomes: Any) -> str:
     """Not the values: what a handler returns has no place in an error."""
     is_list = isinstance(outcomes, (list, tuple))
     return f"a {type(outcomes).__name__}" + (f" of {len(outcomes)}" if is_list else "")
-
-
-def _nothing() -> None:
-    pass

@@ -142,7 +142,8 @@ class Parts(ABC):
             self.carrier.hear, settings.largest_result, self.failures.report,
         )  # fmt: skip
         self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set())
-        self.finisher.on_full, self.finisher.on_room = self.pool.hold, self.pool.go_on
+        unwritten = self.finisher.unwritten
+        unwritten.on_full, unwritten.on_room = self.pool.hold, self.pool.go_on
         self.referrer = Referrer(
             self._fleet, lambda: self.name, self.catalog.names(),
             lambda queue, partition: parked_in(store, self.lanes[queue].queue, partition),
@@ -265,7 +266,7 @@ class Parts(ABC):
             ran=self.pool.ran,
             running=self.running,
             backlog=self.pool.waiting,
-            unwritten=self.finisher.unwritten,
+            unwritten=self.finisher.unwritten.count,
             lost=self.finisher.lost,
             recovered=self.reaper.recovered,
             stuck=self.sweep.stuck,
