@@ -15,7 +15,7 @@ from tocsin.worker import Settings, Worker
 
 QUEUES = 300
 OFFERED = 1000
-TOGETHER = 10
+TOGETHER = 1
 SECONDS = 12.0
 IDLE_S = 6.0
 BULK_S = 0.01
