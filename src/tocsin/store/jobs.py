@@ -15,6 +15,7 @@ from tocsin.model.errors import QueueMoved, RecordUnreadable, UnknownJob
 from tocsin.model.job import Failure, Header, Job, Spec, Stage
 from tocsin.store import ready
 from tocsin.store.keys import BANDS, STAGE_KEYS
+from tocsin.store.putter import FIELDS
 from tocsin.store.spread import spread
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
@@ -95,8 +96,7 @@ class Jobs:
 
     async def put(self, queue: OpenQueue, put: Put) -> tuple[int, Millis]:
         """One job: its code, and the due time to ring the bell for, or -1."""
-        answer = await self._change("job_put", queue, put.member, codec.array(6, _packed(put)))
-        return int(answer[1]), int(answer[2])
+        return await self._store.putter.put(queue, put.member, b"".join(_packed(put)))
 
     async def put_many(self, queue: OpenQueue, puts: Sequence[Put]) -> tuple[bytes, Millis]:
         """A digit for each, and the due time to ring for."""
@@ -294,7 +294,7 @@ def _key_of_put(put: Put) -> bytes:
 
 def _packed_puts(puts: Sequence[Put]) -> list[bytes]:
     parts = [part for put in puts for part in _packed(put)]
-    return [codec.array(len(parts), parts)]
+    return [codec.array(FIELDS * len(puts), parts)]
 
 
 def _packed(put: Put) -> list[bytes]:
