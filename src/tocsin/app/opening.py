@@ -54,6 +54,7 @@ class Opening(Declaring):
         self._given_config = config
         self._config: Config | None = None
         self._store: Store | None = None
+        self._made_jobs: Jobs | None = None
         # Connections belong to one event loop: the blocking calls have an app of their own, with the same handlers.
         self.sync = Sync(self.elsewhere)
 
@@ -97,7 +98,7 @@ class Opening(Declaring):
         if self._store is not None:
             await self._ringer.quiet()
             await self._store.close()
-            self._store = None
+            self._store = self._made_jobs = None
 
     @property
     def store(self) -> Store:
@@ -107,7 +108,10 @@ class Opening(Declaring):
 
     @property
     def _jobs(self) -> Jobs:
-        return Jobs(self.store, self._carry)
+        """One for all calls: each handle keeps it."""
+        if self._made_jobs is None:
+            self._made_jobs = Jobs(self.store, self._carry)
+        return self._made_jobs
 
     @property
     def _carrier(self) -> Carrier:

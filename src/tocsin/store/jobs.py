@@ -94,9 +94,9 @@ class Jobs:
         self._store = store
         self._carry = carry or _left_to_workers
 
-    async def put(self, queue: OpenQueue, put: Put) -> tuple[int, Millis]:
-        """One job: its code, and the due time to ring the bell for, or -1."""
-        return await self._store.putter.put(queue, put.member, b"".join(_packed(put)))
+    def put(self, queue: OpenQueue, put: Put) -> Awaitable[tuple[int, Millis]]:
+        """One job, with others that are put at the same time: its code, and the due time to ring for, or -1."""
+        return self._store.putter.put(queue, put.member, b"".join(_packed(put)))
 
     async def put_many(self, queue: OpenQueue, puts: Sequence[Put]) -> tuple[bytes, Millis]:
         """A digit for each, and the due time to ring for."""

@@ -1,11 +1,11 @@
 """Puts that wait at the same time go together.
 
-A partition has at most one call in flight from here. A put that finds none is sent at once, by its own caller. Puts that
-come meanwhile wait, and the next call carries all of them in the order in which they came. So a lone put costs one round
-trip, and a burst costs one for each LARGEST_BATCH puts, however many callers there are.
+A partition has at most one call in flight from here. A put that finds none is sent at once, by its own caller. Puts
+that come meanwhile wait, and the next call carries all of them in the order in which they came. So a lone put costs one
+round trip, and a burst costs one for each LARGEST_BATCH puts, however many callers there are.
 
-Nobody fails for waiting in a long line. A put fails with the call that carried it, and if the server was away during all
-of the patience of a call, so do those that waited at least as long as it.
+Nobody fails for waiting in a long line. A put fails with the call that carried it. If the server was away during all of
+the patience of a call, those that waited at least as long fail with it.
 """
 
 from __future__ import annotations
@@ -15,25 +15,34 @@ from collections import deque
 from collections.abc import Awaitable, Iterable
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
+
 from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import QueueMoved, QueueMoving, StoreFull, StoreUnavailable
 from tocsin.store.layout import LARGEST_BATCH, LARGEST_BYTES, OpenQueue
 
-# As job_put.lua reads it.
+# How many a put has for job_put.lua.
 FIELDS = 6
 _ZERO = ord("0")
 
 # The code of one put, and the due time to ring the bell for, or -1.
 Answer: TypeAlias = tuple[int, Millis]
-# The member, its fields in msgpack, and where its caller waits.
-Waiting: TypeAlias = tuple[str, bytes, "asyncio.Future[Answer]"]
 # A queue, its layout, a partition.
 Place: TypeAlias = tuple[str, str, int]
 
 
 class Change(Protocol):
     def __call__(self, name: str, queue: OpenQueue, partition: int, *args: Any) -> Awaitable[list[Any]]: ...
+
+
+class Waiting(msgspec.Struct, gc=False):
+    """A put that waits for its turn."""
+
+    member: str
+    # In msgpack, as job_put.lua reads them.
+    fields: bytes
+    answer: asyncio.Future[Answer]
 
 
 class Putter:
@@ -47,22 +56,30 @@ class Putter:
         self._quiet = asyncio.Event()
         self._quiet.set()
 
-    async def put(self, queue: OpenQueue, member: str, fields: bytes) -> Answer:
-        while True:
-            place = (queue.name, queue.layout, queue.partition_of(member))
-            line = self._lines.get(place)
-            if line is not None:
-                answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-                line.append((member, fields, answer))
-                return await answer
-            self._begin(place, deque())
-            try:
-                _, codes, head = await self._change("job_put", queue, place[2], codec.array(FIELDS, [fields]))
-                return int(codes), int(head)
-            except QueueMoved:
-                continue
-            finally:
-                self._go_on(queue, place)
+    def put(self, queue: OpenQueue, member: str, fields: bytes) -> Awaitable[Answer]:
+        """To be awaited at once. No coroutine for those that wait: with 100 000 of them the garbage collector would
+        take longer than the puts."""
+        line = self._lines.get((queue.name, queue.layout, queue.partition_of(member)))
+        if line is None:
+            return self._put_alone(queue, member, fields)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        line.append(Waiting(member, fields, answer))
+        return answer
+
+    async def _put_alone(self, queue: OpenQueue, member: str, fields: bytes) -> Answer:
+        place = (queue.name, queue.layout, queue.partition_of(member))
+        if place in self._lines:
+            # Another began since this coroutine was made.
+            return await self.put(queue, member, fields)
+        self._begin(place, deque())
+        try:
+            _, codes, head = await self._change("job_put", queue, place[2], codec.array(FIELDS, [fields]))
+            return int(codes), int(head)
+        except QueueMoved:
+            pass
+        finally:
+            self._go_on(queue, place)
+        return await self.put(queue, member, fields)
 
     async def quiet(self) -> None:
         """Wait until no put is under way."""
@@ -82,8 +99,8 @@ class Putter:
             self._end(place)
 
     def _end(self, place: Place) -> None:
-        for _, _, answer in self._lines.pop(place):
-            answer.cancel()
+        for one in self._lines.pop(place):
+            one.answer.cancel()
         if not self._lines:
             self._quiet.set()
 
@@ -108,7 +125,7 @@ class Putter:
         waited_as_long = len(line)
         try:
             queue.expect(place[1])
-            items = codec.array(FIELDS * len(batch), [fields for _, fields, _ in batch])
+            items = codec.array(FIELDS * len(batch), [one.fields for one in batch])
             _, codes, head = await self._change("job_put", queue, place[2], items)
         except QueueMoved:
             self._readdress(queue, [*batch, *line])
@@ -128,7 +145,7 @@ class Putter:
     def _readdress(self, queue: OpenQueue, batch: Iterable[Waiting]) -> None:
         """The queue has other partitions by now, and these were not put."""
         for one in batch:
-            place = (queue.name, queue.layout, queue.partition_of(one[0]))
+            place = (queue.name, queue.layout, queue.partition_of(one.member))
             if place in self._lines:
                 self._lines[place].append(one)
             else:
@@ -147,23 +164,22 @@ def _take(line: deque[Waiting], most: int) -> list[Waiting]:
     batch: list[Waiting] = []
     members: set[str] = set()
     size = 0
-    while line and len(batch) < most and size < LARGEST_BYTES and line[0][0] not in members:
+    while line and len(batch) < most and size < LARGEST_BYTES and line[0].member not in members:
         one = line.popleft()
-        member, fields, answer = one
-        if not answer.done():
+        if not one.answer.done():
             batch.append(one)
-            members.add(member)
-            size += len(fields)
+            members.add(one.member)
+            size += len(one.fields)
     return batch
 
 
 def _answer(batch: list[Waiting], codes: bytes, head: Millis) -> None:
-    for (_, _, answer), code in zip(batch, codes, strict=True):
-        if not answer.done():
-            answer.set_result((code - _ZERO, head))
+    for one, code in zip(batch, codes, strict=True):
+        if not one.answer.done():
+            one.answer.set_result((code - _ZERO, head))
 
 
 def _fail(batch: list[Waiting], error: Exception) -> None:
-    for _, _, answer in batch:
-        if not answer.done():
-            answer.set_exception(error)
+    for one in batch:
+        if not one.answer.done():
+            one.answer.set_exception(error)
