@@ -7,20 +7,27 @@ from collections import deque
 
 from redis.exceptions import MaxConnectionsError
 
+# The line is looked at this often within `max_wait_s`. More than once: if the event loop stood still for long, answers
+# have come that were not read yet.
+LOOKS = 2
+
 
 class Turns:
     """At most so many at once. The others wait in line and are served in the order in which they came.
 
     Nobody gives up for being far back: a line that moves is waited in for as long as it takes. Only if nobody was
-    served for `max_wait_s` does a wait end with MaxConnectionsError.
+    served for `max_wait_s` do those that waited as long get MaxConnectionsError.
     """
 
     def __init__(self, most: int, max_wait_s: float) -> None:
         self._free = most
-        self._max_wait_s = max_wait_s
-        # Each gets its turn from one that ends, so that a newcomer cannot take it.
-        self._line: deque[asyncio.Future[None]] = deque()
-        self._served = 0
+        self._pause = max_wait_s / LOOKS
+        # With the number of looks before. A turn that ends goes to the first, so that a newcomer cannot take it.
+        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._looks = 0
+        self._standing = 0
+        self._served = False
+        self._next_look: asyncio.TimerHandle | None = None
 
     def take_free(self) -> bool:
         """A turn at once, if there is one."""
@@ -30,31 +37,41 @@ class Turns:
         return False
 
     async def take(self) -> None:
-        if not self.take_free():
-            await self._wait()
+        if self.take_free():
+            return
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._line.append((self._looks, turn))
+        if self._next_look is None:
+            self._next_look = loop.call_later(self._pause, self._look)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            # Its turn may have come in the same moment: pass it on.
+            if not turn.cancelled():
+                self.end(served=False)
+            raise
 
     def end(self, *, served: bool) -> None:
         """Give a turn back. `served`: the server answered."""
-        if served:
-            self._served += 1
+        self._served |= served
         while self._line:
-            turn = self._line.popleft()
+            _, turn = self._line.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
         self._free += 1
 
-    async def _wait(self) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append(turn)
-        try:
-            while not turn.done():
-                before = self._served
-                await asyncio.wait([turn], timeout=self._max_wait_s)
-                if not turn.done() and self._served == before:
-                    raise MaxConnectionsError("No connection available.")
-        except BaseException:
-            # Cancelled in the moment in which its turn came: pass it on.
-            if not turn.cancel():
-                self.end(served=False)
-            raise
+    def _look(self) -> None:
+        """One timer for the whole line: a burst of 100 000 would be busy with theirs."""
+        self._looks += 1
+        self._standing = 0 if self._served else self._standing + 1
+        self._served = False
+        if self._standing >= LOOKS:
+            # Those that came after an earlier look than this have waited for LOOKS pauses at least.
+            while self._line and self._line[0][0] < self._looks - LOOKS:
+                _, turn = self._line.popleft()
+                if not turn.done():
+                    turn.set_exception(MaxConnectionsError("No connection available."))
+        again = bool(self._line)
+        self._next_look = asyncio.get_running_loop().call_later(self._pause, self._look) if again else None
