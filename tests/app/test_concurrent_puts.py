@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import threading
 
@@ -107,21 +108,25 @@ async def test_a_put_that_is_refused_fails_no_other(tocsin_app, note, one):
     assert sum(getattr(one, "new", False) for one in made) == 297
 
 
-@pytest.mark.parametrize("which", ["the first", "those that wait"])
-async def test_a_caller_that_is_cancelled_takes_nobody_along(tocsin_app, note, one, which):
+async def test_callers_that_are_cancelled_take_nobody_along(tocsin_app, note, one):
     await tocsin_app.enqueue(note, "opens the queue", queue=one)
     puts = [asyncio.ensure_future(tocsin_app.enqueue(note, n, queue=one)) for n in range(600)]
     await asyncio.sleep(0)
-    cancelled = puts[:1] if which == "the first" else puts[1::2]
-    for put in cancelled:
+    # The first is under way, and the others wait.
+    for put in puts[:200:2]:
+        put.cancel()
+    await asyncio.wait(puts[:1])
+    await asyncio.sleep(0)
+    # Now the others are.
+    for put in puts[200::2]:
         put.cancel()
     made = await asyncio.gather(*puts, return_exceptions=True)
-    assert all(isinstance(one, asyncio.CancelledError) for put, one in zip(puts, made, strict=True) if put in cancelled)
-    stored = {job.args[0] async for job in tocsin_app.jobs(queue=one)}
-    assert stored >= {n for n, put in enumerate(puts) if put not in cancelled}
-    if which == "those that wait":
-        # They were not on their way yet.
-        assert not stored & set(range(1, 600, 2))
+    assert all(isinstance(cancelled, asyncio.CancelledError) for cancelled in made[::2])
+    assert all(handle.new for handle in made[1::2])
+    stored = {job.args[0] async for job in tocsin_app.jobs(queue=one)} - {"opens the queue"}
+    assert stored >= set(range(1, 600, 2))
+    # Those that were cancelled while they waited were never sent.
+    assert not stored & set(range(2, 200, 2))
 
 
 async def test_a_caller_that_is_cancelled_does_not_stop_the_others_from_opening_the_queue(tocsin_app, note):
@@ -135,26 +140,31 @@ async def test_a_caller_that_is_cancelled_does_not_stop_the_others_from_opening_
 
 async def test_a_queue_that_is_repartitioned_meanwhile_gets_each_put_once(tocsin_app, note):
     tocsin_app.queue("wide", partitions=2)
-    await tocsin_app.enqueue(note, "opens the queue", queue="wide")
-    putting = asyncio.gather(*(tocsin_app.enqueue(note, n, queue="wide") for n in range(AT_ONCE)))
+    await asyncio.gather(*(tocsin_app.enqueue(note, n, queue="wide") for n in range(AT_ONCE)))
     moving = asyncio.ensure_future(tocsin_app.repartition_queue("wide", 5))
-    handles = await putting
-    await moving
-    handles += await asyncio.gather(*(tocsin_app.enqueue(note, n, queue="wide") for n in range(AT_ONCE, AT_ONCE + 500)))
-    assert all(handle.new for handle in handles)
-    stored = sorted([job.args[0] async for job in tocsin_app.jobs(queue="wide") if job.args[0] != "opens the queue"])
-    assert stored == list(range(AT_ONCE + 500))
+    numbers = itertools.count(AT_ONCE)
+
+    async def go_on_putting() -> int:
+        handles = []
+        while not moving.done():
+            handles.append(await tocsin_app.enqueue(note, next(numbers), queue="wide"))
+        assert all(handle.new for handle in handles)
+        return len(handles)
+
+    more = sum(await asyncio.gather(*(go_on_putting() for _ in range(100))))
+    assert (await tocsin_app.store.find_queue("wide")).partitions == 5
+    stored = sorted([job.args[0] async for job in tocsin_app.jobs(queue="wide")])
+    assert stored == list(range(AT_ONCE + more))
 
 
 async def test_closing_waits_for_puts_that_are_on_their_way(tocsin_app, note, one):
-    await tocsin_app.enqueue(note, queue=one)
     other = tocsin_app.elsewhere()
     await other.open()
     await other.enqueue(note, queue=one)
-    puts = [asyncio.ensure_future(other.enqueue(note, n, queue=one)) for n in range(1500)]
+    puts = [asyncio.ensure_future(other.enqueue(note, n, queue=one)) for n in range(2 * AT_ONCE)]
     await asyncio.sleep(0)
     await other.close()
-    assert all([(await put).new for put in puts])
+    assert all(put.done() and put.result().new for put in puts)
 
 
 def test_threads_share_calls(tocsin_server, tocsin_clock):

@@ -95,7 +95,9 @@ class Opening(Declaring):
         return self._config
 
     async def close(self) -> None:
+        """Disconnect, when the puts under way have ended."""
         if self._store is not None:
+            await self._store.putter.quiet()
             await self._ringer.quiet()
             await self._store.close()
             self._store = self._made_jobs = None

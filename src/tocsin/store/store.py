@@ -93,7 +93,6 @@ class Store:
 
     async def close(self) -> None:
         if self.client is not None:
-            await self.putter.quiet()
             with contextlib.suppress(StoreError, RedisError, OSError):
                 await asyncio.wait_for(self._end_sessions(), 2)
             await self.client.aclose()

@@ -7,25 +7,21 @@ from collections import deque
 
 from redis.exceptions import MaxConnectionsError
 
-# The line is looked at this often within `max_wait_s`. More than once: if the event loop stood still for long, answers
-# have come that were not read yet.
-LOOKS = 2
-
 
 class Turns:
     """At most so many at once. The others wait in line and are served in the order in which they came.
 
     Nobody gives up for being far back: a line that moves is waited in for as long as it takes. Only if nobody was
-    served for `max_wait_s` do those that waited as long get MaxConnectionsError.
+    served for `max_wait_s` do those that waited as long, or up to twice as long, get MaxConnectionsError.
     """
 
     def __init__(self, most: int, max_wait_s: float) -> None:
         self._free = most
-        self._pause = max_wait_s / LOOKS
-        # With the number of looks before. A turn that ends goes to the first, so that a newcomer cannot take it.
+        self._max_wait_s = max_wait_s
+        # A turn that ends goes to the first of them, so that a newcomer cannot take it.
         self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._looks = 0
-        self._standing = 0
+        # Since the last look.
         self._served = False
         self._next_look: asyncio.TimerHandle | None = None
 
@@ -43,7 +39,7 @@ class Turns:
         turn: asyncio.Future[None] = loop.create_future()
         self._line.append((self._looks, turn))
         if self._next_look is None:
-            self._next_look = loop.call_later(self._pause, self._look)
+            self._next_look = loop.call_later(self._max_wait_s, self._look)
         try:
             await turn
         except asyncio.CancelledError:
@@ -63,15 +59,15 @@ class Turns:
         self._free += 1
 
     def _look(self) -> None:
-        """One timer for the whole line: a burst of 100 000 would be busy with theirs."""
+        """Every `max_wait_s`: one timer for the whole line, because a burst would be busy with one for each.
+
+        Those that came before the last look have waited long enough. Those that came later are left for the next one,
+        which is also for an event loop that stood still: answers may be there that it has not read yet."""
+        while not self._served and self._line and self._line[0][0] < self._looks:
+            _, turn = self._line.popleft()
+            if not turn.done():
+                turn.set_exception(MaxConnectionsError("No connection available."))
         self._looks += 1
-        self._standing = 0 if self._served else self._standing + 1
         self._served = False
-        if self._standing >= LOOKS:
-            # Those that came after an earlier look than this have waited for LOOKS pauses at least.
-            while self._line and self._line[0][0] < self._looks - LOOKS:
-                _, turn = self._line.popleft()
-                if not turn.done():
-                    turn.set_exception(MaxConnectionsError("No connection available."))
-        again = bool(self._line)
-        self._next_look = asyncio.get_running_loop().call_later(self._pause, self._look) if again else None
+        again = asyncio.get_running_loop().call_later
+        self._next_look = again(self._max_wait_s, self._look) if self._line else None
