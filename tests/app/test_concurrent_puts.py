@@ -160,8 +160,9 @@ async def test_a_queue_that_is_repartitioned_meanwhile_gets_each_put_once(tocsin
 async def test_closing_waits_for_puts_that_are_on_their_way(tocsin_app, note, one):
     other = tocsin_app.elsewhere()
     await other.open()
-    await other.enqueue(note, queue=one)
-    puts = [asyncio.ensure_future(other.enqueue(note, n, queue=one)) for n in range(2 * AT_ONCE)]
+    await other.enqueue(note, queue=one, delay="1m")
+    # Not the first in line: closing has no bells to wait for.
+    puts = [asyncio.ensure_future(other.enqueue(note, n, queue=one, delay="1h")) for n in range(2 * AT_ONCE)]
     await asyncio.sleep(0)
     await other.close()
     assert all(put.done() and put.result().new for put in puts)
