@@ -15,6 +15,7 @@ from tocsin.app import Tocsin
 from tocsin.cli.measures import Bench, Measure
 from tocsin.cli.measures_agents import AgentBench
 from tocsin.cli.measures_lines import LineBench
+from tocsin.cli.measures_puts import PutBench
 from tocsin.cli.measures_schedules import ScheduleBench
 from tocsin.cli.measures_targets import TargetBench
 from tocsin.cli.options import Given, WrongUsage
@@ -23,7 +24,7 @@ from tocsin.config import Config
 from tocsin.model.errors import nearest
 from tocsin.telemetry import logs
 
-GROUPS: tuple[type[Any], ...] = (Bench, AgentBench, ScheduleBench, LineBench, TargetBench)
+GROUPS: tuple[type[Any], ...] = (Bench, AgentBench, ScheduleBench, LineBench, TargetBench, PutBench)
 
 
 async def bench(
