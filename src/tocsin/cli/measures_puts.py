@@ -11,7 +11,7 @@ from tocsin.cli.measures import PAYLOAD, Measure, percentile
 from tocsin.config import Config
 from tocsin.engine.catalog import Handler
 
-ROUNDS = 10
+ROUNDS = 20
 CALLERS = 200
 
 
