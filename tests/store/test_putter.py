@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from proxy import CUTS, Proxy
-from servers import Server
+from servers import Server, cluster
 from tocsin.model.errors import StoreFull, StoreUnavailable
 from tocsin.model.queue import Queue
 from tocsin.store import store as store_module
@@ -132,3 +132,18 @@ async def test_all_sessions_of_a_burst_are_ended_when_the_store_is_closed(any_se
         assert sum(plain.hlen(keys["sessions"]) for keys in queue.keys) > 2000
         await store.close()
         assert [plain.hlen(keys["sessions"]) for keys in queue.keys] == [0, 0]
+
+
+async def test_on_a_cluster_a_burst_is_two_calls_for_each_partition(clock, make_put):
+    with cluster() as nodes:
+        store = Store(nodes.url, prefix="t:", clock=clock)
+        await store.open()
+        try:
+            queue = await store.open_queue(Queue("line", partitions=4))
+            answers = await put_all(store, queue, [make_put(f"n{n}") for n in range(2000)])
+            assert [answer[0] for answer in answers] == [NEW] * 2000
+            assert await members(store, queue) == {f"n{n}" for n in range(2000)}
+            calls = [int(await store.client.hget(keys["meta"], "seq")) for keys in queue.keys]
+            assert calls == [2] * 4
+        finally:
+            await store.close()
