@@ -91,33 +91,39 @@ class Putter:
 
     def _go_on(self, queue: OpenQueue, place: Place) -> None:
         """The call in flight has ended."""
-        if self._lines[place]:
+        line = self._lines[place]
+        while line and line[0].answer.done():
+            line.popleft()
+        if line:
             carrier = asyncio.ensure_future(self._carry(queue, place))
             self._carriers.add(carrier)
-            carrier.add_done_callback(self._carriers.discard)
+            carrier.add_done_callback(lambda done: self._carried(queue, place, done))
         else:
             self._end(place)
 
+    def _carried(self, queue: OpenQueue, place: Place, carrier: asyncio.Task[None]) -> None:
+        self._carriers.discard(carrier)
+        if carrier.cancelled():
+            # With its event loop, and perhaps before it began.
+            self._end(place)
+        else:
+            self._go_on(queue, place)
+
     def _end(self, place: Place) -> None:
-        for one in self._lines.pop(place):
-            one.answer.cancel()
+        _cancel(self._lines.pop(place))
         if not self._lines:
             self._quiet.set()
 
     async def _carry(self, queue: OpenQueue, place: Place) -> None:
         """One call after the other, until nobody waits at this place."""
         line, alone = self._lines[place], 0
-        try:
-            while line:
-                batch = _take(line, 1 if alone else LARGEST_BATCH)
-                alone = max(alone - 1, 0)
-                if batch and not await self._send(queue, place, batch):
-                    # One of them may be the reason: the others must not fail for it.
-                    line.extendleft(reversed(batch))
-                    alone = len(batch)
-        finally:
-            # Nobody is left, unless this task was cancelled with its event loop.
-            self._end(place)
+        while line:
+            batch = _take(line, 1 if alone else LARGEST_BATCH)
+            alone = max(alone - 1, 0)
+            if batch and not await self._send(queue, place, batch):
+                # One of them may be the reason: the others must not fail for it.
+                line.extendleft(reversed(batch))
+                alone = len(batch)
 
     async def _send(self, queue: OpenQueue, place: Place, batch: list[Waiting]) -> bool:
         """False: nothing was put, and each of them is to be tried alone."""
@@ -138,6 +144,9 @@ class Putter:
                 _fail(batch, error)
             else:
                 return False
+        except asyncio.CancelledError:
+            _cancel(batch)
+            raise
         else:
             _answer(batch, codes, int(head))
         return True
@@ -183,3 +192,8 @@ def _fail(batch: list[Waiting], error: Exception) -> None:
     for one in batch:
         if not one.answer.done():
             one.answer.set_exception(error)
+
+
+def _cancel(batch: Iterable[Waiting]) -> None:
+    for one in batch:
+        one.answer.cancel()

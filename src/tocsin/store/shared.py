@@ -9,22 +9,32 @@ from typing import Any
 
 class SharedCalls:
     """One call for all that wait for the same thing: they share its answer, or its failure. The next caller after that
-    makes a new one."""
+    makes a new one. A caller that is cancelled does not take the answer from the others."""
 
     def __init__(self) -> None:
-        self._under_way: dict[Hashable, asyncio.Future[Any]] = {}
+        self._waiting: dict[Hashable, list[asyncio.Future[Any]]] = {}
+        self._calls: set[asyncio.Future[Any]] = set()
 
-    async def ask(self, what: Hashable, call: Callable[[], Awaitable[Any]]) -> Any:
-        asked = self._under_way.get(what)
-        if asked is None:
-            asked = asyncio.ensure_future(call())
-            self._under_way[what] = asked
-            asked.add_done_callback(lambda done: self._ended(what, done))
-        # A caller that is cancelled must not take the answer from the others.
-        return await asyncio.shield(asked)
+    def ask(self, what: Hashable, call: Callable[[], Awaitable[Any]]) -> asyncio.Future[Any]:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if what in self._waiting:
+            self._waiting[what].append(answer)
+            return answer
+        self._waiting[what] = [answer]
+        made = asyncio.ensure_future(call())
+        self._calls.add(made)
+        made.add_done_callback(lambda done: self._ended(what, done))
+        return answer
 
-    def _ended(self, what: Hashable, asked: asyncio.Future[Any]) -> None:
-        del self._under_way[what]
-        # Read the error even where every caller gave up: asyncio complains about errors that nobody read.
-        if not asked.cancelled():
-            asked.exception()
+    def _ended(self, what: Hashable, made: asyncio.Future[Any]) -> None:
+        self._calls.discard(made)
+        error = None if made.cancelled() else made.exception()
+        for answer in self._waiting.pop(what):
+            if answer.done():
+                continue
+            if made.cancelled():
+                answer.cancel()
+            elif error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(made.result())

@@ -138,10 +138,13 @@ class Store:
         if known is None:
             self._refuse_tagless_cluster(queue.name)
             declared = ("open", queue.name, queue.order, queue.partitions)
-            known = await self.shared.ask(declared, lambda: self._while_moving(lambda: self._open(queue)))
-            # Two that open it at the same time must hold the same: it may change.
-            known = self._queues.setdefault(queue.name, known)
+            known = await self.shared.ask(declared, lambda: self._open_patiently(queue))
         return known
+
+    async def _open_patiently(self, queue: Queue) -> OpenQueue:
+        opened = await self._while_moving(lambda: self._open(queue))
+        # Two that open it at the same time must hold the same: it may change.
+        return self._queues.setdefault(queue.name, opened)
 
     async def _open(self, queue: Queue) -> OpenQueue:
         stored = await self._declare(queue)
