@@ -191,3 +191,32 @@ def test_threads_share_calls(tocsin_server, tocsin_clock):
         assert app.sync.run(lambda opened: calls_in(opened, "one")) < 1000
     finally:
         app.sync.close()
+
+
+@pytest.mark.parametrize("under_way", ["the first", "the others"])
+def test_an_event_loop_that_ends_with_puts_under_way_does_not_hang(tocsin_server, under_way):
+    app = Tocsin(tocsin_server.url, prefix=f"ends-{secrets.token_hex(4)}:")
+    app.queue("one", partitions=1)
+
+    @app.job(name="job", queue="one")
+    async def job(n): ...
+
+    async def serve(opened):
+        async with app:
+            await app.enqueue(job, -1)
+            opened.set()
+            await asyncio.Event().wait()
+
+    async def main():
+        opened = asyncio.Event()
+        serving = asyncio.ensure_future(serve(opened))
+        await opened.wait()
+        puts = [asyncio.ensure_future(app.enqueue(job, n)) for n in range(1000)]
+        if under_way == "the others":
+            await asyncio.wait(puts[:1])
+        await asyncio.sleep(0)
+        return serving, puts
+
+    serving, puts = asyncio.run(main())
+    assert serving.cancelled()
+    assert all(put.done() for put in puts)

@@ -97,10 +97,13 @@ class Opening(Declaring):
     async def close(self) -> None:
         """Disconnect, when the puts under way have ended."""
         if self._store is not None:
-            await self._store.putter.quiet()
-            await self._ringer.quiet()
-            await self._store.close()
-            self._store = self._made_jobs = None
+            try:
+                await self._store.putter.quiet()
+                await self._ringer.quiet()
+            finally:
+                # Also when they were cancelled with the event loop.
+                await self._store.close()
+                self._store = self._made_jobs = None
 
     @property
     def store(self) -> Store:
