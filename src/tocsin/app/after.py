@@ -42,6 +42,8 @@ def check_after(after: Iterable[Any], on_upstream_failure: str) -> After | None:
     if on_upstream_failure not in _POLICIES:
         hint = nearest(str(on_upstream_failure), _POLICIES)
         raise InvalidArgument(f"there is no on_upstream_failure={on_upstream_failure!r}; {hint}")
+    if after == ():
+        return None
     if isinstance(after, (str, bytes, Handle, BlockingHandle)) or not isinstance(after, Iterable):
         raise InvalidArgument(f"after is a list of job ids or handles, not {after!r}: write after=[...]")
     refs = list(dict.fromkeys(map(_ref, after)))

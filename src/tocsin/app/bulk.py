@@ -10,11 +10,11 @@ from typing import Any
 from tocsin.model.durations import Millis
 from tocsin.model.ids import partition_of
 from tocsin.store.jobs import Jobs, Put
+from tocsin.store.layout import LARGEST_BYTES
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
 
-# Batches on their way at once, and bytes in one: a script never takes more than about 4 MiB.
+# Batches on their way at once.
 IN_FLIGHT = 4
-LARGEST_BYTES = 2 * 1024 * 1024
 # Rows of a plain iterable after which other tasks get a turn: a few milliseconds.
 TURN_AFTER = 500
 

@@ -55,6 +55,7 @@ class Opening(Declaring):
         self._given_config = config
         self._config: Config | None = None
         self._store: Store | None = None
+        self._made_jobs: Jobs | None = None
         # Connections belong to one event loop: the blocking calls have an app of their own, with the same handlers.
         self.sync = Sync(self.elsewhere)
 
@@ -95,10 +96,15 @@ class Opening(Declaring):
         return self._config
 
     async def close(self) -> None:
+        """Disconnect, when the puts under way have ended."""
         if self._store is not None:
-            await self._ringer.quiet()
-            await self._store.close()
-            self._store = None
+            try:
+                await self._store.putter.quiet()
+                await self._ringer.quiet()
+            finally:
+                # Also when they were cancelled with the event loop.
+                await self._store.close()
+                self._store = self._made_jobs = None
 
     @functools.cached_property
     def _default_keep(self) -> int:
@@ -117,7 +123,10 @@ class Opening(Declaring):
 
     @property
     def _jobs(self) -> Jobs:
-        return Jobs(self.store, self._carry)
+        """One for all calls: each handle keeps it."""
+        if self._made_jobs is None:
+            self._made_jobs = Jobs(self.store, self._carry)
+        return self._made_jobs
 
     @property
     def _carrier(self) -> Carrier:

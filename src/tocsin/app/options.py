@@ -162,8 +162,10 @@ def bound(
 
 def refuse_unknown(handler: Handler, kwargs: Mapping[str, Any]) -> None:
     """A keyword that is neither an option nor a parameter is a slip of the pen: say what was probably meant."""
+    if not kwargs or handler.batch is not None:
+        return
     parameters = handler.signature.parameters.values()
-    if handler.batch is not None or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
     known = {parameter.name for parameter in parameters}
     for name in kwargs:

@@ -50,8 +50,9 @@ class Registry:
         return self.queues[name]
 
     def known_queue(self, name: str) -> Queue:
-        found = self.queues.get(check_queue_name(name))
+        found = self.queues.get(name) if isinstance(name, str) else None
         if found is None:
+            check_queue_name(name)
             raise InvalidArgument(
                 f"queue {name!r} is not declared: add app.queue({name!r}); {nearest(name, self.queues)}"
             )

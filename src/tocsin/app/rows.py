@@ -45,7 +45,6 @@ class Rows:
         self.handler = what.handler if isinstance(what, Bound) else what
         empty = Bound(handler=self.handler, args=(), kwargs={}) if isinstance(self.handler, Handler) else what
         self._plan = plan(empty, (), {}, **shared)
-        self._fits: set[Any] = set()
         self._known = Known()
         self._exceeding = exceeding
         self._checked: set[Trigger] = set()
@@ -84,16 +83,12 @@ class Rows:
 
     def _arguments(self, row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if isinstance(row, Mapping):
-            args, kwargs, shape = (), dict(row), frozenset(row)
+            args, kwargs = (), dict(row)
         elif isinstance(row, (tuple, list)):
-            args, kwargs, shape = tuple(row), {}, len(row)  # type: ignore[assignment]
+            args, kwargs = tuple(row), {}
         else:
             raise InvalidArgument(f"a row is a tuple of arguments or a mapping, not {row!r:.100}")
-        # Rows of one shape fit or do not fit together: bind() is slow.
-        if shape not in self._fits:
-            self.handler.check(args, kwargs)
-            self._fits.add(shape)
-        return args, kwargs
+        return args, self.handler.check(args, kwargs)
 
 
 class TargetRows(Rows):

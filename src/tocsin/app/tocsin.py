@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from tocsin.app import agents, options
-from tocsin.app.after import After, check_after
+from tocsin.app.after import check_after
 from tocsin.app.bulk import Bulk
 from tocsin.app.handle import Handle
 from tocsin.app.look_calls import shift_of
@@ -71,7 +71,10 @@ class Tocsin(ManyCalls):
         )  # fmt: skip
         where = await self._queue_for(planned.handler, queue, priority)
         put = options.one_shot(planned, id, new_id(), at, delay, if_exists, keep, self._default_keep)
-        return await self._put(where, put, waits)
+        # In a burst many wait here: the less each holds, the less the garbage collector has to look at.
+        del planned, rules, args, kwargs
+        answer = self._dependents.put(where, put, waits) if waits else self._jobs.put(where, put)
+        return self._handle_of(where, put, await answer)
 
     async def enqueue_many(
         self,
@@ -145,7 +148,8 @@ class Tocsin(ManyCalls):
         member = options.own_name(planned.handler, what) if id is None else check_job_id(id)
         mode = options.mode_of(if_exists, ("update", "ignore", "replace"))
         options.check_tries(planned.spec, member, self.config.schedules.retry_exceeds_interval)
-        return await self._put(where, options.recurring(planned, member, self._now(), mode))
+        put = options.recurring(planned, member, self._now(), mode)
+        return self._handle_of(where, put, await self._jobs.put(where, put))
 
     async def schedule_many(
         self, what: Handler | Bound | Kind, rows: Iterable[Any] | AsyncIterable[Any], **given: Any
@@ -165,8 +169,8 @@ class Tocsin(ManyCalls):
     def _agents(self) -> dict[str, Put]:
         return agents.declared(self._registry, self._now())
 
-    async def _put(self, where: OpenQueue, put: Put, waits: After | None = None) -> Handle:
-        code, head = await (self._dependents.put(where, put, waits) if waits else self._jobs.put(where, put))
+    def _handle_of(self, where: OpenQueue, put: Put, answer: tuple[int, Millis]) -> Handle:
+        code, head = answer
         if head >= 0:
             self._ringer.ring(where, where.partition_of(put.member))
         return Handle(put.member, code == NEW, where.name, self._lookup, self._cancel)

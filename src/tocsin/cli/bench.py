@@ -18,6 +18,7 @@ from tocsin.cli.measures_agents import AgentBench
 from tocsin.cli.measures_handlers import HandlerBench
 from tocsin.cli.measures_lines import LineBench
 from tocsin.cli.measures_operate import OperateBench
+from tocsin.cli.measures_puts import PutBench
 from tocsin.cli.measures_schedules import ScheduleBench
 from tocsin.cli.measures_sharing import SharingBench
 from tocsin.cli.measures_targets import TargetBench
@@ -27,7 +28,7 @@ from tocsin.config import Config
 from tocsin.model.errors import nearest
 
 GROUPS: tuple[type[Any], ...] = (
-    Bench, SharingBench, AgentBench, ScheduleBench, LineBench, TargetBench, HandlerBench, OperateBench,
+    Bench, PutBench, SharingBench, AgentBench, ScheduleBench, LineBench, TargetBench, HandlerBench, OperateBench,
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from tocsin.telemetry.handlers import HandlerTally
 
 Executor = Literal["loop", "thread", "process"]
 UNKNOWN_S = 1.0
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class NotStarted(Exception):
@@ -70,6 +71,9 @@ class Handler:
         self.digest = handler_digest(name)
         self.signature = inspect.signature(fn)
         self.wants_run = "run" in self.signature.parameters
+        # How many arguments, and which by name, are known to fit: bind() is slow.
+        self._fits: set[tuple[Any, ...]] = set()
+        self._few_shapes = not any(each.kind in _ANY_NUMBER for each in self.signature.parameters.values())
         # Mean seconds of a run. Unknown is slow: nothing is fetched ahead for it until some were measured.
         self.mean = UNKNOWN_S
         # What becomes of its runs; a worker gives each handler its own.
@@ -91,6 +95,9 @@ class Handler:
         """Raise InvalidArgument unless the function can be called like this."""
         if self.batch is not None:
             return kwargs
+        shape = (len(args), *kwargs)
+        if shape in self._fits:
+            return kwargs
         if self.wants_run and "run" in kwargs:
             raise InvalidArgument(f"{self.name} gets its run from the worker: leave run= out")
         try:
@@ -98,6 +105,8 @@ class Handler:
             self.signature.bind(*given, **named)
         except TypeError as error:
             raise InvalidArgument(f"{self.name} cannot be called with these arguments: {error}") from None
+        if self._few_shapes:
+            self._fits.add(shape)
         return kwargs
 
     def deliver_by(self, target: Deliver) -> None:

@@ -1,8 +1,7 @@
-"""Clients of a cluster, with what redis-py's lack: a wait for a free connection, and idle ones within bounds."""
+"""Clients of a cluster, with what redis-py's lack: a line for a free connection, and idle ones within bounds."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from redis import exceptions
 from redis.asyncio import RedisCluster
 
 from tocsin.store.pooling import ConnectionSettings
+from tocsin.store.turns import Turns
 
 if TYPE_CHECKING:
     from redis.asyncio.cluster import ClusterNode
@@ -45,7 +45,7 @@ class BlockingCluster(_KnownNodes, redis.RedisCluster):
 
 
 class Cluster(_KnownNodes, RedisCluster):  # type: ignore[misc]
-    """Waits for a free connection, as BlockingConnectionPool does; redis-py's own raises at once."""
+    """Waits in line for a free connection, as Pool does; redis-py's own raises at once."""
 
     # Given by the store: what a script does that the server has forgotten.
     healing: Healing
@@ -55,19 +55,23 @@ class Cluster(_KnownNodes, RedisCluster):  # type: ignore[misc]
         # The topology has connections of its own, hence one more.
         super().__init__(reinitialize_steps=0, max_connections=settings.max_total + 1, **options)
         self._settings = settings
-        self._turns = asyncio.Semaphore(settings.max_total)
+        self._turns = Turns(settings.max_total, settings.max_wait_s)
 
     async def initialize(self, *args: Any, **kwargs: Any) -> RedisCluster:
         with as_redis_error():
             return await super().initialize(*args, **kwargs)
 
     async def execute_command(self, *args: EncodableT, **kwargs: Any) -> Any:
-        await self._turn()
+        await self._turns.take()
+        served = True
         try:
             with as_redis_error():
                 return await super().execute_command(*args, **kwargs)
+        except BaseException as error:
+            served = isinstance(error, exceptions.ResponseError)
+            raise
         finally:
-            self._turns.release()
+            self._turns.end(served=served)
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -84,28 +88,20 @@ class Cluster(_KnownNodes, RedisCluster):  # type: ignore[misc]
     async def _fill(self, node: ClusterNode) -> None:
         taken: list[Any] = []
         try:
-            while len(taken) < self._settings.kept and not self._turns.locked():
+            while len(taken) < self._settings.kept and self._turns.take_free():
                 taken.append(node.acquire_connection())
-                await self._turns.acquire()
             for connection in taken:
                 await _revive(connection)
         finally:
             for connection in taken:
                 node.release(connection)
-                self._turns.release()
+                self._turns.end(served=False)
 
     async def _close_surplus(self, node: ClusterNode) -> None:
         while len(node._free) > self._settings.max_idle:
             connection = node._free.popleft()
             node._connections.remove(connection)
             await connection.disconnect(nowait=True)
-
-    async def _turn(self) -> None:
-        try:
-            async with asyncio.timeout(self._settings.max_wait_s):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise exceptions.MaxConnectionsError("No connection available.") from None
 
 
 async def _revive(connection: Any) -> None:

@@ -19,6 +19,7 @@ from tocsin.store.address import Address
 from tocsin.store.cluster import as_redis_error
 from tocsin.store.connect import Client, translate
 from tocsin.store.scripts import Script, all_scripts
+from tocsin.store.shared import SharedCalls
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.store")
@@ -42,7 +43,7 @@ class Healing:
         self.errors = 0
         self._address = address
         self._loaded_at: dict[_Place, int] = {}
-        self._loading: dict[_Place, asyncio.Task[None]] = {}
+        self._loading = SharedCalls()
         self._warned: dict[tuple[str, str], float] = {}
 
     async def load_all(self, client: Client) -> None:
@@ -64,7 +65,8 @@ class Healing:
             node = client.get_node_from_key(keys[0]) if isinstance(client, RedisCluster) else None
         place = what.sha, node.name if node else ""
         if self._loaded_at.get(place, 0) <= seen:
-            await self._load_once(what, client, node, place)
+            # One load for all that found out, and one failure: a server that is away is waited for once.
+            await self._loading.ask(place, lambda: self._load(what, client, node, place))
         try:
             return await client.evalsha(what.sha, len(keys), *keys, *args)
         except NoScriptError:
@@ -76,22 +78,6 @@ class Healing:
         """A call of a script failed: an error, unless the server is merely not available."""
         if not isinstance(translate(error, self._address), StoreUnavailable):
             self.errors += 1
-
-    async def _load_once(self, what: Script, client: Client, node: Any, place: _Place) -> None:
-        """One load for all who wait, and one failure: a server that is away is waited for once."""
-        loading = self._loading.get(place)
-        if loading is None:
-            loading = asyncio.ensure_future(self._load(what, client, node, place))
-            self._loading[place] = loading
-            loading.add_done_callback(lambda done: self._loading_ended(place, done))
-        # One that gives up must not take the load from the others.
-        await asyncio.shield(loading)
-
-    def _loading_ended(self, place: _Place, loading: asyncio.Task[None]) -> None:
-        del self._loading[place]
-        # Also where everybody gave up, so that asyncio does not complain about an error that nobody saw.
-        if not loading.cancelled():
-            loading.exception()
 
     async def _load(self, what: Script, client: Client, node: Any, place: _Place) -> None:
         where = {"target_nodes": node} if node else {}

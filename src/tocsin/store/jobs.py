@@ -16,6 +16,7 @@ from tocsin.model.errors import QueueMoved, RecordUnreadable, UnknownJob
 from tocsin.model.job import Failure, Header, Job, Spec, Stage
 from tocsin.store import ready
 from tocsin.store.keys import BANDS, STAGE_KEYS
+from tocsin.store.putter import FIELDS
 from tocsin.store.spread import spread
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
@@ -98,10 +99,9 @@ class Jobs:
         self._store = store
         self._carry = carry or _left_to_workers
 
-    async def put(self, queue: OpenQueue, put: Put) -> tuple[int, Millis]:
-        """One job: its code, and the due time to ring the bell for, or -1."""
-        answer = await self._change("job_put", queue, put.member, codec.array(6, _packed(put)))
-        return int(answer[1]), int(answer[2])
+    def put(self, queue: OpenQueue, put: Put) -> Awaitable[tuple[int, Millis]]:
+        """One job, with others that are put at the same time: its code, and the due time to ring for, or -1."""
+        return self._store.putter.put(queue, put.member, b"".join(_packed(put)))
 
     async def put_many(self, queue: OpenQueue, puts: Sequence[Put]) -> tuple[bytes, Millis]:
         """A digit for each, and the due time to ring for."""
@@ -285,7 +285,7 @@ def _key_of_put(put: Put) -> bytes:
 
 def _packed_puts(puts: Sequence[Put]) -> list[bytes]:
     parts = [part for put in puts for part in _packed(put)]
-    return [codec.array(len(parts), parts)]
+    return [codec.array(FIELDS * len(puts), parts)]
 
 
 def _packed_members(members: Sequence[bytes]) -> list[bytes]:

@@ -15,6 +15,10 @@ from tocsin.store import register
 from tocsin.store.keys import Keys
 from tocsin.store.scripts import Script, script
 
+# A script takes at most this many items, and about twice this many bytes, so that it never holds the server for long.
+LARGEST_BATCH = 1000
+LARGEST_BYTES = 2 * 1024 * 1024
+
 
 class OpenQueue:
     """A queue as this process found it: its settings, and the keys and epoch of each partition. Who holds it sees it

@@ -1,8 +1,9 @@
 """How many connections a client holds, and how long it waits: for one, to connect, for an answer.
 
-At most `max_total` connections; who finds none free waits `max_wait_s`. Above `max_idle` a connection is closed soon
-after it came back. `min_idle` of them stand ready: they are opened with the store and, where they were lost, by `tend`,
-which the owner calls now and then.
+At most `max_total` connections. Calls that find none free wait in line and are served in order, as long as the line
+moves: if no call was answered for `max_wait_s`, the wait ends with an error. Above `max_idle` a connection is closed
+soon after it came back. `min_idle` of them stand ready: they are opened with the store and, where they were lost, by
+`tend`, which the owner calls now and then.
 
 Behind sentinels all of this counts for the primary; what asks the sentinels has connections of its own. In a cluster
 `max_total` bounds the calls under way, whatever node they go to, `min_idle` and `max_idle` count for each primary, and
@@ -16,9 +17,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.exceptions import ReadOnlyError, ResponseError
+
+from tocsin.store.turns import Turns
 
 if TYPE_CHECKING:
     from tocsin.store.healing import Healing
@@ -44,18 +47,19 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.min_idle, self.max_idle)
 
 
-class Pool(BlockingConnectionPool):
+class Pool(ConnectionPool):
+    """redis-py's BlockingConnectionPool takes locks and sets a timer even when a connection is free, serves newcomers
+    before those that wait, and fails a burst whose line is longer than its time limit."""
+
     def __init__(self, settings: ConnectionSettings, **options: Any) -> None:
-        super().__init__(max_connections=settings.max_total, timeout=settings.max_wait_s, **options)
+        super().__init__(max_connections=settings.max_total, **options)
         self._settings = settings
+        self._turns = Turns(settings.max_total, settings.max_wait_s)
         self._closing: asyncio.Task[None] | None = None
-        # How many wait for a connection, or for one to be opened.
-        self._waiting = 0
 
     async def get_connection(self, *_: Any, **__: Any) -> Any:
-        """One that is free is taken at once: redis-py has locks and a timer also for who need not wait."""
-        if not self._available_connections:
-            return await self._wait_for_one()
+        if not self._turns.take_free():
+            await self._turns.take()
         connection = self.get_available_connection()  # type: ignore[no-untyped-call]
         try:
             await self.ensure_connection(connection)
@@ -64,20 +68,15 @@ class Pool(BlockingConnectionPool):
             raise
         return connection
 
-    async def _wait_for_one(self) -> Any:
-        self._waiting += 1
-        try:
-            return await super().get_connection()  # type: ignore[no-untyped-call]
-        finally:
-            self._waiting -= 1
-
     async def release(self, connection: Any) -> None:
-        if self._waiting or connection.should_reconnect():
-            await super().release(connection)
-        else:
-            # Nobody to be told of it: no listeners either, which are for credentials that expire.
+        try:
+            if connection.should_reconnect():
+                await connection.disconnect()
+        finally:
             self._in_use_connections.remove(connection)
             self._available_connections.append(connection)
+            # A call that was not answered leaves its connection closed.
+            self._turns.end(served=connection.is_connected)
         if len(self._available_connections) > self._settings.max_idle and self._closing is None:
             self._closing = asyncio.ensure_future(self._close_surplus())
 
@@ -96,7 +95,7 @@ class Pool(BlockingConnectionPool):
         """Have min_idle live connections, as far as max_total allows. Raises what connecting raises."""
         taken: list[Any] = []
         try:
-            while len(taken) < self._settings.kept and self.can_get_connection():
+            while len(taken) < self._settings.kept and self._turns.take_free():
                 taken.append(self.get_available_connection())  # type: ignore[no-untyped-call]
             for connection in taken:
                 await self.ensure_connection(connection)

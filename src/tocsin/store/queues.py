@@ -18,10 +18,14 @@ from tocsin.store.store import OpenQueue, Store
 async def open_queue(store: Store, queue: Queue) -> OpenQueue:
     """Opened, and its settings as code declares them in force where no operator has set others."""
     opened = await store.open_queue(queue)
-    if opened.declared != queue.settings:
-        await update(store, opened, queue.settings, {}, operator=False)
-        opened.declared = queue.settings
+    while opened.declared != queue.settings:
+        await store.shared.ask(("declare", queue.name), lambda: _declare(store, opened, queue))
     return opened
+
+
+async def _declare(store: Store, opened: OpenQueue, queue: Queue) -> None:
+    await update(store, opened, queue.settings, {}, operator=False)
+    opened.declared = queue.settings
 
 
 async def open_all(store: Store) -> list[OpenQueue]:

@@ -34,10 +34,12 @@ from tocsin.store.connect import Client, check_server, open_client, translate
 from tocsin.store.embedded import EmbeddedServer
 from tocsin.store.healing import Healing
 from tocsin.store.keys import Keys
-from tocsin.store.layout import Call, OpenQueue, kept_session
+from tocsin.store.layout import LARGEST_BATCH, Call, OpenQueue, kept_session
 from tocsin.store.pooling import ConnectionSettings, Single
+from tocsin.store.putter import Putter
 from tocsin.store.scripts import Script, script
 from tocsin.store.sessions import Lanes
+from tocsin.store.shared import SharedCalls
 
 __all__ = ["LARGEST_BATCH", "Call", "OpenQueue", "Store"]
 
@@ -46,8 +48,6 @@ PATIENCE_S = 5.0
 PAUSE_S = 0.05
 # How long a program's call waits for a queue that is being repartitioned.
 MOVING_PATIENCE_S = 10.0
-# A script takes at most this many items, so that it never holds the server for long.
-LARGEST_BATCH = 1000
 # How many outcomes of jobs that nobody named are kept of a queue.
 RESULTS_MAX = 100_000
 # Answers of a script that changed nothing.
@@ -77,6 +77,9 @@ class Store:
         self.connections = connections or ConnectionSettings()
         self._results_max = results_max
         self.client: Client = None  # type: ignore[assignment]  # opened by open()
+        # What several callers may need at the same time is done once for all of them.
+        self.shared = SharedCalls()
+        self.putter = Putter(self.change)
         self._healing = Healing(self.address)
         self._queues: dict[str, OpenQueue] = {}
         self._fleet = self.keys.fleet()
@@ -144,10 +147,14 @@ class Store:
         known = self._queues.get(queue.name)
         if known is None:
             self._refuse_tagless_cluster(queue.name)
-            known = await self._while_moving(lambda: self._open(queue))
-            # Two that open it at the same time must hold the same: it may change.
-            known = self._queues.setdefault(queue.name, known)
+            declared = ("open", queue.name, queue.order, queue.partitions)
+            known = await self.shared.ask(declared, lambda: self._open_patiently(queue))
         return known
+
+    async def _open_patiently(self, queue: Queue) -> OpenQueue:
+        opened = await self._while_moving(lambda: self._open(queue))
+        # Two that open it at the same time must hold the same: it may change.
+        return self._queues.setdefault(queue.name, opened)
 
     async def _open(self, queue: Queue) -> OpenQueue:
         stored = await self._declare(queue)
@@ -167,8 +174,7 @@ class Store:
             raw = await self.read(lambda c: c.hget(self._fleet["queues"], name))
             if raw is None:
                 return None
-            known = await self._while_moving(lambda: self._open(register.read(raw).queue(name)))
-            self._queues.setdefault(name, known)
+            await self.open_queue(register.read(raw).queue(name))
         return self._queues[name]
 
     def forget_queue(self, name: str) -> None:
@@ -220,10 +226,8 @@ class Store:
 
     async def _open_partitions(self, name: str, entry: register.Entry) -> OpenQueue:
         opened = OpenQueue(entry.queue(name), self.keys, [], entry.move)
-        create = script("partition_open")
-        for keys in opened.keys:
-            args = [secrets.token_hex(8), entry.order, entry.partitions]
-            stored = await self.read(lambda c, k=keys["meta"], a=args: create(c, [k], a))  # type: ignore[misc]
+        calls = [([keys["meta"]], [secrets.token_hex(8), entry.order, entry.partitions]) for keys in opened.keys]
+        for stored in await self.read(lambda _: self._call_each(script("partition_open"), calls)):
             if (stored[1].decode(), int(stored[2])) != (entry.order, entry.partitions):
                 # A change may have begun, or ended, since the register was read.
                 if await self._declare(opened.queue) != entry:
@@ -298,6 +302,20 @@ class Store:
             failed = translate(error, self.address)
             return [failed for _ in calls]
         return [await self._settle(call, answer) for call, answer in zip(calls, answers, strict=True)]
+
+    async def _call_each(self, what: Script, calls: Sequence[tuple[list[str], list[Any]]]) -> list[Any]:
+        """One script on several keys; one round trip where the server is not a cluster. Raises the first error."""
+        client = self.client
+        if not isinstance(client, Single):
+            return await asyncio.gather(*(what(client, keys, args) for keys, args in calls))
+        answers = await client.ask_all([("EVALSHA", what.sha, len(keys), *keys, *args) for keys, args in calls])
+        for n, answer in enumerate(answers):
+            if isinstance(answer, NoScriptError):
+                answers[n] = await what(client, *calls[n])
+            elif isinstance(answer, RedisError):
+                self._healing.count(answer)
+                raise answer
+        return answers
 
     async def _settle(self, call: Call, answer: Any) -> list[Any] | StoreError:
         try:
@@ -376,9 +394,9 @@ class Store:
                 return forgotten
 
     async def end_sessions(self, queue: OpenQueue, names: list[str]) -> None:
-        end = script("session_end")
-        for keys in queue.keys:
-            await self._guard(end(self.client, [keys["sessions"]], [codec.encode(names[:LARGEST_BATCH])]))
+        packed = [codec.encode(names[at : at + LARGEST_BATCH]) for at in range(0, len(names), LARGEST_BATCH)]
+        calls = [([keys["sessions"]], [some]) for keys in queue.keys for some in packed]
+        await self._guard(self._call_each(script("session_end"), calls))
 
 
 def _error_or_answer(answer: Any) -> list[Any] | StoreError:

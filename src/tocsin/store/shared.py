@@ -1,0 +1,40 @@
+"""Calls that several callers need at the same time are made once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any
+
+
+class SharedCalls:
+    """One call for all that wait for the same thing: they share its answer, or its failure. The next caller after that
+    makes a new one. A caller that is cancelled does not take the answer from the others."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Hashable, list[asyncio.Future[Any]]] = {}
+        self._calls: set[asyncio.Future[Any]] = set()
+
+    def ask(self, what: Hashable, call: Callable[[], Awaitable[Any]]) -> asyncio.Future[Any]:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if what in self._waiting:
+            self._waiting[what].append(answer)
+            return answer
+        self._waiting[what] = [answer]
+        made = asyncio.ensure_future(call())
+        self._calls.add(made)
+        made.add_done_callback(lambda done: self._ended(what, done))
+        return answer
+
+    def _ended(self, what: Hashable, made: asyncio.Future[Any]) -> None:
+        self._calls.discard(made)
+        error = None if made.cancelled() else made.exception()
+        for answer in self._waiting.pop(what):
+            if answer.done():
+                continue
+            if made.cancelled():
+                answer.cancel()
+            elif error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(made.result())
