@@ -15,7 +15,6 @@ from tocsin.worker import Settings, Worker
 
 QUEUES = 300
 OFFERED = 1000
-TOGETHER = 1
 SECONDS = 12.0
 IDLE_S = 6.0
 BULK_S = 0.01
@@ -33,7 +32,7 @@ class SharingBench:
         self._seconds = max(3.0, SECONDS * scale)
 
     async def many_queues(self) -> list[Measure]:
-        """From enqueue to start, of jobs that come ten at a time into one queue after the other."""
+        """From enqueue to start, of jobs that come one by one, each into another queue."""
         names = self._declare(QUEUES)
         waits: dict[str, list[float]] = {name: [] for name in names}
 
@@ -48,12 +47,12 @@ class SharingBench:
             for each in waits.values():
                 each.clear()
             began, sent, cpu = time.perf_counter(), 0, own_cpu()
-            while time.perf_counter() - began < self._seconds:
-                while sent < (time.perf_counter() - began) * OFFERED:
-                    # Each queue as often as the others, so that their percentiles can be compared.
-                    name = names[sent // TOGETHER * 7 % QUEUES]
-                    rows = [(name, time.perf_counter())] * TOGETHER
-                    sent += await self._app.enqueue_many(stamp, rows, queue=name)
+            while (passed := time.perf_counter() - began) < self._seconds:
+                # Each queue as often as the others, so that their percentiles can be compared.
+                due = [names[number * 7 % QUEUES] for number in range(sent, int(passed * OFFERED))]
+                now = time.perf_counter()
+                await asyncio.gather(*(self._app.enqueue(stamp, name, now, queue=name, keep=0) for name in due))
+                sent += len(due)
                 await asyncio.sleep(0.002)
             took, cpu = time.perf_counter() - began, own_cpu() - cpu
             while sum(map(len, waits.values())) < sent:
