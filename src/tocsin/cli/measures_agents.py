@@ -67,7 +67,7 @@ class AgentBench:
         for worker in workers:
             await worker.start()
         await asyncio.sleep(2)
-        seconds = max(2.0, 10.0 * self._scale)
+        seconds = max(2.0, 6.0 * self._scale)
         sent = await commands_sent(app.store, seconds)
         await asyncio.gather(*(worker.stop(grace=1) for worker in workers))
         return [Measure(f"{FLEET} idle workers: commands", sent, "/s", 100, at_least=False)]

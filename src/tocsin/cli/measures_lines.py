@@ -18,7 +18,7 @@ from tocsin.store.store import LARGEST_BATCH
 from tocsin.worker import Settings
 
 FEW, MANY = 10, 10_000
-ROUNDS = 3
+ROUNDS = 2
 # For the shares: so many tenants of weight 1, and one of this weight.
 EQUALS, HEAVY = 100, 10
 

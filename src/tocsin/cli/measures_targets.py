@@ -26,7 +26,7 @@ from tocsin.worker import Worker
 
 ROUNDS = 5
 # Long enough that the hundredth part of what is due in it is more than a dozen.
-TURN_S = 6.0
+TURN_S = 4.0
 # Beside the host that hangs: so many schedules of others, each of them so often.
 OTHERS, OTHERS_EVERY_S = 120, 0.4
 # More than the permits of a worker; within a turn they hang, are given up, and come again.
