@@ -18,7 +18,7 @@ from tocsin.store.keys import FLEET_KEYS, PARTITION_KEYS
 from tocsin.store.runs import Wish
 from tocsin.store.scripts import Script, script, script_names
 
-KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bells*", "leader"}
+KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bells*", "mail", "leader"}
 
 
 def words_of(what: Script) -> set[str]:

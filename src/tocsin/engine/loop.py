@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tocsin.model.errors import StoreUnavailable
+from tocsin.model.errors import StoreFull, StoreUnavailable
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.loop")
@@ -58,6 +58,8 @@ def _tell(part: Part, error: Exception, failures: int, is_waking: bool) -> None:
         log.warning("pass cut off because the event loop stood still, trying again", part=part.name)
     elif isinstance(error, TimeoutError) and not isinstance(error, StoreUnavailable):
         log.warning("pass cut off because it did not end, trying again", part=part.name)
+    elif isinstance(error, StoreFull):
+        log.warning("server is full, trying again", part=part.name, error=str(error))
     elif isinstance(error, StoreUnavailable):
         log.warning("server away, trying again", part=part.name, error=str(error))
     else:

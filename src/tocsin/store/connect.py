@@ -258,7 +258,10 @@ def translate(error: Exception, address: Address) -> StoreError:
     code = _code(cause)
     where, said = address.shown, _said(cause, address)
     if code == "OOM":
-        return StoreFull(f"{where} is out of memory and nothing was written: raise maxmemory, or remove jobs")
+        return StoreFull(
+            f"{where} is at its maxmemory and nothing was written: raise maxmemory, or make room; workers still run "
+            "what is there, and `tocsin purge`, `tocsin jobs remove` and `tocsin dead drop` still work"
+        )
     if code in _REFUSALS:
         return StoreRefused(f"{where} {_REFUSALS[code]} ({said})")
     return _refusal(cause, where, said) or _other(cause, code, where, said)
