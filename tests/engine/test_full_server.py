@@ -14,7 +14,9 @@ from tocsin import StoreFull, Tocsin
 from tocsin.engine.catalog import Handler
 from tocsin.store.fleet import Ear, Fleet
 from tocsin.store.jobs import Jobs
+from tocsin.store.survey import Survey
 from tocsin.store.term import Terms
+from tocsin.upkeep.audit import Audit
 
 
 @pytest.fixture(scope="module", params=flavours())
@@ -81,7 +83,7 @@ async def test_a_worker_that_starts_now_runs_what_is_there(app, small_server, ma
         assert "release2" in worker.lanes
         await eventually(lambda: len(ran) == 502, "all ran")
         assert sorted(n for n in ran if isinstance(n, int)) == list(range(500))
-        await eventually(lambda: worker.finisher.idle(), "all outcomes are written")
+        await eventually(worker.finisher.idle, "all outcomes are written")
         assert worker.name in [each.id for each in await Fleet(new.store).workers()]
         assert worker.election is None or worker.election.leading()
         assert await worker.stop() == 0
@@ -162,3 +164,26 @@ async def test_the_advice_for_a_full_server_can_be_followed(app):
     assert await app.remove("j0")
     assert (await app.remove_many(name="work")).removed == 99
     assert (await app.purge_queue("default")).removed == 0
+
+
+@pytest.mark.parametrize("order", ["due", "priority", "fair"])
+async def test_why_and_doctor_answer(app, order):
+    line = app.queue(order, order=order, partitions=1)
+    await app.enqueue_many(work_of(app), [(n,) for n in range(3)], ids=["a", "b", "c"], queue=line.name)
+    await fill(app)
+    assert (await app.why("b", queue=order)).known
+    report = await Audit(Survey(app.store), Fleet(app.store)).run()
+    assert not report.wrong
+
+
+async def test_a_job_that_waits_for_others_runs(app, make_worker):
+    work = work_of(app)
+    await app.enqueue(work, 1, id="first")
+    last = await app.enqueue(work, 2, id="last", after=["first"])
+    await fill(app)
+    await make_worker(app, start=True)
+
+    async def ended() -> bool:
+        return await last.status() == "succeeded"
+
+    await eventually(ended, "the job that waited ran")
