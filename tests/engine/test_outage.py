@@ -10,6 +10,7 @@ import pytest
 from engine.waiting import Gate, eventually
 from servers import Server
 from tocsin import Every, StoreUnavailable, Tocsin
+from tocsin.resilience.breaker import State
 from tocsin.store.runs import Runs, Wish, release_item
 
 
@@ -166,3 +167,15 @@ async def test_a_worker_on_a_server_that_was_wiped_goes_on_with_what_comes(serve
     assert await handle.result("20s") == 2
     await eventually(worker.finisher.idle, "nothing is left to write")
     assert await app.get("wiped") is None
+
+
+@pytest.mark.parametrize("which", ["acquisition_breaker", "redis_breaker"])
+async def test_the_first_beat_after_an_outage_opens_the_way_although_a_late_answer_came(app, make_worker, which):
+    worker = await make_worker(app)
+    breaker = getattr(worker, which)
+    late = breaker.allow()
+    while breaker.state is State.CLOSED:
+        breaker.answered(breaker.allow(), [StoreUnavailable("away")])
+    breaker.answered(late, [object()])
+    await asyncio.to_thread(worker.heart.beat)
+    await eventually(lambda: breaker.state is State.HALF_OPEN, "it may be probed")

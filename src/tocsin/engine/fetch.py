@@ -81,8 +81,6 @@ class Fetcher:
         self._poll_s = poll_s
         self._on_change = on_change
         self.breaker = breaker
-        # The server did not answer when we asked last.
-        self.away = False
         # Told of each claim: what was asked for, what came, and the seconds that it took. None: nobody listens.
         self.on_answers: OnAnswers | None = None
         self._batching = batching
@@ -138,7 +136,7 @@ class Fetcher:
             raise
         if self.on_answers is not None:
             self.on_answers(wishes, answers, self._clock.monotonic() - asked_at)
-        self.away = self.breaker.answered(permit, answers)
+        self.breaker.answered(permit, answers)
         return await self._take(wishes, answers)
 
     def frees_soon(self) -> bool:

@@ -80,8 +80,6 @@ class Finisher:
         self._classifier = classifier or Classifier()
         self._settler = Settler(backoff, largest_result)
         self.breaker = breaker or Breaker(BreakerSettings(), clock.monotonic)
-        # The server did not answer when we wrote last.
-        self.away = False
         self._tally = tally or Tally()
         self._batch = batch
         self._on_lost = on_lost
@@ -230,7 +228,7 @@ class Finisher:
             answers = await self._store.call_all([each.call for _, each in sent])
         finally:
             self._in_flight.difference_update(key for key, _ in sent)
-        self.away = self.breaker.answered(permit, answers)
+        self.breaker.answered(permit, answers)
         trouble: StoreError | None = None
         changed: list[tuple[tuple[str, int, str], Sent]] = []
         for (key, each), answer in zip(sent, answers, strict=True):

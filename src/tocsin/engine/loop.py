@@ -28,12 +28,17 @@ class Part(Protocol):
 
 
 async def repeat(
-    part: Part, stop: asyncio.Event, longest: float | None = None, is_waking: Callable[[], bool] = lambda: False
+    part: Part,
+    stop: asyncio.Event,
+    longest: float | None = None,
+    is_waking: Callable[[], bool] = lambda: False,
+    is_failing: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Pass after pass until `stop`. A failed pass is told once, rested for, and tried again: no part ever dies.
+    """Pass after pass until `stop`. A failed pass is logged once, rested for, and tried again: no part ever dies.
 
     With `longest` a pass that hangs is cut off after so many seconds, and the next one begins anew. `is_waking`: the
-    event loop stood still until a moment ago, and time limits passed meanwhile.
+    event loop stood still until a moment ago, and time limits passed meanwhile. `is_failing`: nothing has succeeded
+    since the last failure. Then a pass that found nothing to do, or was held back by a breaker, is no recovery.
     """
     failures = 0
     while not stop.is_set():
@@ -41,9 +46,9 @@ async def repeat(
         try:
             async with asyncio.timeout(longest):
                 rest = await part.step()
-            if failures:
+            if failures and not is_failing():
                 log.info("recovered", part=part.name, failed_passes=failures)
-            failures = 0
+                failures = 0
         except Exception as error:
             rest = min(SHORTEST_REST_S * 2 ** min(failures, 10), LONGEST_REST_S)
             _tell(part, error, failures, is_waking())

@@ -11,6 +11,7 @@ from tocsin.engine.listen import Listener
 from tocsin.engine.loop import Part, end, repeat
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import QueueMoving, StoreError
+from tocsin.resilience.breaker import Breaker
 from tocsin.store.fleet import Beat, Ear
 from tocsin.store.jobs import Jobs
 from tocsin.telemetry.logs import get_logger
@@ -43,10 +44,10 @@ class Worker(Parts):
         self.watch.start()
         if self.settings.enabled:
             for turn in range(claim_planner.PASSES):
-                self._run(self.fetcher, self._quiet, f"fetch {turn}")
+                self._run(self.fetcher, self._quiet, f"fetch {turn}", breaker=self.acquisition_breaker)
             self._listen()
         for turn in range(finish.PASSES):
-            self._run(self.finisher, self._stopped, f"finish {turn}")
+            self._run(self.finisher, self._stopped, f"finish {turn}", breaker=self.redis_breaker)
         parts: list[Part] = [self.sweep, self.reaper, self.carrier, self.referrer, self.gates, Tender(self.store)]
         for part in (*parts, self.watch, self.failures, *self.vitals.parts()):
             self._run(part, self._stopped)
@@ -62,9 +63,17 @@ class Worker(Parts):
             concurrency=self.settings.concurrency,
         )
 
-    def _run(self, part: Part, stop: asyncio.Event, name: str = "", longest: float | None = None) -> None:
+    def _run(
+        self,
+        part: Part,
+        stop: asyncio.Event,
+        name: str = "",
+        longest: float | None = None,
+        breaker: Breaker | None = None,
+    ) -> None:
         self._looped[name or part.name] = part
-        work = repeat(part, stop, longest, self.watch.is_waking)
+        is_failing = (lambda: breaker.failing) if breaker is not None else (lambda: False)
+        work = repeat(part, stop, longest, self.watch.is_waking, is_failing)
         self._tasks[name or part.name] = asyncio.create_task(work, name=f"tocsin {part.name}")
 
     async def _change_ear(self, queues: list[str]) -> None:
@@ -221,10 +230,10 @@ class Worker(Parts):
 
     def _probe(self) -> None:
         """The server answers: who found it away need not wait for the end of a cooldown."""
-        if self.fetcher.away:
+        if self.acquisition_breaker.away:
             self.acquisition_breaker.probe_now()
             self.fetcher.wake.set()
-        if self.finisher.away:
+        if self.redis_breaker.away:
             self.redis_breaker.probe_now()
             self.finisher.wake.set()
 
