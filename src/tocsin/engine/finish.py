@@ -27,7 +27,7 @@ from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import Breaker, BreakerSettings
 from tocsin.resilience.classify import Classifier
 from tocsin.resilience.failure import FailureClass
-from tocsin.store.runs import Item, Runs, fitting
+from tocsin.store.runs import Item, Runs, fitting, key_of
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Tally
@@ -193,6 +193,13 @@ class Finisher:
 
     def idle(self) -> bool:
         return not self.waiting and not self._unanswered and not self._unsent
+
+    def left(self) -> list[str]:
+        """The ids of the jobs whose outcomes the server has not confirmed."""
+        items = [item for sent in self._unanswered.values() for item in sent.items]
+        items += [item for lane in self._unsent for some in lane.unsent.values() for item in some]
+        keys = [key_of(item).decode(errors="replace") for item in items]
+        return sorted({*keys, *(ended.claim.member for ended in self.waiting)})
 
     def forget(self) -> None:
         """A new incarnation: what the old one held is no longer ours to settle."""

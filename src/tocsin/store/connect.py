@@ -297,6 +297,7 @@ def _other(cause: BaseException, code: str | None, where: str, said: str) -> Sto
 _LIMITS = {
     "No connection available": "the connection pool is exhausted: all were in use for as long as "
     "redis.connection.pool.max-wait-millis; raise it, or redis.connection.pool.max-total",
+    "TTL exhausted": "a slot is on its way to another node, and neither of the two would serve it",
     "Timeout connecting": "could not connect within redis.connection.connect-timeout",
     "Timeout reading": "no answer within redis.connection.timeout",
     "Timeout writing": "nothing could be sent within redis.connection.timeout",
