@@ -13,6 +13,7 @@ import pytest
 
 from engine.waiting import Gate, eventually
 from tocsin import Tocsin
+from tocsin.app.service import stop_signals
 
 BOTH = (signal.SIGTERM, signal.SIGINT)
 
@@ -114,3 +115,12 @@ async def test_handlers_of_the_event_loop_work_again_afterwards(app):
     os.kill(os.getpid(), signal.SIGTERM)
     await eventually(lambda: heard == ["heard"], "the program's handler was called")
     loop.remove_signal_handler(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("before", "stops"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
+def test_a_closed_terminal_stops_a_worker_unless_it_was_started_with_nohup(before, stops):
+    kept = signal.signal(signal.SIGHUP, before)
+    try:
+        assert (signal.SIGHUP in stop_signals()) is stops
+    finally:
+        signal.signal(signal.SIGHUP, kept)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import shop
@@ -83,6 +85,33 @@ def test_told_to_stop_while_it_waits_for_a_server_it_stops(tocsin: Tool) -> None
     worker.until_it_says("server away, trying again")
     worker.signal(signal.SIGTERM)
     assert worker.wait(5) == 0
+
+
+def test_a_closed_terminal_stops_it_like_any_other_signal(tocsin: Tool) -> None:
+    worker = tocsin.worker()
+    tocsin.do(lambda app: begin(app, "short", 0.5))
+    worker.signal(signal.SIGHUP)
+    assert worker.wait() == 0
+    assert tocsin.do(lambda app: stage_of(app, "short")) == "gone"
+
+
+def test_outcomes_that_cannot_be_written_are_named_and_it_ends_with_1(tmp_path: Path) -> None:
+    with Server.valkey() as server:
+        tocsin = Tool(server.url, "", tmp_path)
+        try:
+            worker = tocsin.worker("--grace", "2s")
+            tocsin.do(lambda app: begin(app, "unwritten", 0.5))
+            server.kill()
+            worker.until_it_says('"part": "finish"')
+            worker.signal(signal.SIGTERM)
+            assert worker.wait() == 1
+            [lost] = [
+                line for line in map(json.loads, worker.said.splitlines()) if "could not be written" in line["event"]
+            ]
+            assert "unwritten" in lost["jobs"]
+            assert "the event loop is blocked" not in worker.said
+        finally:
+            tocsin.close()
 
 
 # Several processes

@@ -9,7 +9,7 @@ import pytest
 
 from engine.waiting import eventually
 from logged import capture_logs
-from tocsin import StoreUnavailable
+from tocsin import StoreFull, StoreUnavailable
 from tocsin.engine.loop import end, repeat, wait
 
 
@@ -21,6 +21,7 @@ class Steps:
     def __init__(self, *script: float | BaseException | Callable[[], float], then: float = 60.0) -> None:
         self.wake = asyncio.Event()
         self.passes = 0
+        self.failing = False
         self._script = list(script)
         self._then = then
 
@@ -38,7 +39,7 @@ async def run():
     stop, tasks = asyncio.Event(), []
 
     def start(part: Steps) -> Steps:
-        tasks.append((part, asyncio.create_task(repeat(part, stop))))
+        tasks.append((part, asyncio.create_task(repeat(part, stop, is_failing=lambda: part.failing))))
         return part
 
     yield start
@@ -85,6 +86,26 @@ async def test_a_series_of_failures_is_told_once_and_so_is_its_end(run):
     told = [(entry["log_level"], entry["event"]) for entry in logs]
     assert told == [("warning", "server away, trying again"), ("info", "recovered")]
     assert logs[1]["failed_passes"] == 3
+
+
+async def test_a_pass_that_did_nothing_since_a_failure_is_no_recovery(run):
+    with capture_logs() as logs:
+        part = Steps(StoreUnavailable("away"), 0.0, StoreUnavailable("away"), 0.0, 0.0)
+        part.failing = True
+        run(part)
+        await eventually(lambda: part.passes == 6, "all passes")
+        assert [entry["event"] for entry in logs] == ["server away, trying again"]
+        part.failing = False
+        part.wake.set()
+        await eventually(lambda: len(logs) == 2, "a pass that did something")
+    assert (logs[1]["event"], logs[1]["failed_passes"]) == ("recovered", 2)
+
+
+async def test_a_full_server_is_not_said_to_be_away(run):
+    with capture_logs() as logs:
+        part = run(Steps(StoreFull("full")))
+        await eventually(lambda: part.passes == 2, "the pass after the failure")
+    assert logs[0]["event"] == "server is full, trying again"
 
 
 async def test_a_mistake_is_told_with_its_traceback(run):

@@ -8,8 +8,11 @@ import threading
 import pytest
 
 from engine.waiting import Gate, eventually
+from logged import capture_logs
 from servers import Server
 from tocsin import Every, StoreUnavailable, Tocsin
+from tocsin.resilience.breaker import State
+from tocsin.store.fleet import Fleet
 from tocsin.store.runs import Runs, Wish, release_item
 
 
@@ -166,3 +169,50 @@ async def test_a_worker_on_a_server_that_was_wiped_goes_on_with_what_comes(serve
     assert await handle.result("20s") == 2
     await eventually(worker.finisher.idle, "nothing is left to write")
     assert await app.get("wiped") is None
+
+
+@pytest.mark.parametrize("which", ["acquisition_breaker", "redis_breaker"])
+async def test_the_first_beat_after_an_outage_opens_the_way_although_a_late_answer_came(app, make_worker, which):
+    worker = await make_worker(app)
+    breaker = getattr(worker, which)
+    late = breaker.allow()
+    while breaker.state is State.CLOSED:
+        breaker.answered(breaker.allow(), [StoreUnavailable("away")])
+    breaker.answered(late, [object()])
+    await asyncio.to_thread(worker.heart.beat)
+    await eventually(lambda: breaker.state is State.HALF_OPEN, "it may be probed")
+
+
+async def test_data_that_is_gone_is_one_error_for_all_queues_and_one_for_the_worker(server, app, make_worker):
+    ran = []
+    for name in ("one", "two", "three"):
+        app.queue(name)
+
+    @app.job
+    async def job(n):
+        ran.append(n)
+
+    worker = await make_worker(app, start=True)
+    with capture_logs() as logs:
+        with server.client() as client:
+            client.flushall()
+        for name in ("one", "two", "three", "default"):
+            await app.enqueue_many(job, [(n,) for n in range(20)], queue=name)
+        await eventually(lambda: len(ran) == 80, "all ran")
+        await asyncio.to_thread(worker.heart.beat)
+        await eventually(lambda: any("forgotten" in line["event"] for line in logs), "the beat was refused")
+    errors = [line["event"] for line in logs if line["log_level"] in ("warning", "error")]
+    assert errors == [
+        "the server lost its data, or has other data than before: opening the queues again",
+        "the server has forgotten this worker, and so lost data: beginning anew",
+    ]
+
+
+async def test_a_worker_that_was_buried_says_that_it_was_declared_dead(app, make_worker):
+    worker = await make_worker(app)
+    await Fleet(app.store).bury(worker.name, 1)
+    # Only a worker whose lease is over may be buried.
+    worker.heart.lease = 1.0
+    with capture_logs() as logs:
+        await asyncio.to_thread(worker.heart.beat)
+        await eventually(lambda: any("declared this worker dead" in line["event"] for line in logs), "it says so")

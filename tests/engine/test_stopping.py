@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import threading
 
 import pytest
@@ -133,3 +135,21 @@ async def test_a_handler_that_turns_its_interruption_into_another_error_has_not_
     for job_id in ("loop", "thread"):
         found = await tocsin_app.get(job_id)
         assert (found.stage, found.attempt, found.failed) == ("waiting", 1, 0)
+
+
+async def test_a_handler_that_ignores_its_cancellation_leaves_no_error_in_the_log(tocsin_app, make_worker):
+    unretrieved = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unretrieved.append(context["message"]))
+
+    @tocsin_app.job
+    async def stubborn():
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
+
+    await tocsin_app.enqueue(stubborn)
+    worker = await make_worker(start=True)
+    await eventually(lambda: worker.stats().running == 1, "it runs")
+    assert await worker.stop(0, cancel_s=0) == 1
+    gc.collect()
+    assert unretrieved == []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tocsin import InvalidArgument
+from tocsin import InvalidArgument, StoreUnavailable
+from tocsin.model.errors import StoreError
 from tocsin.resilience.breaker import PROBES, Breaker, BreakerSettings, BreakerStatus, State, redis_breaker_settings
 
 
@@ -275,3 +276,23 @@ def test_who_knows_better_may_open_it_for_a_full_cooldown(breaker, time, age):
     breaker.trip()
     assert breaker.status().probe_in == 30
     assert breaker.allow() is None
+
+
+def test_a_late_answer_does_not_hide_that_the_server_is_away(breaker):
+    late = breaker.allow()
+    for _ in range(5):
+        breaker.answered(breaker.allow(), [StoreUnavailable("away")])
+    breaker.answered(late, [object()])
+    assert (breaker.state, breaker.away, breaker.failing) == (State.OPEN, True, True)
+    breaker.probe_now()
+    breaker.answered(late, [object()])
+    assert breaker.away
+    breaker.answered(breaker.allow(), [object()])
+    assert (breaker.state, breaker.away, breaker.failing) == (State.CLOSED, False, False)
+
+
+def test_a_server_that_fails_a_script_is_not_away(breaker):
+    breaker.answered(breaker.allow(), [object(), StoreError("a script failed")])
+    assert (breaker.away, breaker.failing) == (False, True)
+    breaker.answered(breaker.allow(), [])
+    assert not breaker.failing

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, cast
 
 import pytest
+from redis import exceptions
 from redis._parsers.base import BaseParser
 from redis.crc import key_slot
 
@@ -326,6 +327,12 @@ def test_what_the_server_answers_becomes_one_of_our_errors(answer: str) -> None:
     address, parser = parse("redis://:hunter2@h"), cast(Any, BaseParser)
     assert type(translate(parser.parse_error(answer), address)) is ANSWERS[answer]
     assert "hunter2" not in str(translate(parser.parse_error(f"{answer} hunter2"), address))
+
+
+def test_a_slot_that_moves_is_said_to_move() -> None:
+    error = translate(exceptions.ClusterError("TTL exhausted."), parse("redis+cluster://h"))
+    assert type(error) is StoreUnavailable
+    assert "a slot is on its way to another node" in str(error)
 
 
 @needs_redis7

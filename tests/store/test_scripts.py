@@ -18,7 +18,7 @@ from tocsin.store.keys import FLEET_KEYS, PARTITION_KEYS
 from tocsin.store.runs import Wish
 from tocsin.store.scripts import Script, script, script_names
 
-KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bells*", "leader"}
+KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bells*", "parts*", "mail", "leader"}
 
 
 def words_of(what: Script) -> set[str]:
@@ -58,7 +58,7 @@ class TestHeader:
 
     def test_it_touches_no_key_that_it_does_not_declare(self, name, order):
         what = script(name, order)
-        assert words_of(what) & (KNOWN_KEYS | {"bells", "KEYS", "ARGV"}) <= named(what)
+        assert words_of(what) & (KNOWN_KEYS | {"bells", "parts", "KEYS", "ARGV"}) <= named(what)
 
 
 def test_a_file_without_its_name_in_the_header_is_refused():

@@ -54,7 +54,7 @@ async def worker_for(
     queue = await app.store.open_queue(app._registry.queues[AGENTS_QUEUE])
     worker = Worker(app.store, [queue], catalog, settings, agents, app._registry.classifier)
     if worker.reconciler is not None:
-        await worker.reconciler.step()
+        await worker.reconciler.register()
     return worker
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any
 
 from tocsin.model.durations import Millis
+from tocsin.model.errors import StoreError
 from tocsin.model.ids import partition_of
 from tocsin.store.jobs import Jobs, Put
 from tocsin.store.layout import LARGEST_BYTES
@@ -32,6 +33,8 @@ class Bulk:
     ) -> None:
         """`put_many`: how a batch is put, if not as Jobs does."""
         self.new = 0
+        # Rows that the server has answered for.
+        self.written = 0
         self._put_many = put_many or functools.partial(jobs.put_many, queue)
         self._batch = batch
         self._queue = queue
@@ -55,6 +58,11 @@ class Bulk:
                     if n % TURN_AFTER == 0:
                         await asyncio.sleep(0)
             return await self._flush()
+        except StoreError as error:
+            await self._count_rest()
+            error.written = self.written
+            error.args = (f"{error}; {self.written} rows were written before the call stopped",)
+            raise
         finally:
             for task in self._sending:
                 task.cancel()
@@ -79,6 +87,11 @@ class Bulk:
         await self._wait_for(0)
         return self.new
 
+    async def _count_rest(self) -> None:
+        """Batches on their way when another failed may still be written, and their rows are counted."""
+        rest, self._sending = self._sending, set()
+        await asyncio.gather(*rest, return_exceptions=True)
+
     async def _send(self, partition: int) -> None:
         puts, self._puts[partition] = self._puts[partition], []
         self._members[partition] = set()
@@ -89,6 +102,7 @@ class Bulk:
 
     async def _put(self, partition: int, puts: list[Put]) -> None:
         codes, head = await self._put_many(puts)
+        self.written += len(puts)
         self.new += codes.count(b"1")
         if head >= 0 and self._queue.partitions == self._partitions:
             self._ring(self._queue, partition)
@@ -99,5 +113,7 @@ class Bulk:
     async def _wait_for(self, most: int) -> None:
         while len(self._sending) > most:
             done, self._sending = await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            # All are asked: asyncio complains about errors that nobody looked at.
+            failed = [error for error in [task.exception() for task in done] if error is not None]
+            if failed:
+                raise failed[0]

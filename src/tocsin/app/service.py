@@ -74,10 +74,18 @@ async def _idle(worker: Worker) -> None:
             await asyncio.sleep(0.1)
 
 
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Also SIGHUP, which a closed terminal sends and which would end the process at once; but not under `nohup`, which
+    asks to ignore it."""
+    hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if hangs_up else (signal.SIGTERM, signal.SIGINT)
+
+
 @contextlib.contextmanager
 def caught(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT stop; the second hurries. Only where they can be caught: in the main thread. Afterwards they
-    do again what they did before, which the signal handlers of an event loop would not let us restore."""
+    """SIGTERM, SIGINT and SIGHUP stop; the second hurries. Only where they can be caught: in the main thread.
+    Afterwards they do again what they did before, which the signal handlers of an event loop would not let us
+    restore."""
 
     def obey(name: str) -> None:
         if stop.is_set():
@@ -92,7 +100,7 @@ def caught(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
         loop.call_soon_threadsafe(obey, signal.Signals(number).name)
 
     loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+    numbers = stop_signals() if threading.current_thread() is threading.main_thread() else ()
     before = {number: signal.signal(number, catch) for number in numbers}
     try:
         yield

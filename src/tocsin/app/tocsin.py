@@ -96,7 +96,10 @@ class Tocsin(ManyCalls):
         after: Iterable[str | Handle | BlockingHandle] = (),
         on_upstream_failure: str = "cancel",
     ) -> int:
-        """One-shot jobs in bulk: rows are argument tuples or mappings. How many were new."""
+        """One-shot jobs in bulk: rows are argument tuples or mappings. How many were new.
+
+        If the server fails half-way, `written` of the StoreError says how many rows it has.
+        """
         waits = check_after(after, on_upstream_failure)
         rules = options.policy(criticality=criticality)
         first = rows_of(
@@ -326,7 +329,7 @@ class Tocsin(ManyCalls):
             self.store, opened, declared.catalog, settings, self._agents, declared.classifier, declared.failure_hooks
         )
         if worker.reconciler is not None:
-            await worker.reconciler.step()
+            await worker.reconciler.register()
         return worker
 
     async def work(

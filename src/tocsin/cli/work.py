@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from cyclopts.validators import Number
 from msgspec import Struct
 
 from tocsin.app import Tocsin
-from tocsin.app.service import caught
+from tocsin.app.service import caught, stop_signals
 from tocsin.cli import logs
 from tocsin.cli.load import load
 from tocsin.cli.options import Given, Options, WrongUsage, parse_duration, split_weights
@@ -81,7 +80,7 @@ async def worker(
     tied: Annotated[bool, Parameter(show=False, negative="")] = False,
     options: Given,
 ) -> int:
-    """Run the jobs of an app until SIGTERM or Ctrl-C.
+    """Run the jobs of an app until SIGTERM, SIGHUP or Ctrl-C.
 
     Parameters
     ----------
@@ -136,7 +135,7 @@ async def work(app: Tocsin, duty: Duty, stop: asyncio.Event, hurry: asyncio.Even
         await stop.wait()
     finally:
         await made.stop(duty.grace, hurry)
-    return 0
+    return 1 if made.finisher.left() else 0
 
 
 def set_apart() -> None:
@@ -182,7 +181,7 @@ def told(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
             loop.remove_reader(sys.stdin.fileno())
             obey("the process that started this one is gone")
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         loop.add_signal_handler(number, obey, number.name)
     loop.add_signal_handler(HURRY, hasten)
     loop.add_reader(sys.stdin.fileno(), look_up)

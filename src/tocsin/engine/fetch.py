@@ -38,6 +38,8 @@ STILL_MS = 250.0
 MOST_POLLED = 25
 # What is due and not asked for lack of a permit is rung for again this often, so that a worker with one hears it.
 HAND_ON_S = 1.0
+# Queues that are found to be gone within this long of each other were lost together.
+LOSS_S = 10.0
 
 
 OnAnswers = Callable[[list[tuple[Lane, Wish]], list[Claimed | StoreError], float], None]
@@ -81,8 +83,6 @@ class Fetcher:
         self._poll_s = poll_s
         self._on_change = on_change
         self.breaker = breaker
-        # The server did not answer when we asked last.
-        self.away = False
         # Told of each claim: what was asked for, what came, and the seconds that it took. None: nobody listens.
         self.on_answers: OnAnswers | None = None
         self._batching = batching
@@ -98,6 +98,8 @@ class Fetcher:
         self._asked = 0
         self._coming = 0
         self._allowed = 0
+        # When data that is gone is logged again.
+        self._next_loss = -math.inf
         self._collector = Collector(catalog, pool, finisher, clock, tally)
 
     async def step(self) -> float:
@@ -138,7 +140,7 @@ class Fetcher:
             raise
         if self.on_answers is not None:
             self.on_answers(wishes, answers, self._clock.monotonic() - asked_at)
-        self.away = self.breaker.answered(permit, answers)
+        self.breaker.answered(permit, answers)
         return await self._take(wishes, answers)
 
     def frees_soon(self) -> bool:
@@ -276,12 +278,23 @@ class Fetcher:
                 log.info("waiting for a queue that is being repartitioned", queue=lane.name, to=moving.partitions)
             return
         if lane.queue.layout == before:
-            log.warning("queue changed under us, opening it again", queue=lane.name, error=str(error))
+            self._log_loss(lane, error)
         elif lane.layout == before:
             log.info("queue has other partitions", queue=lane.name, partitions=lane.queue.partitions)
         lane.follow()
         self._runs().forget_doubts(lane.queue)
         self._on_change(lane)
+
+    def _log_loss(self, lane: Lane, error: StoreChanged) -> None:
+        """Once for all queues and passes that find it out at about the same time."""
+        now = self._clock.monotonic()
+        if now >= self._next_loss:
+            log.error(
+                "the server lost its data, or has other data than before: opening the queues again",
+                queue=lane.name,
+                error=str(error),
+            )
+        self._next_loss = now + LOSS_S
 
     async def _hand_back_in_doubt(self) -> None:
         if not self._runs().unanswered:

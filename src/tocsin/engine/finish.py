@@ -27,7 +27,7 @@ from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import Breaker, BreakerSettings
 from tocsin.resilience.classify import Classifier
 from tocsin.resilience.failure import FailureClass
-from tocsin.store.runs import Item, Runs, fitting
+from tocsin.store.runs import Item, Runs, fitting, key_of
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Tally
@@ -80,8 +80,6 @@ class Finisher:
         self._classifier = classifier or Classifier()
         self._settler = Settler(backoff, largest_result)
         self.breaker = breaker or Breaker(BreakerSettings(), clock.monotonic)
-        # The server did not answer when we wrote last.
-        self.away = False
         self._tally = tally or Tally()
         self._batch = batch
         self._on_lost = on_lost
@@ -196,6 +194,13 @@ class Finisher:
     def idle(self) -> bool:
         return not self.waiting and not self._unanswered and not self._unsent
 
+    def left(self) -> list[str]:
+        """The ids of the jobs whose outcomes the server has not confirmed."""
+        items = [item for sent in self._unanswered.values() for item in sent.items]
+        items += [item for lane in self._unsent for some in lane.unsent.values() for item in some]
+        keys = [key_of(item).decode(errors="replace") for item in items]
+        return sorted({*keys, *(ended.claim.member for ended in self.waiting)})
+
     def forget(self) -> None:
         """A new incarnation: what the old one held is no longer ours to settle."""
         self.waiting.clear()
@@ -230,7 +235,7 @@ class Finisher:
             answers = await self._store.call_all([each.call for _, each in sent])
         finally:
             self._in_flight.difference_update(key for key, _ in sent)
-        self.away = self.breaker.answered(permit, answers)
+        self.breaker.answered(permit, answers)
         trouble: StoreError | None = None
         changed: list[tuple[tuple[str, int, str], Sent]] = []
         for (key, each), answer in zip(sent, answers, strict=True):

@@ -1,7 +1,8 @@
 """The heart: beats on a thread and a connection of its own, so that a busy event loop does not look dead.
 
 A beat that is confirmed renews the lease under which this worker may claim. A beat that is refused means that the
-others buried this worker: what it held belongs to them now, and it must begin a new incarnation.
+others buried this worker, or that the server lost its data: what it held belongs to nobody or to others now, and it
+must begin a new incarnation.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Heart:
         beat_s: float = BEAT_S,
         ttl_s: float = TTL_S,
     ) -> None:
+        # Our last beat was refused because the server forgot this worker, not because the others buried it.
+        self.forgotten = False
         # Server time in ms until which this worker may claim; 0 before the first beat.
         self.lease = 0.0
         self._pulse = pulse
@@ -41,7 +44,8 @@ class Heart:
         self._beat_s = beat_s
         self._ttl_s = ttl_s
         self._counter = 0
-        self._away = False
+        # The server did not answer the last beat.
+        self.away = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -51,12 +55,12 @@ class Heart:
             sent = self._clock.monotonic()
             beat = self._pulse.beat(self._counter + 1, self._about(), joins=self._counter == 0)
         except StoreError as error:
-            if not self._away:
+            if not self.away:
                 log.warning("heartbeat failed, trying again", error=str(error))
-            self._away = True
+            self.away = True
             self._on_beat(None, self._clock.monotonic())
             return None
-        self._away = False
+        self.away = False
         self._clock.observe(beat.now, sent, self._clock.monotonic())
         if beat.accepted:
             self._counter += 1
@@ -64,6 +68,8 @@ class Heart:
             elapsed_ms = (self._clock.monotonic() - sent) * 1000
             self.lease = beat.now - elapsed_ms + self._ttl_s * 1000
         else:
+            # Nobody may bury a worker whose lease has not ended.
+            self.forgotten = beat.now < self.lease
             self.lease = 0.0
         self._on_beat(beat, self._clock.monotonic())
         return beat

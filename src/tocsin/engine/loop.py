@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tocsin.model.errors import StoreUnavailable
+from tocsin.model.errors import StoreFull, StoreUnavailable
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.loop")
@@ -28,12 +28,17 @@ class Part(Protocol):
 
 
 async def repeat(
-    part: Part, stop: asyncio.Event, longest: float | None = None, is_waking: Callable[[], bool] = lambda: False
+    part: Part,
+    stop: asyncio.Event,
+    longest: float | None = None,
+    is_waking: Callable[[], bool] = lambda: False,
+    is_failing: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Pass after pass until `stop`. A failed pass is told once, rested for, and tried again: no part ever dies.
+    """Pass after pass until `stop`. A failed pass is logged once, rested for, and tried again: no part ever dies.
 
     With `longest` a pass that hangs is cut off after so many seconds, and the next one begins anew. `is_waking`: the
-    event loop stood still until a moment ago, and time limits passed meanwhile.
+    event loop stood still until a moment ago, and time limits passed meanwhile. `is_failing`: nothing has succeeded
+    since the last failure. Then a pass that found nothing to do, or was held back by a breaker, is no recovery.
     """
     failures = 0
     while not stop.is_set():
@@ -41,9 +46,9 @@ async def repeat(
         try:
             async with asyncio.timeout(longest):
                 rest = await part.step()
-            if failures:
+            if failures and not is_failing():
                 log.info("recovered", part=part.name, failed_passes=failures)
-            failures = 0
+                failures = 0
         except Exception as error:
             rest = min(SHORTEST_REST_S * 2 ** min(failures, 10), LONGEST_REST_S)
             _tell(part, error, failures, is_waking())
@@ -58,6 +63,8 @@ def _tell(part: Part, error: Exception, failures: int, is_waking: bool) -> None:
         log.warning("pass cut off because the event loop stood still, trying again", part=part.name)
     elif isinstance(error, TimeoutError) and not isinstance(error, StoreUnavailable):
         log.warning("pass cut off because it did not end, trying again", part=part.name)
+    elif isinstance(error, StoreFull):
+        log.warning("server is full, trying again", part=part.name, error=str(error))
     elif isinstance(error, StoreUnavailable):
         log.warning("server away, trying again", part=part.name, error=str(error))
     else:

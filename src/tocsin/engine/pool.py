@@ -319,5 +319,9 @@ class Pool:
                     task.get_coro().close()
                 task.cancel()
             await asyncio.wait(ending, timeout=CLOSE_S)
+            for task in stubborn:
+                if task.done() and not task.cancelled():
+                    # asyncio found its coroutine closed. Unless it is asked for, that error goes to the log.
+                    task.exception()
         self.runners.clear()
         self.idle.clear()

@@ -124,7 +124,10 @@ class TurnLost(TocsinError):
 
 
 class StoreError(TocsinError):
-    """Something between us and the server."""
+    """Something between us and the server. `written`: how many rows of a bulk call were written before it stopped;
+    None for any other call."""
+
+    written: int | None = None
 
 
 class StoreUnavailable(StoreError):

@@ -84,6 +84,9 @@ class Breaker:
         self._probes = 0
         self._first_probe = 0.0
         self._trips = self._blocked = self._recoveries = 0
+        # Calls failed, or the server did not answer, and none has succeeded since while the breaker was closed.
+        self.failing = False
+        self.away = False
 
     @property
     def state(self) -> State:
@@ -128,15 +131,19 @@ class Breaker:
         if permit == self._permit and self._failures:
             self._failures.popleft()
 
-    def answered(self, permit: Permit, answers: Iterable[object]) -> bool:
-        """What came of the calls of one permit, and whether the server was away. That it was wiped or replaced is an
-        answer; that a script failed is not."""
+    def answered(self, permit: Permit, answers: Iterable[object]) -> None:
+        """What came of the calls of one permit. That the server was wiped or replaced is an answer; that a script
+        failed is not."""
         errors = [answer for answer in answers if isinstance(answer, StoreError)]
         if all(isinstance(error, StoreChanged) for error in errors):
             self.succeeded(permit)
+            # A late answer to a call from before it opened says nothing about the server now.
+            if self._state is State.CLOSED:
+                self.failing = self.away = False
         else:
             self.failed(permit)
-        return any(isinstance(error, StoreUnavailable) for error in errors)
+            self.failing = True
+            self.away = self.away or any(isinstance(error, StoreUnavailable) for error in errors)
 
     def probe_now(self) -> None:
         """The other side was heard of by another way: no need to wait for the rest of the cooldown."""

@@ -258,7 +258,10 @@ def translate(error: Exception, address: Address) -> StoreError:
     code = _code(cause)
     where, said = address.shown, _said(cause, address)
     if code == "OOM":
-        return StoreFull(f"{where} is out of memory and nothing was written: raise maxmemory, or remove jobs")
+        return StoreFull(
+            f"{where} is at its maxmemory and nothing was written: raise maxmemory, or make room; workers still run "
+            "what is there, and `tocsin purge`, `tocsin jobs remove` and `tocsin dead drop` still work"
+        )
     if code in _REFUSALS:
         return StoreRefused(f"{where} {_REFUSALS[code]} ({said})")
     return _refusal(cause, where, said) or _other(cause, code, where, said)
@@ -294,6 +297,7 @@ def _other(cause: BaseException, code: str | None, where: str, said: str) -> Sto
 _LIMITS = {
     "No connection available": "the connection pool is exhausted: all were in use for as long as "
     "redis.connection.pool.max-wait-millis; raise it, or redis.connection.pool.max-total",
+    "TTL exhausted": "a slot is on its way to another node, and neither of the two would serve it",
     "Timeout connecting": "could not connect within redis.connection.connect-timeout",
     "Timeout reading": "no answer within redis.connection.timeout",
     "Timeout writing": "nothing could be sent within redis.connection.timeout",

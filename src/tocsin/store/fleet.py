@@ -103,15 +103,8 @@ class Fleet:
 
     async def post(self, worker: str, message: dict[str, Any]) -> None:
         """Tell a worker something it would otherwise learn later. Mail that nobody fetches is not kept."""
-        key = self._store.keys.mail(worker)
-
-        async def send(client: Any) -> Any:
-            async with client.pipeline(transaction=True) as pipe:
-                pipe.rpush(key, codec.encode(message))
-                pipe.expire(key, 60)
-                return await pipe.execute()
-
-        await self._store.read(send)
+        post, key = script("mail_post"), self._store.keys.mail(worker)
+        await self._store.read(lambda c: post(c, [key], [codec.encode(message)]))
 
     async def zones(self) -> str | None:
         """The version of the zone database by which jobs were planned; None: nobody has said."""
@@ -119,7 +112,7 @@ class Fleet:
         return None if found is None else found.decode(errors="replace")
 
     async def planned_by(self, version: str) -> None:
-        await self._store.read(lambda c: c.set(self._keys["zones"], version))
+        await self._store.fleet(script("zones_note"), version)
 
     def _now(self) -> Millis | str:
         now = self._store.clock.override()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from enum import IntFlag
-from typing import Any
 
 from msgspec import Struct
 
@@ -15,6 +14,7 @@ from tocsin.model import codec
 from tocsin.store.keys import BANDS, TURNS
 from tocsin.store.store import OpenQueue
 from tocsin.store.survey import Survey
+from tocsin.store.together import Together
 
 # A band, and a member of its `ready`.
 Place = tuple[int, bytes]
@@ -86,14 +86,10 @@ class Lines:
 
     async def cap(self, queue: OpenQueue, partition: int) -> Cap:
         keys = queue.keys[partition]
-
-        async def ask(client: Any) -> Any:
-            async with client.pipeline(transaction=True) as pipe:
-                pipe.zcard(keys["working"])
-                pipe.hmget(keys["meta"], "max_active", "claimed", "claimed_before_cap")
-                return await pipe.execute()
-
-        working, (most, claimed, before) = await self._store.read(ask)
+        together = Together()
+        together.ask("ZCARD", keys["working"])
+        together.ask("HMGET", keys["meta"], "max_active", "claimed", "claimed_before_cap")
+        working, (most, claimed, before) = await together.answers(self._store)
         max_active = int(most) if most is not None and most.isdigit() else None
         return Cap(working, max_active, int(claimed or 0) != int(before or 0))
 

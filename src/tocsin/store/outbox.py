@@ -16,6 +16,7 @@ from tocsin.model.durations import Millis
 from tocsin.store.jobs import Put
 from tocsin.store.spread import spread
 from tocsin.store.store import OpenQueue, Store
+from tocsin.store.together import Together
 
 # Entries of one page, and watchers of one job that are told in one pass.
 PAGE = 100
@@ -143,16 +144,13 @@ class Outbox:
         """The first who wait for each of these ends. None for one that was carried meanwhile: who watches then waits
         for a later job of the same id."""
         keys = queue.keys[partition]
-
-        async def ask(client: Any) -> Any:
-            async with client.pipeline(transaction=True) as pipe:
-                for end in ends:
-                    upstream = end.split(b"\0")[1]
-                    pipe.zscore(keys["outbox"], end)
-                    pipe.zrangebylex(keys["watchers"], b"[" + upstream + b"\0", b"(" + upstream + b"\1", 0, PAGE)
-                return await pipe.execute()
-
-        found = await self._store.read(ask) if ends else []
+        together = Together()
+        for end in ends:
+            upstream = end.split(b"\0")[1]
+            together.ask("ZSCORE", keys["outbox"], end)
+            first, last = b"[" + upstream + b"\0", b"(" + upstream + b"\1"
+            together.ask("ZRANGEBYLEX", keys["watchers"], first, last, "LIMIT", 0, PAGE)
+        found = await together.answers(self._store)
         return [[] if there is None else list(some) for there, some in zip(found[::2], found[1::2], strict=True)]
 
     async def filled(self, places: Sequence[tuple[OpenQueue, int]]) -> list[tuple[OpenQueue, int]]:

@@ -13,6 +13,7 @@ from tocsin.model.job import Job, Stage
 from tocsin.store.jobs import Entry, read_entry
 from tocsin.store.keys import BANDS, TURNS
 from tocsin.store.store import OpenQueue, Store
+from tocsin.store.together import Together
 
 # As lua/lib/line_fair.lua keeps a tenant: its runs, its rate's time, its finish tags.
 _TENANT = struct.Struct(">I6d")
@@ -85,24 +86,20 @@ class _Spot(Struct, frozen=True):
 async def look(store: Store, queue: OpenQueue, job: Job, now: Millis) -> Position:
     """Of a job as it was read a moment ago. Two reads, each at one instant."""
     keys, member = queue.keys[queue.partition_of(job.id)], job.id.encode()
-
-    async def ask(client: Any) -> Any:
-        async with client.pipeline(transaction=True) as pipe:
-            pipe.hmget(keys["meta"], _META)
-            pipe.zcard(keys["working"])
-            pipe.hget(keys["claims"], member)
-            pipe.zscore(keys["working"], member)
-            pipe.zscore(keys["parked"], member)
-            pipe.hget(keys["tenants"], job.header.tenant)
-            pipe.hget(keys["spots"], member)
-            for band in BANDS:
-                pipe.zscore(keys[band], member)
-            return await pipe.execute()
-
-    found, working, claim, deadline, digest, tenant, spot, *scores = await store.read(ask)
+    together = Together()
+    together.ask("HMGET", keys["meta"], *_META)
+    together.ask("ZCARD", keys["working"])
+    together.ask("HGET", keys["claims"], member)
+    together.ask("ZSCORE", keys["working"], member)
+    together.ask("ZSCORE", keys["parked"], member)
+    together.ask("HGET", keys["tenants"], job.header.tenant)
+    together.ask("HGET", keys["spots"], member)
+    for band in BANDS:
+        together.ask("ZSCORE", keys[band], member)
+    found, working, claim, deadline, digest, tenant, spot, *scores = await together.answers(store)
     meta = dict(zip(_META, found, strict=True))
     aging = _whole(meta["aging"])
-    place = _spot_of(queue, job, member, spot, scores) if _is_in_line(job, now) else None
+    place = _spot_of(queue, job, member, spot, [_number(score) for score in scores]) if _is_in_line(job, now) else None
     is_fair = queue.queue.order == "fair"
     return Position(
         paused=meta["paused"] is not None,
@@ -142,15 +139,11 @@ async def _line(
 ) -> Line | None:
     order = queue.queue.order
     counted = {"due": _ask_due, "priority": _ask_priority, "fair": _ask_fair}[order]
-
-    async def ask(client: Any) -> Any:
-        async with client.pipeline(transaction=True) as pipe:
-            pipe.zscore(keys["waiting"], member)
-            pipe.zcount(keys["waiting"], "-inf", now)
-            counted(pipe, keys, member, spot, aging)
-            return await pipe.execute()
-
-    own, due, *counts = await store.read(ask)
+    together = Together()
+    together.ask("ZSCORE", keys["waiting"], member)
+    together.ask("ZCOUNT", keys["waiting"], "-inf", now)
+    counted(together, keys, member, spot, aging)
+    own, due, *counts = await together.answers(store)
     if order == "due":
         return None if counts[0] is None else Line(ahead=counts[0])
     entering = max(0, due - (own is not None))
@@ -160,31 +153,31 @@ async def _line(
     return Line(ahead, entering, above=sum(above), turns=turns if turn is None else turn)
 
 
-def _ask_due(pipe: Any, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
-    pipe.zrank(keys["waiting"], member)
+def _ask_due(together: Together, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
+    together.ask("ZRANK", keys["waiting"], member)
 
 
-def _ask_priority(pipe: Any, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
+def _ask_priority(together: Together, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
     """As pick_priority.lua: the bands above, or with aging those that are older than it by their band's handicap."""
     for band, name in enumerate(BANDS):
         bound = f"{spot.score + (spot.band - band) * (aging or 0):.6f}"
         if band == spot.band and spot.is_taken:
-            pipe.zrank(keys[name], member)
+            together.ask("ZRANK", keys[name], member)
         elif band < spot.band and aging is None:
-            pipe.zcard(keys[name])
+            together.ask("ZCARD", keys[name])
         elif band <= spot.band:
             # Of two of the same age the one of the higher priority is first.
-            pipe.zcount(keys[name], "-inf", bound)
+            together.ask("ZCOUNT", keys[name], "-inf", bound)
         elif aging is not None:
-            pipe.zcount(keys[name], "-inf", f"({bound}")
+            together.ask("ZCOUNT", keys[name], "-inf", f"({bound}")
 
 
-def _ask_fair(pipe: Any, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
-    pipe.zlexcount(keys[BANDS[spot.band]], b"[" + spot.tenant + b"\0", b"(" + spot.member)
-    pipe.zrank(keys[TURNS[spot.band]], spot.tenant)
-    pipe.zcard(keys[TURNS[spot.band]])
+def _ask_fair(together: Together, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
+    together.ask("ZLEXCOUNT", keys[BANDS[spot.band]], b"[" + spot.tenant + b"\0", b"(" + spot.member)
+    together.ask("ZRANK", keys[TURNS[spot.band]], spot.tenant)
+    together.ask("ZCARD", keys[TURNS[spot.band]])
     for name in BANDS[: spot.band]:
-        pipe.zcard(keys[name])
+        together.ask("ZCARD", keys[name])
 
 
 def _limit(meta: dict[str, bytes | None], prefix: str, active: int, spent: float) -> Limit:

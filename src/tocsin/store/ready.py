@@ -8,6 +8,7 @@ from typing import Any
 from tocsin.model.durations import Millis
 from tocsin.store.keys import BANDS
 from tocsin.store.store import OpenQueue, Store
+from tocsin.store.together import Together
 
 
 def dues(columns: Mapping[str, Sequence[Any]], count: int) -> list[Millis | None]:
@@ -39,16 +40,12 @@ async def counts(store: Store, queue: OpenQueue) -> list[int]:
 async def position(store: Store, queue: OpenQueue, member: str) -> int | None:
     """How many stand before it, of one partition of order `priority`: band by band, then those that wait."""
     lanes = [queue.keys[queue.partition_of(member)][name] for name in (*BANDS, "waiting")]
-
-    async def ask_all(client: Any) -> Any:
-        async with client.pipeline(transaction=True) as pipe:
-            for lane in lanes:
-                pipe.zrank(lane, member)
-                pipe.zcard(lane)
-            return await pipe.execute()
-
+    together = Together()
+    for lane in lanes:
+        together.ask("ZRANK", lane, member)
+        together.ask("ZCARD", lane)
     before = 0
-    for rank, size in zip(*[iter(await store.read(ask_all))] * 2, strict=True):
+    for rank, size in zip(*[iter(await together.answers(store))] * 2, strict=True):
         if rank is not None:
             return before + int(rank)
         before += int(size)

@@ -65,6 +65,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     loop_blocked_s: float = 0.0
     # The server does not answer: ready, overdue and depth are from before.
     away: bool = False
+    # The servers that are at their maxmemory.
+    full: tuple[str, ...] = ()
     # What an operator may want to do; no reason to call the worker degraded.
     advice: tuple[str, ...] = ()
 
@@ -114,6 +116,7 @@ def _out_of_order(s: Snapshot) -> list[str]:
     reasons = []
     if s.away:
         reasons.append("the server is away")
+    reasons += [f"{name} is at its maxmemory and refuses new jobs: raise maxmemory, or remove jobs" for name in s.full]
     breakers = {"acquisition": s.acquisition_breaker, "redis": s.redis_breaker}
     reasons += [f"the {name} breaker is {state}" for name, state in breakers.items() if state is not Breaker.CLOSED]
     if s.loop_blocked_s:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis, ceil_ms
-from tocsin.model.errors import StoreChanged
+from tocsin.model.errors import StoreChanged, StoreFull
 from tocsin.model.trigger import Every
 from tocsin.store.jobs import IGNORE, Jobs, Put
 from tocsin.store.keys import STAGE_KEYS
@@ -78,6 +78,13 @@ class Reconciler:
         self._compared.clear()
         self._left.clear()
         self.wake.set()
+
+    async def register(self) -> None:
+        """The first pass, before the worker starts. A worker must also start on a full server, to run what is there."""
+        try:
+            await self.step()
+        except StoreFull as error:
+            log.warning("new or changed agents could not be registered, trying again later", error=str(error))
 
     async def step(self) -> float:
         """Seconds until the next round; at once if the budget ended before the round did."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from tocsin.model.errors import StoreUnavailable
 from tocsin.resilience.breaker import State as Breaker
 from tocsin.store.backlog import Backlog, ReadyCount
 from tocsin.store.counting import QueueCounts
+from tocsin.store.memory import full_servers
 from tocsin.store.store import OpenQueue
 from tocsin.telemetry.metrics import Levels, Tally, Teller, shared
 from tocsin.telemetry.queues import shared as queue_metrics
@@ -19,6 +21,9 @@ from tocsin.worker.gauges import QueueGauges
 
 if TYPE_CHECKING:
     from tocsin.worker.parts import Parts
+
+# How often the server is asked whether it has memory left.
+MEMORY_EVERY_S = 10.0
 
 
 class Vitals:
@@ -31,6 +36,8 @@ class Vitals:
         self._ready = ReadyCount(worker.store, worker.queues, self._own)
         self._backlog = Backlog()
         self._claimed = 0
+        self._full: tuple[str, ...] = ()
+        self._next_memory = -math.inf
         # What was told of the store's own counts: it may serve others before and after this worker.
         store = worker.store
         self._scripts = (store.script_errors, store.scripts_reloaded, store.script_fallbacks)
@@ -94,6 +101,7 @@ class Vitals:
         if not away:
             try:
                 self._backlog = await self._ready.look()
+                await self._look_at_memory()
             except StoreUnavailable:
                 # A call that was cut off because our own event loop was blocked says nothing about the server.
                 if not worker.watch.is_waking():
@@ -122,8 +130,15 @@ class Vitals:
             stuck=worker.sweep.stuck,
             loop_blocked_s=worker.watch.longest(),
             away=away,
+            full=self._full,
             advice=backlog.outgrown,
         )
+
+    async def _look_at_memory(self) -> None:
+        now = self._worker.clock.monotonic()
+        if now >= self._next_memory:
+            self._full = tuple(await full_servers(self._worker.store))
+            self._next_memory = now + MEMORY_EVERY_S
 
     def health(self) -> Health:
         """As it was when it was looked at, and whether the event loop, which looks, is blocked. For any thread."""

@@ -11,6 +11,7 @@ from tocsin.engine.listen import Listener
 from tocsin.engine.loop import Part, end, repeat
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import QueueMoving, StoreError
+from tocsin.resilience.breaker import Breaker
 from tocsin.store.fleet import Beat, Ear
 from tocsin.store.jobs import Jobs
 from tocsin.telemetry.logs import get_logger
@@ -23,8 +24,15 @@ log = get_logger("tocsin.worker")
 GRACE_S = 30.0
 # After the grace period: how long a handler may take to react to its cancellation.
 CANCEL_S = 2.0
-# How long the last words to a server that does not answer may take.
+# How long a claim in flight is awaited.
+CLAIM_S = 5.0
+# How long the last outcomes may take to be written, and the last words to the server. Where it is away, outcomes have
+# what is left of the grace period.
+FLUSH_S = 10.0
 LEAVE_S = 5.0
+AWAY_S = 1.0
+# So many of the jobs whose outcomes are lost are named in the log.
+MOST_NAMED = 50
 # A pass of upkeep that takes longer than this hangs: it is cut off, and the next begins anew.
 LONGEST_PASS_S = 300.0
 
@@ -43,10 +51,10 @@ class Worker(Parts):
         self.watch.start()
         if self.settings.enabled:
             for turn in range(claim_planner.PASSES):
-                self._run(self.fetcher, self._quiet, f"fetch {turn}")
+                self._run(self.fetcher, self._quiet, f"fetch {turn}", breaker=self.acquisition_breaker)
             self._listen()
         for turn in range(finish.PASSES):
-            self._run(self.finisher, self._stopped, f"finish {turn}")
+            self._run(self.finisher, self._stopped, f"finish {turn}", breaker=self.redis_breaker)
         parts: list[Part] = [self.sweep, self.reaper, self.carrier, self.referrer, self.gates, Tender(self.store)]
         for part in (*parts, self.watch, self.failures, *self.vitals.parts()):
             self._run(part, self._stopped)
@@ -62,9 +70,17 @@ class Worker(Parts):
             concurrency=self.settings.concurrency,
         )
 
-    def _run(self, part: Part, stop: asyncio.Event, name: str = "", longest: float | None = None) -> None:
+    def _run(
+        self,
+        part: Part,
+        stop: asyncio.Event,
+        name: str = "",
+        longest: float | None = None,
+        breaker: Breaker | None = None,
+    ) -> None:
         self._looped[name or part.name] = part
-        work = repeat(part, stop, longest, self.watch.is_waking)
+        is_failing = (lambda: breaker.failing) if breaker is not None else (lambda: False)
+        work = repeat(part, stop, longest, self.watch.is_waking, is_failing)
         self._tasks[name or part.name] = asyncio.create_task(work, name=f"tocsin {part.name}")
 
     async def _change_ear(self, queues: list[str]) -> None:
@@ -81,7 +97,7 @@ class Worker(Parts):
         listener = Listener(self.ear, self.lanes, self.pool, self.fetcher.frees_soon, self.fetcher.wake.set)
         self._run(listener, self._stopped)
 
-    async def quiet(self) -> None:
+    async def quiet(self, patience: float = CLAIM_S) -> None:
         """Claim nothing more; hand back what has not started."""
         if self._quiet.is_set():
             return
@@ -92,7 +108,7 @@ class Worker(Parts):
         fetching = [task for name, task in self._tasks.items() if name.startswith("fetch")]
         if fetching:
             # A claim in flight is awaited: what it brings is ours to hand back.
-            await asyncio.wait(fetching, timeout=5)
+            await asyncio.wait(fetching, timeout=patience)
         for lane in self.lanes.values():
             lane.expect_all([math.inf] * len(lane.next_due))
         for unit in self.pool.withdraw(float("inf")):
@@ -102,7 +118,8 @@ class Worker(Parts):
 
     async def stop(self, grace: float = GRACE_S, hurry: asyncio.Event | None = None, cancel_s: float = CANCEL_S) -> int:
         """Let runs end within the grace period, then cancel and hand over what is left at its due time. How many."""
-        await self.quiet()
+        grace_ends = monotonic() + grace
+        await self.quiet(min(CLAIM_S, max(grace, AWAY_S)))
         await self._until_ended(grace, hurry)
         self.finisher.spread_releases(self.settings.shutdown_jitter_s)
         left = list(self.pool.running())
@@ -114,7 +131,7 @@ class Worker(Parts):
             log.warning("handing over a run that does not end", run=unit.claim.run_id, handler=unit.handler.name)
             runner.reason = "lost"
             self.finisher.release(unit)
-        await self._flush()
+        await self._flush(grace_ends)
         await self._leave(handed_over=len(left))
         return len(left)
 
@@ -131,19 +148,29 @@ class Worker(Parts):
                 return
             await asyncio.sleep(0.01)
 
-    async def _flush(self) -> None:
-        """Everything that ended is written down before we leave; the server gets a while to come back."""
-        deadline = monotonic() + 10
+    async def _flush(self, grace_ends: float) -> None:
+        """Everything that ended is written down before we leave. A server that is away may come back until the grace
+        period is over."""
+        deadline, away_deadline = monotonic() + FLUSH_S, max(grace_ends, monotonic() + AWAY_S)
         self.finisher.wake.set()
-        while not self.finisher.idle() and monotonic() < deadline:
+        while not self.finisher.idle() and monotonic() < (away_deadline if self._is_away() else deadline):
             await asyncio.sleep(0.005)
-        if not self.finisher.idle():
-            log.error("outcomes could not be written: the runs will be recovered by others and run again")
+        if left := self.finisher.left():
+            log.error(
+                "outcomes could not be written: the runs will be recovered by others and run again",
+                count=len(left),
+                jobs=left[:MOST_NAMED],
+            )
+
+    def _is_away(self) -> bool:
+        return self.heart.away or self.redis_breaker.away
 
     async def _leave(self, handed_over: int) -> None:
         self._stopped.set()
+        # Its part has ended, so it would take the loop for blocked.
+        await asyncio.to_thread(self.watch.stop)
         with contextlib.suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
+            async with asyncio.timeout(AWAY_S if self._is_away() else LEAVE_S):
                 await self._say_goodbye()
         await self._end_parts()
         log.info("worker stopped", worker=self.name, ran=self.pool.ran, handed_over=handed_over)
@@ -221,16 +248,22 @@ class Worker(Parts):
 
     def _probe(self) -> None:
         """The server answers: who found it away need not wait for the end of a cooldown."""
-        if self.fetcher.away:
+        if self.acquisition_breaker.away:
             self.acquisition_breaker.probe_now()
             self.fetcher.wake.set()
-        if self.finisher.away:
+        if self.redis_breaker.away:
             self.redis_breaker.probe_now()
             self.finisher.wake.set()
 
     async def _reincarnate(self) -> None:
-        """The fleet buried us: what we held is running elsewhere. Stop it here and begin anew."""
-        log.warning("this worker was declared dead, or the server forgot it: beginning anew", worker=self.name)
+        """The fleet buried us, or the server forgot us: what we held is not ours. Stop it here and begin anew."""
+        if self.heart.forgotten:
+            log.error("the server has forgotten this worker, and so lost data: beginning anew", worker=self.name)
+        else:
+            log.warning(
+                "the others declared this worker dead, because they did not see its heartbeat: beginning anew",
+                worker=self.name,
+            )
         for runner, _ in self.pool.running():
             runner.stop("lost")
         self.pool.withdraw(float("inf"))

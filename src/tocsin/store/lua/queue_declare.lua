@@ -2,6 +2,10 @@
 -- KEYS   queues    HASH    queue -> order, partitions as msgpack
 -- ARGV   name, settings: what to register it with
 -- RETURN the settings as stored now
--- Nothing is written for one that exists: a full server would refuse it, and nobody could remove jobs there.
-if redis.call('HEXISTS', queues, name) == 0 then redis.call('HSET', queues, name, settings) end
+if redis.call('HEXISTS', queues, name) == 0 then
+  -- The removal comes first, so that it passes on a full server: a worker that declares a new queue must come up to run
+  -- the jobs of the others.
+  redis.call('HDEL', queues, name)
+  redis.call('HSET', queues, name, settings)
+end
 return redis.call('HGET', queues, name)

@@ -4,6 +4,8 @@
 -- RETURN {holder, ms that are left of its term}
 local holder = redis.call('GET', leader)
 if not holder then
+  -- The removal comes first, so that it passes on a full server.
+  redis.call('DEL', leader)
   redis.call('SET', leader, worker, 'PX', ttl)
   return {worker, tonumber(ttl)}
 end

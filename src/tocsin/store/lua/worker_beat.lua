@@ -8,6 +8,9 @@
 -- USES   now
 if redis.call('ZSCORE', buried, worker) then return {0, now} end
 if joins == '' and redis.call('HEXISTS', beats, worker) == 0 then return {0, now} end
+-- The removal comes first, so that it passes on a full server: a worker that cannot beat may not claim either, and
+-- nobody would run what fills the memory.
+redis.call('HDEL', heard, worker)
 redis.call('HSET', beats, worker, counter)
 redis.call('HSET', heard, worker, string.format('%.0f', now))
 redis.call('HSET', workers, worker, about)
