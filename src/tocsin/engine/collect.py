@@ -32,7 +32,7 @@ class Collector:
 
     def collect(self, lane: Lane, answer: Claimed, units: list[Unit], batches: dict[str, Unit]) -> None:
         """What was claimed is always run, released, parked or settled: nothing falls through."""
-        taken, now, spare = self._clock.monotonic(), answer.now, self._pool.free()
+        taken, now, age, spare = self._clock.monotonic(), answer.now, answer.age, self._pool.free()
         self._measure(lane, answer)
         find, seen = self._catalog.by_name.get, lane.handlers.add
         for claim in answer.claims:
@@ -55,6 +55,9 @@ class Collector:
             unit = Unit(claim, spec, handler, lane, taken, taken + (claim.deadline - now) / 1000)
             if recoveries and len(units) >= spare:
                 # It may be what kills workers: it never waits in a backlog together with others.
+                self._finisher.release(unit)
+            elif age and claim.deadline - now <= age:
+                # Most of its time went by before we heard of it. A timeout now would be no fault of its handler.
                 self._finisher.release(unit)
             elif handler.batch is None:
                 units.append(unit)
