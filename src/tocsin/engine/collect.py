@@ -38,13 +38,15 @@ class Collector:
         for claim in answer.claims:
             try:
                 spec = decode_spec(claim.record)
-            except RecordUnreadable as error:
-                self._park(lane, claim, None, str(error), now)
-                continue
-            recoveries, rules = claim.recoveries, spec.policy
-            # Most runs have nothing about them that could be decided before they are executed.
-            ruled = rules is not None and (rules.misfire != "coalesce" or rules.overlap != "skip")
-            if (ruled or recoveries or claim.cancelled) and self._is_settled(lane, claim, spec, now):
+                recoveries, rules = claim.recoveries, spec.policy
+                # Most runs have nothing about them that could be decided before they are executed.
+                ruled = rules is not None and (rules.misfire != "coalesce" or rules.overlap != "skip")
+                if (ruled or recoveries or claim.cancelled) and self._is_settled(lane, claim, spec, now):
+                    continue
+            except Exception as error:
+                # Whatever is wrong with one record, the other runs of the claim must not be lost with it.
+                unread = isinstance(error, RecordUnreadable)
+                self._park(lane, claim, None, str(error) if unread else f"{type(error).__name__}: {error}", now)
                 continue
             handler = find(spec.name)
             if handler is None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.model.job import Job, Stage
-from tocsin.store.jobs import Entry, read_entry
+from tocsin.store.jobs import Entry, entry_of
 from tocsin.store.keys import BANDS, TURNS
 from tocsin.store.store import OpenQueue, Store
 
@@ -110,7 +110,7 @@ async def look(store: Store, queue: OpenQueue, job: Job, now: Millis) -> Positio
         aging=aging,
         limit=_limit(meta, "", working, _number(meta["spent"]) or 0.0),
         tenant=_limit(meta, "tenant_", *_tenant(tenant)) if is_fair else None,
-        entry=None if claim is None else read_entry(claim),
+        entry=entry_of(claim),
         deadline=_whole(deadline),
         digest=_whole(digest),
         line=None if place is None else await _line(store, queue, keys, member, place, aging, now),

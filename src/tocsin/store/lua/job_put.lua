@@ -119,7 +119,7 @@ local function put_existing(id, due, mode, expected, record, old)
   end
   local stage = spot and waiting or aside_of(id)
   local raw = redis.call('HGET', claims, id)
-  local claim = raw and read_claim(raw)
+  local claim = claim_if_readable(raw)
   local held = stage == working and claim
   if held and has(claim.intent, PUT) then old = claim.put_record end
   local removing = held and has(claim.intent, REMOVE)

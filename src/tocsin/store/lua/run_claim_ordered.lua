@@ -34,12 +34,7 @@ if paused_now then
   return {1, now, 0, none, {}, '', -1, 0, 0}
 end
 
--- nil if there is none, or nobody can read it: no reason to stop for the others.
-local function claim_of(id)
-  local raw = redis.call('HGET', claims, id)
-  local fine, claim = pcall(read_claim, raw)
-  return raw and fine and claim or nil
-end
+local function claim_of(id) return claim_if_readable(redis.call('HGET', claims, id)) end
 
 local function enter_due(ids, scores)
   for i, id in ipairs(ids) do

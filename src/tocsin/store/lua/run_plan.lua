@@ -56,8 +56,7 @@ end
 
 local function put_alone(id, due, extra)
   local member = id .. '\31' .. '0'
-  local raw = redis.call('HGET', claims, member)
-  local claim = raw and read_claim(raw)
+  local claim = claim_if_readable(redis.call('HGET', claims, member))
   if not (claim and redis.call('ZSCORE', working, member)) then
     if redis.call('HEXISTS', jobs, member) == 1 then push_out(member, claim) end
     return line_up(member, due, extra)

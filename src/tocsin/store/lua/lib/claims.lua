@@ -23,6 +23,12 @@ local function read_claim(raw)
   return claim
 end
 
+-- nil for none and for garbage: one bad entry must not stop a script that has others to deal with.
+local function claim_if_readable(raw)
+  local fine, claim = pcall(read_claim, raw)
+  return fine and claim or nil
+end
+
 local function write_claim(claim)
   local raw = struct.pack('>I8I2I6I4I2BBc0Bc0', claim.token, claim.place, claim.due, claim.attempt, claim.recoveries,
     claim.intent, #claim.owner, claim.owner, #claim.tenant, claim.tenant)

@@ -56,7 +56,7 @@ local function told(made_at, with_token, packed, parked_then)
   if #ids > 0 then
     local raws = redis.call('HMGET', claims, unpack(ids))
     for i, raw in ipairs(raws) do
-      if raw and struct.unpack('>I8', raw) == with_token then
+      if raw and #raw >= 24 and struct.unpack('>I8', raw) == with_token then
         kept[#kept + 1] = ids[i]
         held[#held + 1] = stamp_of(raw)
       end
@@ -176,7 +176,7 @@ local function take_parked(ids, most)
   local raws = redis.call('HMGET', claims, unpack(ids))
   local fit, scores = {}, {}
   for i, raw in ipairs(raws) do
-    local claim = raw and #raw >= 24 and read_claim(raw)
+    local claim = claim_if_readable(raw)
     if claim and not has(claim.intent, UNREADABLE) and claim.due <= now then
       fit[#fit + 1] = ids[i]
       scores[#scores + 1] = string.format('%.0f', claim.due)
