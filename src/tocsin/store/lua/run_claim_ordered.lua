@@ -36,13 +36,18 @@ end
 
 local function claim_of(id) return claim_if_readable(redis.call('HGET', claims, id)) end
 
+-- As many as there are, until their records are about as large as an answer may be. How many that were.
 local function enter_due(ids, scores)
+  local read = 0
   for i, id in ipairs(ids) do
-    local claim = not all_fresh and claim_of(id)
+    if read >= LARGEST then return i - 1 end
+    local claim, record = not all_fresh and claim_of(id), redis.call('HGET', jobs, id)
+    read = read + #(record or '')
     leave(waiting, id)
     -- Those that fall due together have no first: they stand by id, as they did, whichever page they come with.
-    enter_ready(id, claim and claim.due or math.max(tonumber(scores[i]), 0), claim and claim.place or 0)
+    enter_ready(id, claim and claim.due or math.max(tonumber(scores[i]), 0), claim and claim.place or 0, record)
   end
+  return #ids
 end
 
 -- How many this worker can take. What it cannot stays where it is: it would be set aside again at once, for ever.
@@ -62,14 +67,14 @@ end
 -- What has fallen due enters the line, and what was set aside for such as us, and tenants who have rested. It is written
 -- before the picking, which so sees all; either half leaves everything in order.
 local function promote()
-  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'WITHSCORES', 'LIMIT', 0, at_once)
+  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'WITHSCORES', 'LIMIT', 0, 1000)
   local ids, scores = {}, {}
   for at = 1, #found, 2 do
     ids[#ids + 1], scores[#scores + 1] = found[at], found[at + 1]
   end
-  enter_due(ids, scores)
+  local entered = enter_due(ids, scores)
   local returned = redis.call('ZCARD', parked) > 0 and enter_parked(parked_for_us(at_once)) or 0
-  if wake_resting() or #ids > 0 or returned > 0 then apply() end
+  if wake_resting() or entered > 0 or returned > 0 then apply() end
 end
 
 promote()
