@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
@@ -83,3 +84,75 @@ async def test_arguments_that_a_worker_could_not_decode_are_refused_when_they_ar
             await tocsin_app.enqueue_many(see, [(nested(levels),)])
     await run_dry(await make_worker())
     assert seen == [nested(64)]
+
+
+async def wreck(app, job_id: str) -> None:
+    """As a worker sees a record of which it lacks the package, the zone or the version."""
+    await overwrite(app, job_id, b"\xc1")
+
+
+async def body_in(app, job_id: str) -> bytes:
+    queue = await app.store.find_queue("default")
+    return codec.body_of(await app.store.client.hget(queue.keys[queue.partition_of(job_id)]["jobs"], job_id))
+
+
+async def test_what_one_worker_cannot_read_is_tried_by_the_next(tocsin_app, tocsin_clock, make_worker, see, seen):
+    await tocsin_app.enqueue(see, 1, id="odd")
+    body = await body_in(tocsin_app, "odd")
+    await wreck(tocsin_app, "odd")
+    poor = await make_worker()
+    for seconds in (0, 1, 2, 4):
+        tocsin_clock.advance(seconds)
+        await look(poor)
+        assert (await tocsin_app.get("odd")).stage == "parked"
+    # One that can read it.
+    await overwrite(tocsin_app, "odd", body)
+    rich = await make_worker()
+    await look(rich)
+    assert seen == []
+    tocsin_clock.advance(8)
+    await look(rich)
+    assert seen == [1]
+    assert await tocsin_app.get("odd") is None
+
+
+async def test_what_nobody_can_read_is_tried_less_and_less_often(tocsin_app, tocsin_clock, make_worker, see):
+    await tocsin_app.enqueue(see, id="odd")
+    await wreck(tocsin_app, "odd")
+    worker, tries = await make_worker(), []
+    for second in range(1200):
+        before = worker.finisher.unwritten.count
+        await look(worker, settle=False)
+        if worker.finisher.unwritten.count > before:
+            tries.append(second)
+        while not worker.finisher.idle():
+            await worker.finisher.step()
+        tocsin_clock.advance(1)
+    assert tries == [0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 767, 1023]
+
+
+async def test_any_number_of_unreadable_jobs_hides_no_readable_one(tocsin_app, tocsin_clock, make_worker, see, seen):
+    ids = [f"a{n:03}" for n in range(120)]
+    await tocsin_app.enqueue_many(see, [(n,) for n in range(120)], ids=ids)
+    for job_id in ids:
+        await wreck(tocsin_app, job_id)
+    await tocsin_app.enqueue(see, "last", id="z")
+    body = await body_in(tocsin_app, "z")
+    await wreck(tocsin_app, "z")
+    worker = await make_worker(concurrency=200)
+    await look(worker)
+    await overwrite(tocsin_app, "z", body)
+    for _ in range(5):
+        tocsin_clock.advance(1)
+        await look(worker)
+    assert seen == ["last"]
+
+
+async def look(worker, *, settle: bool = True) -> None:
+    """Ask the partition once, and write down what came of it."""
+    await asyncio.to_thread(worker.heart.beat)
+    worker.lanes["default"].expect_all([0.0])
+    await worker.fetcher.step()
+    while settle and (worker.pool.busy or not worker.finisher.idle()):
+        await asyncio.sleep(0)
+        await worker.finisher.step()

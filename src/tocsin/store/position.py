@@ -12,6 +12,7 @@ from tocsin.model.durations import Millis
 from tocsin.model.job import Job, Stage
 from tocsin.store.jobs import Entry, entry_of
 from tocsin.store.keys import BANDS, TURNS
+from tocsin.store.parked import MOST_DIGEST
 from tocsin.store.store import OpenQueue, Store
 
 # As lua/lib/line_fair.lua keeps a tenant: its runs, its rate's time, its finish tags.
@@ -66,7 +67,7 @@ class Position(Struct, frozen=True):
     tenant: Limit | None
     entry: Entry | None
     deadline: Millis | None
-    # The score of one that is parked: the digest of its handler, 0 if nobody could read it.
+    # Of one that is parked, the digest of its handler; 0 if no worker could read it so far.
     digest: int | None
     line: Line | None
 
@@ -112,7 +113,7 @@ async def look(store: Store, queue: OpenQueue, job: Job, now: Millis) -> Positio
         tenant=_limit(meta, "tenant_", *_tenant(tenant)) if is_fair else None,
         entry=entry_of(claim),
         deadline=_whole(deadline),
-        digest=_whole(digest),
+        digest=_digest(digest),
         line=None if place is None else await _line(store, queue, keys, member, place, aging, now),
     )
 
@@ -209,6 +210,11 @@ def _tenant(raw: bytes | None) -> tuple[int, float]:
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
+
+
+def _digest(score: Any) -> int | None:
+    digest = _whole(score)
+    return 0 if digest is not None and digest > MOST_DIGEST else digest
 
 
 def _whole(value: Any) -> int | None:

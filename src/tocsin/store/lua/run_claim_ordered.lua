@@ -5,7 +5,7 @@
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, repeated, limit, cap
 -- RETURN as run_claim
@@ -50,18 +50,23 @@ local function enter_due(ids, scores)
   return #ids
 end
 
--- How many this worker can take. What it cannot stays where it is: it would be set aside again at once, for ever.
+-- Those that this worker can take. What it cannot stays aside: it would be set aside again at once, for ever.
 local function enter_parked(ids)
-  local entered = 0
+  local moved = 0
   for _, id in ipairs(ids) do
-    local claim, record = claim_of(id), redis.call('HGET', jobs, id)
-    if claim and claim.due <= now and not has(claim.intent, UNREADABLE) and understood(record) then
-      leave(parked, id)
-      enter_ready(id, claim.due, claim.place, record)
-      entered = entered + 1
+    local raw, record = redis.call('HGET', claims, id), redis.call('HGET', jobs, id)
+    local claim = claim_if_readable(raw)
+    if claim and claim.due <= now then
+      moved = moved + 1
+      if understood(record) then
+        leave(parked, id)
+        enter_ready(id, claim.due, claim.place, record)
+      else
+        look_again(id, record, raw)
+      end
     end
   end
-  return entered
+  return moved
 end
 
 -- What has fallen due enters the line, and what was set aside for such as us, and tenants who have rested. It is written
@@ -73,8 +78,8 @@ local function promote()
     ids[#ids + 1], scores[#scores + 1] = found[at], found[at + 1]
   end
   local entered = enter_due(ids, scores)
-  local returned = redis.call('ZCARD', parked) > 0 and enter_parked(parked_for_us(at_once)) or 0
-  if wake_resting() or entered > 0 or returned > 0 then apply() end
+  local moved = redis.call('ZCARD', parked) > 0 and enter_parked(parked_for_us(at_once)) or 0
+  if wake_resting() or entered > 0 or moved > 0 then apply() end
 end
 
 promote()
