@@ -37,6 +37,20 @@ async def test_five_fires_in_one_millisecond_are_five_runs(tocsin_app, tocsin_cl
     assert {run.id for run in runs} == fired
 
 
+async def test_the_thousandth_fire_in_one_millisecond_costs_about_as_much_as_the_first(tocsin_app, tocsin_clock, note):
+    await tocsin_app.schedule(note, Every("1h"), id="j")
+    client = tocsin_app.store.client
+
+    async def looks() -> int:
+        return (await client.info("commandstats")).get("cmdstat_hexists", {"calls": 0})["calls"]
+
+    fired = [(await tocsin_app.fire("j")).due for _ in range(1000)]
+    before = await looks()
+    fired.append((await tocsin_app.fire("j")).due)
+    assert await looks() - before < 50
+    assert fired == [tocsin_clock.now + timedelta(milliseconds=n) for n in range(1001)]
+
+
 async def test_a_paused_job_can_be_fired_and_stays_paused(tocsin_app, note):
     await tocsin_app.schedule(note, Every("1h"), id="j")
     await tocsin_app.pause("j")

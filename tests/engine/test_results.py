@@ -235,3 +235,18 @@ async def _kept_for(app, clock, handle) -> float | None:
     """Seconds from now."""
     until = (await _remembered(app)).get(handle.id.encode())
     return None if until is None else (until - clock.ms) / 1000
+
+
+async def test_a_result_that_readers_could_not_decode_is_lost(tocsin_app):
+    @tocsin_app.job
+    async def returns(levels):
+        value = []
+        for _ in range(levels - 1):
+            value = [value]
+        return value
+
+    deepest, deeper = [await tocsin_app.enqueue(returns, levels) for levels in (64, 65)]
+    await run_until_idle(tocsin_app)
+    assert await deepest.result()
+    with pytest.raises(ResultLost, match="nested more than 64 levels deep"):
+        await deeper.result()

@@ -6,6 +6,7 @@ counts those that changed something: each is one event.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from waits import Waits
@@ -56,7 +57,8 @@ class Job:
     failed: int = 0
     attempts: int = 0
     cancelled: bool = False
-    unreadable: bool = False
+    # How often a worker could not read it.
+    unread: int = 0
     # Among those that entered the line in the same millisecond, where that is counted; None before it entered.
     place: int | None = None
     # What the server says below the millisecond of its score: it goes before the id.
@@ -71,7 +73,7 @@ class Job:
     def fresh(self, due: int) -> None:
         """Another run."""
         self.due, self.attempt, self.recoveries, self.place = due, 1, 0, None
-        self.cancelled = self.unreadable = False
+        self.cancelled, self.unread = False, 0
 
     def move(self, stage: str, score: int) -> None:
         self.stage, self.score = stage, score
@@ -243,7 +245,7 @@ class Model(Waits):
         if job is None or job.stage != "parked":
             return 0
         self.calls += 1
-        job.unreadable = False
+        job.unread = 0
         self.line_up(member, job.due)
         return 1
 
@@ -258,8 +260,20 @@ class Model(Waits):
         return [
             member
             for member, job in self.jobs.items()
-            if job.stage == "parked" and not job.unreadable and job.due <= now and job.definition.handler in handlers
+            if job.stage == "parked" and max(job.due, job.score) <= now and job.definition.handler in handlers
         ]
+
+    def keep_for_those_who_know(self, now: int, handlers: set[str], members: Iterable[str]) -> None:
+        """What could not be read, and is not for this worker either."""
+        for member in members:
+            job = self.jobs.get(member)
+            if (
+                job
+                and job.stage == "parked"
+                and max(job.due, job.score) <= now
+                and job.definition.handler not in handlers
+            ):
+                job.score = handler_digest(job.definition.handler)
 
     def claim(self, now: int, owner: str, handlers: set[str], token: int, found: list[str], parked: list[str]) -> None:
         """`found` are due, `parked` are parked and known to this worker; strange ones among `found` are parked."""
@@ -367,8 +381,8 @@ class Model(Waits):
             # What could not be read is there no more.
             self.line_up(member, job.due)
         else:
-            job.unreadable = True
-            job.move("parked", 0)
+            job.unread = min(job.unread + 1, 15)
+            job.move("parked", now + 1000 * 2 ** min(job.unread - 1, 8))
 
     def extend(self, now: int, member: str, by: int) -> None:
         self.calls += 1

@@ -36,7 +36,7 @@ class OrderedModel(Model):
 
     def line_up(self, member: str, not_before: int) -> None:
         job = self.jobs[member]
-        plain = not (job.place or job.attempt > 1 or job.recoveries or job.cancelled or job.unreadable)
+        plain = not (job.place or job.attempt > 1 or job.recoveries or job.cancelled or job.unread)
         if job.place is None or (plain and not_before == job.due):
             self.entries.discard(member)
         self._enter(member, not_before)
@@ -98,6 +98,7 @@ class OrderedModel(Model):
         for member in self.due_now(self.now):
             self.jobs[member].place = self.jobs[member].place or 0
             self._stand(member)
+        self.keep_for_those_who_know(self.now, handlers, self.jobs)
         for member in self.parked_for(self.now, handlers):
             self._stand(member)
         self.end_call()

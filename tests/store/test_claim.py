@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from line import HANDLER, STRANGE, Line, record
 
-from tocsin.model.codec import decode
+from tocsin.model.codec import decode, handler_digest
 from tocsin.store.jobs import EDIT, Put
 
 MIB = 1024 * 1024
@@ -188,12 +188,12 @@ class TestUnreadable:
         assert await line.unpark("a")
         assert names(await line.claim()) == ["a"]
 
-    async def test_one_that_a_worker_could_not_read_stays_parked_until_it_is_unparked(self, line: Line):
+    async def test_one_that_a_worker_could_not_read_stays_parked_for_a_second_or_until_it_is_unparked(self, line: Line):
         await line.put("a")
         await line.retry(await line.take("a"), delay=0)
         due = line.now
         await line.park(await line.take("a"))
-        line.clock.advance("1s")
+        line.clock.advance("999ms")
         assert await line.stage("a") == "parked"
         assert (await line.job("a")).failure.error == "odd"
         assert await line.claim(line.other) == []
@@ -203,6 +203,21 @@ class TestUnreadable:
         assert (await line.job("a")).failure is None
         again = await line.take("a", line.other)
         assert (again.due, again.attempt) == (due, 2)
+
+    @pytest.mark.parametrize("members", [(), ("a",)], ids=["in line", "by id"])
+    async def test_one_that_a_worker_could_not_read_is_taken_by_another_a_second_later(self, line: Line, members):
+        await line.put("a")
+        await line.park(await line.take("a"))
+        line.clock.advance("1s")
+        assert names(await line.claim(line.other, members=members)) == ["a"]
+
+    async def test_one_that_nobody_could_read_is_kept_for_those_who_know_its_handler(self, line: Line):
+        await line.put("a")
+        await line.park(await line.take("a"))
+        line.clock.advance("1s")
+        assert await line.claim(line.worker("w3", STRANGE)) == []
+        assert await line.store.client.zscore(line.keys["parked"], "a") == handler_digest(HANDLER)
+        assert names(await line.claim(line.other)) == ["a"]
 
     async def test_one_that_was_unparked_counts_as_readable_again(self, line: Line):
         await line.put("a")
@@ -216,7 +231,7 @@ class TestUnreadable:
         await line.put("b")
         answer = await line.ask()
         assert (names(answer.claims), answer.parked) == (["b"], 1)
-        assert await line.store.client.zscore(line.keys["parked"], b"\xff\xfe") == 0
+        assert await line.store.client.zscore(line.keys["parked"], b"\xff\xfe") == line.now + 1000
         assert await line.claim(line.other) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -195,6 +196,20 @@ class TestLimits:
         endless.append(endless)
         with pytest.raises(InvalidArgument):
             codec.encode_spec(Spec("n", (endless,)))
+
+    @pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: {"k": x}, lambda x: ["é" * 70, x]])
+    def test_arguments_up_to_64_levels_deep_are_stored(self, wrap: Callable[[object], object]):
+        value: object = 0
+        for _ in range(codec.MOST_LEVELS):
+            value = wrap(value)
+        body = codec.encode_spec(Spec("n", (value,)))
+        assert codec.decode_spec(codec.encode_header(SMALL) + body).args
+        for args in [{"args": (wrap(value),)}, {"kwargs": {"x": wrap(value)}}]:
+            with pytest.raises(InvalidArgument, match="arguments of n are nested more than 64 levels deep"):
+                codec.encode_spec(Spec("n", **args))
+
+    def test_broad_arguments_are_not_deep(self):
+        codec.encode_spec(Spec("n", ([[{"k": [n]}] for n in range(5000)],)))
 
     def test_a_tenant_has_at_most_250_bytes(self):
         codec.encode_header(replace(SMALL, tenant="é" * 125))

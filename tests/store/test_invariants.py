@@ -105,7 +105,9 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         if data.draw(st.booleans(), "again"):
             assert self.told_again(name, self.deliver(*call)) == self.told_again(name, answer)
         self.sent = [*self.sent[-30:], call]
-        self.newest[session] = call[2]
+        # A look at deadlines that finds nothing leaves nothing behind, not even its seq.
+        if call[3][0] != "":
+            self.newest[session] = call[2]
         return answer
 
     def told_again(self, name: str, answer: Any) -> Any:
@@ -118,7 +120,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
 
     def a_late_copy_arrives(self, data: st.DataObject) -> None:
         # Not of looks at deadlines: these leave nothing behind, and may be done at any time.
-        old = [call for call in self.sent if call[2] < self.newest[call[1]] and call[3][0] != ""]
+        old = [call for call in self.sent if call[3][0] != "" and call[2] < self.newest[call[1]]]
         if old:
             assert self.deliver(*data.draw(st.sampled_from(old), "call")) == [-2]
 
@@ -239,6 +241,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
             limit = 100
         found = self.model.due_now(self.now)[:limit]
         eligible = self.model.parked_for(self.now, WORKERS[owner])
+        self.model.keep_for_those_who_know(self.now, WORKERS[owner], parked)
         answer = self.send_claim(data, "run_claim", owner, limit)
         assert sorted(self.claimed(owner, answer, found)) == sorted(eligible)
         due = self.model.due_now(self.now)
@@ -251,6 +254,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         found = [member for member in dict.fromkeys(named) if member in due]
         parked = self.model.parked_for(self.now, WORKERS[owner])
         eligible = [member for member in dict.fromkeys(named) if member in parked]
+        self.model.keep_for_those_who_know(self.now, WORKERS[owner], named)
         answer = self.send_claim(data, "run_claim_ids", owner, codec.encode(named))
         assert self.claimed(owner, answer, found) == eligible
         waiting = {member: job.score for member, job in self.model.jobs.items() if job.stage == "waiting"}
@@ -437,8 +441,9 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         assert (held, header.version) == (job.definition, job.version)
         assert (entry.token, entry.owner) == (job.token, job.owner) if entry else job.token == 0
         # In the order of the bits in lua/lib/claims.lua.
-        intents = [job.pausing, job.removing, job.wish, job.cancelled, job.unreadable]
-        assert (entry.intent if entry else 0) == sum(1 << bit for bit, wanted in enumerate(intents) if wanted)
+        intents = [job.pausing, job.removing, job.wish, job.cancelled]
+        bits = sum(1 << bit for bit, wanted in enumerate(intents) if wanted) + 16 * job.unread
+        assert (entry.intent if entry else 0) == bits
         pending = codec.decode_header(entry.pending) if entry and entry.pending else None
         assert (pending and pending.version) == (job.wish and job.wish.version)
 

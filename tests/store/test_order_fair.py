@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from line import Line
@@ -288,6 +289,27 @@ class TestTenantRate:
         assert await line.names() == []
         line.clock.advance("1ms")
         assert await line.names() == ["a1"]
+
+    async def test_who_rests_when_the_clock_goes_back_an_hour_does_not_rest_that_hour(self, line: Line):
+        await line.set(tenant_rate="10/s")
+        await put_many(line, "a", 100)
+        assert len(await line.claim()) == 1
+        assert len(await line.claim()) == 0
+        line.clock.move_to(line.clock.now - timedelta(hours=1))
+        got = 0
+        for _ in range(10):
+            got += len(await line.claim())
+            line.clock.advance("100ms")
+        assert got == 10
+
+    async def test_who_is_at_its_cap_rests_on_when_the_clock_goes_back(self, line: Line):
+        await line.set(tenant_rate="10/s", tenant_max_active=1)
+        await put_many(line, "a", 5)
+        assert len(await line.claim()) == 1
+        line.clock.advance("1s")
+        assert len(await line.claim()) == 0
+        line.clock.move_to(line.clock.now - timedelta(hours=1))
+        assert len(await line.claim()) == 0
 
     async def test_over_a_while_it_is_the_rate(self, line: Line):
         await line.set(tenant_rate="50/s")

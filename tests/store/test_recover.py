@@ -76,6 +76,19 @@ class TestByOwner:
         assert pages > 2
         assert len(found) == 1000
 
+    async def test_garbage_among_the_claims_holds_up_no_other(self, line: Line):
+        await line.put_all([f"{n}" for n in range(10)])
+        assert len(await line.claim()) == 10
+        for garbage in (b"", b"garbage", b"x" * 30, b"\xff" * 24):
+            await line.store.client.hset(line.keys["claims"], b"of nobody " + garbage, garbage)
+        await line.store.client.hset(line.keys["claims"], "0", b"garbage")
+        assert await line.recover() == 9
+        assert await line.stage("0") == "working"
+        assert (await line.job("0")).owner is None
+        line.clock.advance("1h")
+        assert await line.recover("") == 1
+        assert await line.stage("0") == "waiting"
+
     async def test_a_counter_at_its_end_does_not_start_over(self, line: Line):
         await line.put("a")
         await line.take("a")

@@ -126,7 +126,8 @@ async def test_a_job_whose_record_cannot_be_read_is_parked_with_the_error(tocsin
     [unreadable] = (await tocsin_app.why("j")).reasons
     assert unreadable.kind == "unreadable"
     assert "a record" in unreadable.facts["error"]
-    assert "tocsin jobs unpark j --queue mail" in unreadable.do[0]
+    assert "start a worker that has the version" in unreadable.do[0]
+    assert "tocsin jobs unpark j --queue mail" in unreadable.do[1]
 
 
 # Running

@@ -32,19 +32,21 @@ class Collector:
 
     def collect(self, lane: Lane, answer: Claimed, units: list[Unit], batches: dict[str, Unit]) -> None:
         """What was claimed is always run, released, parked or settled: nothing falls through."""
-        taken, now, spare = self._clock.monotonic(), answer.now, self._pool.free()
+        taken, now, age, spare = self._clock.monotonic(), answer.now, answer.age, self._pool.free()
         self._measure(lane, answer)
         find, seen = self._catalog.by_name.get, lane.handlers.add
         for claim in answer.claims:
             try:
                 spec = decode_spec(claim.record)
-            except RecordUnreadable as error:
-                self._park(lane, claim, None, str(error), now)
-                continue
-            recoveries, rules = claim.recoveries, spec.policy
-            # Most runs have nothing about them that could be decided before they are executed.
-            ruled = rules is not None and (rules.misfire != "coalesce" or rules.overlap != "skip")
-            if (ruled or recoveries or claim.cancelled) and self._is_settled(lane, claim, spec, now):
+                recoveries, rules = claim.recoveries, spec.policy
+                # Most runs have nothing about them that could be decided before they are executed.
+                ruled = rules is not None and (rules.misfire != "coalesce" or rules.overlap != "skip")
+                if (ruled or recoveries or claim.cancelled) and self._is_settled(lane, claim, spec, now):
+                    continue
+            except Exception as error:
+                # Whatever is wrong with one record, the other runs of the claim must not be lost with it.
+                unread = isinstance(error, RecordUnreadable)
+                self._park(lane, claim, None, str(error) if unread else f"{type(error).__name__}: {error}", now)
                 continue
             handler = find(spec.name)
             if handler is None:
@@ -55,6 +57,9 @@ class Collector:
             unit = Unit(claim, spec, handler, lane, taken, taken + (claim.deadline - now) / 1000)
             if recoveries and len(units) >= spare:
                 # It may be what kills workers: it never waits in a backlog together with others.
+                self._finisher.release(unit)
+            elif age and claim.deadline - now <= age:
+                # Most of its time went by before we heard of it. A timeout now would be no fault of its handler.
                 self._finisher.release(unit)
             elif handler.batch is None:
                 units.append(unit)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from tocsin.engine.catalog import NotStarted, NotYet
 from tocsin.engine.lane import Lane
 from tocsin.engine.unit import Unit
-from tocsin.model.clock import monotonic
+from tocsin.model.clock import Clock, monotonic
 from tocsin.model.run import SUSPECT
 from tocsin.telemetry.logs import get_logger
 
@@ -30,6 +30,8 @@ log = get_logger("tocsin.pool")
 
 # How much of a turn of the event loop is for handlers.
 TURN_S = 0.002
+# What is claimed and not started by then goes back: another worker may have a permit.
+UNSTARTED_S = 0.25
 # How long the handlers that are still running may take to end when the pool does.
 CLOSE_S = 1.0
 # How much a new measurement of a handler counts against those before.
@@ -82,7 +84,11 @@ class Runner:
             while pool.waiting and (ended < pool.turn_end or pool.begins_turn(ended)):
                 # Not in a coroutine of its own: making one costs as much as a short handler.
                 started: float | None = ended
-                self.unit = unit = pool.next_unit()
+                unit = pool.next_unit()
+                if unit.deadline <= pool.turn_began and pool.is_too_late(unit):
+                    del unit
+                    continue
+                self.unit = unit
                 try:
                     result = await unit.handler.deliver(unit)
                 except GeneratorExit:
@@ -144,7 +150,7 @@ class Runner:
 class Pool:
     """Runners, and the units that wait for one."""
 
-    def __init__(self, permits: float, report: Report, on_room: Callable[[], None]) -> None:
+    def __init__(self, permits: float, report: Report, on_room: Callable[[], None], clock: Clock) -> None:
         self.permits = permits if permits > 0 else math.inf
         self.report = report
         # Units that wait for a runner, in the lines of these lanes; the first of them is next.
@@ -155,6 +161,9 @@ class Pool:
         self.idle: deque[Runner] = deque()
         self.runners: list[Runner] = []
         self._on_room = on_room
+        self._clock = clock
+        # When this turn began, by the clock of the deadlines.
+        self.turn_began = 0.0
         # Set by the fetcher when it could not claim for lack of room: the backlog at which it wants to be woken.
         self.starved_at: int | None = None
         self.busy = 0
@@ -217,6 +226,7 @@ class Pool:
 
     def _begin_turn(self, now: float) -> None:
         self.turn_end = now + TURN_S
+        self.turn_began = self._clock.monotonic()
         self._used_up = False
         self._turning = True
         asyncio.get_running_loop().call_soon(self._turn)
@@ -243,6 +253,17 @@ class Pool:
             lane.turn_left = lane.weight
             turns.rotate(-1)
         return turns[0]
+
+    def is_too_late(self, unit: Unit) -> bool:
+        """Its deadline passed while it waited here for a runner: release it. A timeout that is shorter than any wait
+        here begins with the handler instead; otherwise a busy worker would release such a run for ever."""
+        if unit.taken >= self.turn_began - UNSTARTED_S:
+            unit.deadline += self.turn_began - unit.taken
+            return False
+        unit.lane.running -= 1
+        self._give_back_permit(unit)
+        self.report.release(unit)
+        return True
 
     def hold(self) -> None:
         """Begin nothing more until `go_on`. What is inside its handler ends as ever."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from tocsin.engine.finish import Finisher
-from tocsin.engine.pool import Pool, Runner
+from tocsin.engine.pool import UNSTARTED_S, Pool, Runner
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import Clock
 from tocsin.model.errors import ClaimLost, StoreError
@@ -25,8 +25,6 @@ from tocsin.telemetry.logs import get_logger
 log = get_logger("tocsin.sweep")
 
 EVERY_S = 0.1
-# What is claimed and not started by then goes back: another worker may have a permit.
-UNSTARTED_S = 0.25
 # A run that outlives its timeout keeps its claim by this much at a time.
 EXTENSION_S = 60.0
 # How long a pass waits for the server to extend claims, and when one that was not extended is tried again: well before

@@ -57,6 +57,8 @@ class Results:
         if len(data) > self._largest:
             size = f"it takes {len(data)} bytes, the limit is {self._largest}"
             return self._lost(spec.name, f"{size} (limits.result-bytes): store it elsewhere and return a reference")
+        if codec.is_nested_deeper(data, codec.MOST_LEVELS):
+            return self._lost(spec.name, f"it is nested more than {codec.MOST_LEVELS} levels deep: make it flatter")
         return data
 
     def _lost(self, handler: str, why: str) -> bytes:

@@ -7,6 +7,7 @@ lua/lib/records.lua reads and writes the same layout; a test holds the two toget
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterable
 from typing import Any
@@ -22,6 +23,10 @@ RECURRING = 1
 UNNAMED = 2
 LARGEST_PAYLOAD = 512 * 1024
 LARGEST_RESULT = 512 * 1024
+# How deep arguments and results may be nested: far below where a decoder gives up.
+MOST_LEVELS = 64
+# What decoding raises, also from the checks of what was decoded; RecursionError for what is nested too deep.
+UNREADABLE = (msgspec.MsgspecError, IndexError, ValueError, TypeError, RecursionError)
 # No msgpack begins so. Alone in the place of a result: nobody asked for one. With a text: it was lost, and why.
 NO_RESULT = b"\xc1"
 
@@ -33,6 +38,9 @@ _LONG_TEXT = struct.Struct(">BI")
 _HEAD_SIZES = {0xD9: 2, 0xDA: 3, 0xDB: 5}
 # How a text of so many bytes begins: made once, because each run has some.
 TEXT_HEADS = [bytes((0xA0 | size,)) if size < 32 else _LONG_TEXT.pack(0xDB, size) for size in range(256)]
+
+# Bytes that begin no list and no dict, in msgpack.
+_NO_CONTAINER = bytes([byte for byte in range(256) if not (0x80 <= byte <= 0x9F or 0xDC <= byte <= 0xDF)])
 
 _encoder = msgspec.msgpack.Encoder()
 _decode_spec = msgspec.msgpack.Decoder(Spec).decode
@@ -58,14 +66,42 @@ def encode_spec(spec: Spec, largest: int = LARGEST_PAYLOAD) -> bytes:
             f"the arguments of {spec.name} take {len(body)} bytes, the limit is {largest} (limits.arguments-bytes): "
             "store them elsewhere and pass a reference"
         )
+    # Around each argument are the spec and the list of arguments.
+    if is_nested_deeper(body, MOST_LEVELS + 2):
+        raise InvalidArgument(
+            f"the arguments of {spec.name} are nested more than {MOST_LEVELS} levels deep: make them flatter, "
+            "or store them elsewhere and pass a reference"
+        )
     return body
+
+
+def is_nested_deeper(data: bytes, levels: int) -> bool:
+    """Whether lists and dicts stand in each other more than so many levels deep. All are looked at only if there are
+    bytes enough that could begin one; mostly there are not."""
+    if len(data) <= levels or len(data.translate(None, _NO_CONTAINER)) <= levels:
+        return False
+    try:
+        level = [decode(data)]
+    except RecursionError:
+        return True
+    for _ in range(levels):
+        level = [inner for outer in level for inner in _within(outer) if isinstance(inner, (list, dict, tuple))]
+        if not level:
+            return False
+    return True
+
+
+def _within(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return itertools.chain(value, value.values())
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def decode_spec(record: bytes) -> Spec:
     try:
         # As body_of: a call for each run less.
         return _decode_spec(record[FIXED_SIZE + record[_TENANT_SIZE] :])
-    except (msgspec.MsgspecError, IndexError, ValueError, TypeError) as error:
+    except UNREADABLE as error:
         raise RecordUnreadable(f"a record cannot be read: {error}") from None
 
 
@@ -136,7 +172,7 @@ def encode_failure(failure: Failure) -> bytes:
 def decode_failure(data: bytes) -> Failure:
     try:
         return _failure_decoder.decode(data)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return Failure(error=repr(data[:200]))
 
 

@@ -68,6 +68,8 @@ class Book:
         self.pushed = 0
         self._failed_pushes = 0
         self._won = self._contended = self._failed = 0
+        # Schedules that could not be read when they were claimed last.
+        self._set_aside: set[str] = set()
         self._took_s = 0.0
         self._last: Millis | None = None
         self.connected = True
@@ -129,7 +131,12 @@ class Book:
             try:
                 codec.decode_spec(claim.record)
             except RecordUnreadable as error:
-                self._unreadable(claim.job_id, claim.record, str(error))
+                # Workers try it again and again: one that stays unreadable is one error.
+                if claim.job_id not in self._set_aside:
+                    self._set_aside.add(claim.job_id)
+                    self._unreadable(claim.job_id, claim.record, str(error))
+            else:
+                self._set_aside.discard(claim.job_id)
 
     def _unreadable(self, schedule: str, record: bytes, error: str) -> None:
         wrong_cron = Saved.of(record).wrong_cron

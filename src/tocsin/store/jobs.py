@@ -86,6 +86,14 @@ def read_entry(raw: bytes) -> Entry:
     return Entry(token, due & DUE_MASK, attempt, recoveries, intent, owner, pending, due >> _UNCOUNTED)
 
 
+def entry_of(raw: bytes | None) -> Entry | None:
+    """None also for garbage: a job is shown without what cannot be read of it."""
+    try:
+        return None if raw is None else read_entry(raw)
+    except struct.error:
+        return None
+
+
 def record_of(header: Header, spec: Spec, largest: int = sys.maxsize) -> bytes:
     """`largest`: bytes, for arguments that a caller has just given; those of a job that exists were let in before."""
     return codec.encode_header(header) + codec.encode_spec(spec, largest)
@@ -252,7 +260,7 @@ class Jobs:
         """The claim under which somebody holds it now."""
         claims = queue.keys[queue.partition_of(member)]["claims"]
         raw = await self._store.read(lambda c: c.hget(claims, member))
-        entry = None if raw is None else read_entry(raw)
+        entry = entry_of(raw)
         return entry if entry and entry.token else None
 
     async def outcome(self, queue: OpenQueue, member: str) -> Outcome | None:
@@ -336,7 +344,7 @@ def _as_job(
     claim: bytes | None,
     error: bytes | None,
 ) -> Job:
-    entry = read_entry(claim) if claim else None
+    entry = entry_of(claim)
     failure = codec.decode_failure(error) if error else None
     try:
         current = (entry.pending if entry and entry.pending else record) or b""
@@ -368,4 +376,7 @@ def _as_outcome(raw: bytes) -> Outcome:
     if result[:1] == codec.NO_RESULT:
         lost = codec.decode(result[1:]) if len(result) > 1 else ""
         return Outcome(name, at, None, kept=bool(lost), lost=lost)
-    return Outcome(name, at, codec.decode(result) if result else None)
+    try:
+        return Outcome(name, at, codec.decode(result) if result else None)
+    except codec.UNREADABLE as error:
+        return Outcome(name, at, None, lost=f"it cannot be read: {error}")

@@ -16,7 +16,8 @@ claims    HASH    id -> claim (lua/lib/claims.lua), from the first claim to the 
 sessions  HASH    session -> seq, time, answer of its last call; in partition 0 also session|epoch, of partitions that
                   were repartitioned since
 paused    ZSET    id -> not before ms
-parked    ZSET    id -> digest of its handler, by which a worker that knows it finds it; 0 if it cannot be read
+parked    ZSET    id -> digest of its handler, by which a worker that knows it finds it; or the ms from which on another
+                  worker may try to read it
 dead      ZSET    id -> since ms
 errors    HASH    id -> last failure, until it succeeds
 done      ZSET    id -> remembered until ms

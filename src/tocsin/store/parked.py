@@ -13,6 +13,7 @@ from tocsin.store.store import OpenQueue, Store
 
 # So many handlers are looked for: what is parked may be for any number of them.
 MOST_HANDLERS = 20
+MOST_DIGEST = 0xFFFF_FFFF
 
 
 class Parked(Struct, frozen=True):
@@ -35,11 +36,11 @@ async def parked_in(store: Store, queue: OpenQueue, partition: int) -> list[Park
 
 async def _look(store: Store, keys: dict[str, str]) -> list[Parked]:
     found: list[Parked] = []
-    # The score is the digest of the handler; what nobody could read has 0.
+    # The score is the digest of the handler; what could not be read has 0, or a time that is beyond all digests.
     digest: float = 0
     for _ in range(MOST_HANDLERS):
         after = f"({digest:.0f}"
-        first: Any = await store.client.zrangebyscore(keys["parked"], after, "+inf", 0, 1, withscores=True)
+        first: Any = await store.client.zrangebyscore(keys["parked"], after, MOST_DIGEST, 0, 1, withscores=True)
         if not first:
             break
         [(member, digest)] = first

@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.model.job import Job, Stage
-from tocsin.store.jobs import Entry, read_entry
+from tocsin.store.jobs import Entry, entry_of
 from tocsin.store.keys import BANDS, TURNS
+from tocsin.store.parked import MOST_DIGEST
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.together import Together
 
@@ -67,7 +68,7 @@ class Position(Struct, frozen=True):
     tenant: Limit | None
     entry: Entry | None
     deadline: Millis | None
-    # The score of one that is parked: the digest of its handler, 0 if nobody could read it.
+    # Of one that is parked, the digest of its handler; 0 if no worker could read it so far.
     digest: int | None
     line: Line | None
 
@@ -107,9 +108,9 @@ async def look(store: Store, queue: OpenQueue, job: Job, now: Millis) -> Positio
         aging=aging,
         limit=_limit(meta, "", working, _number(meta["spent"]) or 0.0),
         tenant=_limit(meta, "tenant_", *_tenant(tenant)) if is_fair else None,
-        entry=None if claim is None else read_entry(claim),
+        entry=entry_of(claim),
         deadline=_whole(deadline),
-        digest=_whole(digest),
+        digest=_digest(digest),
         line=None if place is None else await _line(store, queue, keys, member, place, aging, now),
     )
 
@@ -202,6 +203,11 @@ def _tenant(raw: bytes | None) -> tuple[int, float]:
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
+
+
+def _digest(score: Any) -> int | None:
+    digest = _whole(score)
+    return 0 if digest is not None and digest > MOST_DIGEST else digest
 
 
 def _whole(value: Any) -> int | None:

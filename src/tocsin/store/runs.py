@@ -68,6 +68,8 @@ class Claimed(msgspec.Struct, frozen=True):
     # waits, below 0 if it does not.
     members: Sequence[str] = ()
     dues: Sequence[Millis] = ()
+    # How long ago it was made: a while, if the first answer was lost. The deadlines count from then.
+    age: Millis = 0
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -171,7 +173,8 @@ class Runs:
         dues, held_since = (rest[0] if rest else ()), (rest[1] if len(rest) > 1 else None)
         members = asked[0].members if asked and dues else ()
         claims = _claims(call, answer, made_at, held_since)
-        return Claimed(claims, now, int(next_due), int(parked), int(left), False, members, dues)
+        age = max(now - made_at, 0)
+        return Claimed(claims, now, int(next_due), int(parked), int(left), False, members, dues, age)
 
     def in_doubt(self, queue: OpenQueue) -> list[Call]:
         """Claims that may have been made, unseen, before the queue was given the partitions it has."""

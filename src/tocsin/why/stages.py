@@ -225,10 +225,11 @@ def _cannot_be_read(facts: Facts) -> Reason:
     error = job.failure.error if job.failure else "no worker could read its record"
     return Reason(
         "unreadable",
-        f"it is parked: its record cannot be read ({shortened(error)})",
+        f"it is parked: its record cannot be read ({shortened(error)}); workers try again every few minutes",
         {"error": error},
         (
-            f"start a worker of the version that wrote it, then {_command(facts, 'jobs unpark')}",
+            "start a worker that has the version, the packages and the zones of the program that wrote it",
+            f"to have it tried at once: {_command(facts, 'jobs unpark')}",
             f"or drop it: {_command(facts, 'jobs remove')}",
         ),
     )

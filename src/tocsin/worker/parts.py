@@ -141,7 +141,7 @@ class Parts(ABC):
             settings.backoff, self.redis_breaker, self.tally, settings.batching.size, self._fleet.post,
             self.carrier.hear, settings.largest_result, self.failures.report,
         )  # fmt: skip
-        self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set())
+        self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set(), clock)
         unwritten = self.finisher.unwritten
         unwritten.on_full, unwritten.on_room = self.pool.hold, self.pool.go_on
         self.referrer = Referrer(

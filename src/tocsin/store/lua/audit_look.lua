@@ -3,7 +3,7 @@
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
 --        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        dead      ZSET    id -> since ms
 --        claims    HASH    id -> claim
 --        errors    HASH    id -> last failure

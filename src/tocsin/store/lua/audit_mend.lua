@@ -7,7 +7,7 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
@@ -63,9 +63,10 @@ local function line_up(id, claim)
   local verdict, record = obeyed(id, claim, nil, 0, false)
   if verdict then return true end
   if record then set(jobs, id, record) end
-  if has(claim.intent, UNREADABLE) then
+  local times = unread_times(claim.intent)
+  if times > 0 then
     set(claims, id, write_claim(let_go(claim)))
-    enter(parked, 0, id)
+    enter(parked, read_again_at(times), id)
   else
     go_back(id, claim, claim.due, record)
   end

@@ -6,7 +6,7 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
@@ -19,7 +19,7 @@
 -- ARGV   epoch, clock, session, seq, items: msgpack [id, due, relative, mode, record, needs] * n; mode 0 ignore,
 --        1 replace, 2 postpone; needs: msgpack [life, 1 to run whatever comes of them, queue NUL upstream…]
 -- RETURN {1, codes}: a digit per item: 0 unchanged, 1 new, 2 changed, 3 remembered as done, 6 it is working
--- USES   call, records, claims, moves, line
+-- USES   call, records, claims, moves, line, widest
 if answered then return answered end
 local IGNORE = 0
 local flat = cmsgpack.unpack(items)
@@ -94,6 +94,6 @@ local reply = {1, table.concat(codes)}
 if #told == 0 then return unchanged(reply) end
 -- The addition comes first: a full server refuses it and nothing has changed.
 apply({jobs})
-if widest > tonumber(redis.call('HGET', meta, 'widest') or 0) then redis.call('HSET', meta, 'widest', widest) end
+remember_widest(widest, fresh)
 if fresh > 0 then redis.call('HINCRBY', meta, 'put', fresh) end
 return commit(reply, 'block', told)

@@ -6,7 +6,7 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
 --        blocked   ZSET    id -> not before ms
@@ -45,9 +45,8 @@ local function remove(id)
       return forget_job(id)
     end
   end
-  local raw = only == '' and redis.call('ZSCORE', working, id) and redis.call('HGET', claims, id)
-  if not raw then return '0' end
-  local claim = read_claim(raw)
+  local claim = only == '' and redis.call('ZSCORE', working, id) and claim_if_readable(redis.call('HGET', claims, id))
+  if not claim then return '0' end
   if has(claim.intent, REMOVE) then return '0' end
   claim.intent = with(without(without(claim.intent, PUT), PAUSE), REMOVE)
   claim.put_due, claim.put_first, claim.put_record = nil, nil, nil

@@ -32,15 +32,29 @@ local function is_there(member, due)
   return due == own or due == sole_due or due == sole_next or adding[member] or redis.call('HEXISTS', jobs, member) == 1
 end
 
-for _, due in ipairs(cmsgpack.unpack(dues)) do
-  local asked = due
-  if asked == 0 then due = now end
-  local member = id .. '\31' .. string.format('%.0f', due)
-  -- Two fires in one millisecond are two runs; the same past occurrence twice is one.
-  while asked == 0 and is_there(member, due) do
-    due = due + 1
-    member = id .. '\31' .. string.format('%.0f', due)
+local function name_at(due) return id .. '\31' .. string.format('%.0f', due) end
+local function is_taken(due) return is_there(name_at(due), due) end
+
+-- A millisecond from `from` on that no run of the job has. Runs that were fired together have one after the other, so
+-- steps that double find one that is free, and halving them what stands next to a taken one.
+local function free_from(from)
+  if not is_taken(from) then return from end
+  local taken, step = from, 1
+  while is_taken(from + step) do
+    taken, step = from + step, step * 2
   end
+  local free = from + step
+  while free - taken > 1 do
+    local middle = math.floor((taken + free) / 2)
+    if is_taken(middle) then taken = middle else free = middle end
+  end
+  return free
+end
+
+for _, due in ipairs(cmsgpack.unpack(dues)) do
+  -- Two fires in one millisecond are two runs; the same past occurrence twice is one.
+  if due == 0 then due = free_from(now) end
+  local member = name_at(due)
   if not is_there(member, due) then
     adding[member] = true
     set(jobs, member, extra)

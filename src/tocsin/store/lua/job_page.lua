@@ -5,7 +5,7 @@
 --        working   ZSET    id -> deadline ms
 --        blocked   ZSET    id -> not before ms
 --        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        dead      ZSET    id -> since ms
 --        ready0    ZSET    id, or tenant, due, place and id -> place in line
 --        ready1    ZSET    likewise

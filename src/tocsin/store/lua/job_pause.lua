@@ -6,7 +6,7 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        blocked   ZSET    id -> not before ms
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id

@@ -6,7 +6,7 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
@@ -20,7 +20,7 @@
 --        5 edit what is in line and nothing else
 -- RETURN {1, codes, head}: a digit per item: 0 unchanged, 1 new, 2 changed, 3 remembered as done, 4 version
 --        conflict, 5 nothing to edit; head is the earliest due put if it is the first in line or due now, else -1
--- USES   call, records, claims, moves, line
+-- USES   call, records, claims, moves, line, widest
 if answered then return answered end
 local IGNORE, REPLACE, POSTPONE, UPDATE, EDIT, EDIT_IN_LINE = 0, 1, 2, 3, 4, 5
 local flat = cmsgpack.unpack(items)
@@ -119,7 +119,7 @@ local function put_existing(id, due, mode, expected, record, old)
   end
   local stage = spot and waiting or aside_of(id)
   local raw = redis.call('HGET', claims, id)
-  local claim = raw and read_claim(raw)
+  local claim = claim_if_readable(raw)
   local held = stage == working and claim
   if held and has(claim.intent, PUT) then old = claim.put_record end
   local removing = held and has(claim.intent, REMOVE)
@@ -189,6 +189,6 @@ if earliest then
   if earliest <= now or first < 0 or earliest < first then reply[3] = earliest end
 end
 apply({jobs, claims})
-if widest > tonumber(redis.call('HGET', meta, 'widest') or 0) then redis.call('HSET', meta, 'widest', widest) end
+remember_widest(widest, fresh)
 if fresh > 0 then redis.call('HINCRBY', meta, 'put', fresh) end
 return commit(reply, 'put', ids)

@@ -13,8 +13,8 @@ local codes, revived = {}, {}
 for i, id in ipairs(cmsgpack.unpack(items)) do
   codes[i] = '0'
   if redis.call('ZSCORE', dead, id) then
-    local raw = redis.call('HGET', claims, id)
-    local claim = fresh_claim(raw and read_claim(raw).due or now)
+    local before = claim_if_readable(redis.call('HGET', claims, id))
+    local claim = fresh_claim(before and before.due or now)
     leave(dead, id)
     enter_line(id, now, claim)
     set(claims, id, write_claim(claim))

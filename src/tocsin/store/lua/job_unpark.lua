@@ -3,7 +3,7 @@
 --        sessions  HASH    session -> seq, time, answer
 --        waiting   ZSET    id -> not before ms
 --        claims    HASH    id -> claim
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        errors    HASH    id -> last failure
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id
@@ -13,7 +13,7 @@ if answered then return answered end
 if not redis.call('ZSCORE', parked, id) then return unchanged({1, 0, -1}) end
 local raw = redis.call('HGET', claims, id)
 local claim = raw and read_claim(raw) or fresh_claim(now)
-claim.intent = without(claim.intent, UNREADABLE)
+claim.intent = with_unread_times(claim.intent, 0)
 leave(parked, id)
 enter_line(id, claim.due, claim)
 drop(errors, id)

@@ -4,7 +4,7 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms

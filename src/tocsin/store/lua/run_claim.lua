@@ -5,7 +5,7 @@
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, repeated, limit, cap
 --        lease: no claim after this server time; handlers: the u32 digests this worker knows, '' for any;

@@ -5,7 +5,7 @@
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, repeated, items: msgpack [id] * n, at most 1000
 -- RETURN as run_claim and one more, dues: until when each of the named ones waits now, -1 if it does not; next is the
@@ -41,7 +41,7 @@ for i, id in ipairs(named) do
   elseif due and due <= now then
     ids[#ids + 1] = id
     scores[#scores + 1] = in_line[i]
-  elseif set_aside[i] then
+  elseif set_aside[i] and tonumber(set_aside[i]) <= now then
     aside[#aside + 1] = id
   end
   seen[id] = true

@@ -5,7 +5,7 @@
 --        waiting   ZSET    id -> not before ms
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, repeated, limit, cap
 -- RETURN as run_claim
@@ -34,47 +34,52 @@ if paused_now then
   return {1, now, 0, none, {}, '', -1, 0, 0}
 end
 
--- nil if there is none, or nobody can read it: no reason to stop for the others.
-local function claim_of(id)
-  local raw = redis.call('HGET', claims, id)
-  local fine, claim = pcall(read_claim, raw)
-  return raw and fine and claim or nil
-end
+local function claim_of(id) return claim_if_readable(redis.call('HGET', claims, id)) end
 
+-- As many as there are, until their records are about as large as an answer may be. How many that were.
 local function enter_due(ids, scores)
+  local read = 0
   for i, id in ipairs(ids) do
-    local claim = not all_fresh and claim_of(id)
+    if read >= LARGEST then return i - 1 end
+    local claim, record = not all_fresh and claim_of(id), redis.call('HGET', jobs, id)
+    read = read + #(record or '')
     leave(waiting, id)
     -- Those that fall due together have no first: they stand by id, as they did, whichever page they come with.
-    enter_ready(id, claim and claim.due or math.max(tonumber(scores[i]), 0), claim and claim.place or 0)
+    enter_ready(id, claim and claim.due or math.max(tonumber(scores[i]), 0), claim and claim.place or 0, record)
   end
+  return #ids
 end
 
--- How many this worker can take. What it cannot stays where it is: it would be set aside again at once, for ever.
+-- Those that this worker can take. What it cannot stays aside: it would be set aside again at once, for ever.
 local function enter_parked(ids)
-  local entered = 0
+  local moved = 0
   for _, id in ipairs(ids) do
-    local claim, record = claim_of(id), redis.call('HGET', jobs, id)
-    if claim and claim.due <= now and not has(claim.intent, UNREADABLE) and understood(record) then
-      leave(parked, id)
-      enter_ready(id, claim.due, claim.place, record)
-      entered = entered + 1
+    local raw, record = redis.call('HGET', claims, id), redis.call('HGET', jobs, id)
+    local claim = claim_if_readable(raw)
+    if claim and claim.due <= now then
+      moved = moved + 1
+      if understood(record) then
+        leave(parked, id)
+        enter_ready(id, claim.due, claim.place, record)
+      else
+        look_again(id, record, raw)
+      end
     end
   end
-  return entered
+  return moved
 end
 
 -- What has fallen due enters the line, and what was set aside for such as us, and tenants who have rested. It is written
 -- before the picking, which so sees all; either half leaves everything in order.
 local function promote()
-  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'WITHSCORES', 'LIMIT', 0, at_once)
+  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'WITHSCORES', 'LIMIT', 0, 1000)
   local ids, scores = {}, {}
   for at = 1, #found, 2 do
     ids[#ids + 1], scores[#scores + 1] = found[at], found[at + 1]
   end
-  enter_due(ids, scores)
-  local returned = redis.call('ZCARD', parked) > 0 and enter_parked(parked_for_us(at_once)) or 0
-  if wake_resting() or #ids > 0 or returned > 0 then apply() end
+  local entered = enter_due(ids, scores)
+  local moved = redis.call('ZCARD', parked) > 0 and enter_parked(parked_for_us(at_once)) or 0
+  if wake_resting() or entered > 0 or moved > 0 then apply() end
 end
 
 promote()

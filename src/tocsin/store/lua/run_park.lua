@@ -1,4 +1,5 @@
--- run_park: set aside runs whose record this worker could not read, until a person unparks them.
+-- run_park: set aside runs whose record this worker could not read. Others try after a while, longer each time; a person
+-- may unpark them sooner.
 -- KEYS   meta      HASH    epoch, seq, fence, counters
 --        sessions  HASH    session -> seq, time, answer
 --        jobs      HASH    id -> record
@@ -6,7 +7,7 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
 --        results   HASH    id -> outcome
@@ -33,10 +34,11 @@ for i, id in ipairs(ids) do
         go_back(id, claim, claim.due, put)
       else
         let_go(claim)
-        claim.intent = with(claim.intent, UNREADABLE)
+        local times = unread_times(claim.intent) + 1
+        claim.intent = with_unread_times(claim.intent, times)
         set(claims, id, write_claim(claim))
         set(errors, id, failures[i])
-        enter(parked, 0, id)
+        enter(parked, read_again_at(times), id)
       end
     end
     note(id, told_of[i])

@@ -8,7 +8,7 @@
 --        working   ZSET    id -> deadline ms
 --        claims    HASH    id -> claim
 --        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, 0 if unreadable
+--        parked    ZSET    id -> handler digest, or when to read it again ms
 --        dead      ZSET    id -> since ms
 --        errors    HASH    id -> last failure
 --        done      ZSET    id -> remembered until ms
@@ -56,8 +56,7 @@ end
 
 local function put_alone(id, due, extra)
   local member = id .. '\31' .. '0'
-  local raw = redis.call('HGET', claims, member)
-  local claim = raw and read_claim(raw)
+  local claim = claim_if_readable(redis.call('HGET', claims, member))
   if not (claim and redis.call('ZSCORE', working, member)) then
     if redis.call('HEXISTS', jobs, member) == 1 then push_out(member, claim) end
     return line_up(member, due, extra)

@@ -26,8 +26,8 @@ local function walk()
   local page = redis.call('HSCAN', claims, cursor, 'COUNT', limit)
   cursor = page[1]
   for at = 1, #page[2], 2 do
-    local claim = read_claim(page[2][at + 1])
-    if claim.owner == owner and claim.token > 0 and not found[page[2][at]] then
+    local claim = claim_if_readable(page[2][at + 1])
+    if claim and claim.owner == owner and claim.token > 0 and not found[page[2][at]] then
       ids[#ids + 1] = page[2][at]
       found[page[2][at]] = claim
       raws[page[2][at]] = page[2][at + 1]
@@ -49,9 +49,10 @@ local function overdue_ones()
   cursor = '0'
   for _, id in ipairs(past_deadline(now - tonumber(overdue))) do
     local raw = redis.call('HGET', claims, id)
+    local claim = claim_if_readable(raw)
     ids[#ids + 1] = id
-    found[id] = raw and read_claim(raw) or fresh_claim(now)
-    raws[id] = raw or nil
+    found[id] = claim or fresh_claim(now)
+    raws[id] = claim and raw
   end
 end
 

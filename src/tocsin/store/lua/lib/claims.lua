@@ -4,12 +4,20 @@
 -- among those that entered the line in the same millisecond; in a queue of order `due`, see line.lua. Tenant is whose
 -- cap the run counts for, with '=' before it, if it counts for one. Edits may follow each other in one run: the
 -- cadence that its worker knows ends at the first.
--- Intent bits: what finish, retry, release and recover obey before the worker's wish.
-local PAUSE, REMOVE, PUT, CANCEL, UNREADABLE = 1, 2, 4, 8, 16
+-- Intent bits: what finish, retry, release and recover obey before the worker's wish. Above them, how often a worker could
+-- not read the record of this run.
+local PAUSE, REMOVE, PUT, CANCEL, UNREAD = 1, 2, 4, 8, 16
 
 local function has(bits, bit) return math.floor(bits / bit) % 2 == 1 end
 local function with(bits, bit) return has(bits, bit) and bits or bits + bit end
 local function without(bits, bit) return has(bits, bit) and bits - bit or bits end
+
+local function unread_times(bits) return math.floor(bits / UNREAD) end
+local function with_unread_times(bits, times) return bits % UNREAD + math.min(times, 15) * UNREAD end
+
+-- When the next worker may try to read a record that so many could not: another worker may have the package, the zone or
+-- the version that this one lacks. After 1 s, 2 s, and so on up to 256 s; later than any digest is a number.
+local function read_again_at(times) return now + 1000 * 2 ^ math.min(times - 1, 8) end
 
 local function read_claim(raw)
   local claim = {}
@@ -21,6 +29,12 @@ local function read_claim(raw)
     claim.put_record = string.sub(raw, at + 16)
   end
   return claim
+end
+
+-- nil for none and for garbage: one bad entry must not stop a script that has others to deal with.
+local function claim_if_readable(raw)
+  local fine, claim = pcall(read_claim, raw)
+  return fine and claim or nil
 end
 
 local function write_claim(claim)

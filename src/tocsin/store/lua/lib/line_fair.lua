@@ -163,7 +163,14 @@ end
 
 -- Those whose rest is over; and those who rest, whether or not it is.
 local function wake_resting()
-  return wake_all(redis.call('ZRANGEBYSCORE', resting, '-inf', now, 'LIMIT', 0, 1000)) > 0
+  local woken = wake_all(redis.call('ZRANGEBYSCORE', resting, '-inf', now, 'LIMIT', 0, 1000))
+  if redis.call('ZCARD', resting) > woken then
+    -- Nobody rests longer than a run takes of the rate: the clock went back since.
+    local longest = math.ceil(now + (tonumber(redis.call('HGET', meta, 'tenant_every')) or 0)) + 1
+    local beyond = string.format('(%.0f', longest)
+    woken = woken + wake_all(redis.call('ZRANGEBYSCORE', resting, beyond, '(inf', 'LIMIT', 0, 1000))
+  end
+  return woken > 0
 end
 
 local function stand_up(most) return wake_all(redis.call('ZRANGE', resting, 0, most - 1)) end

@@ -1,8 +1,7 @@
 -- settle: end a claim. A person's intent, written while the job was working, goes before the worker's wish.
 local function held_by(raw, want, owner)
-  if not raw then return nil end
-  local claim = read_claim(raw)
-  if claim.token == want and claim.token > 0 and claim.owner == owner then return claim end
+  local claim = claim_if_readable(raw)
+  if claim and claim.token == want and claim.token > 0 and claim.owner == owner then return claim end
 end
 
 local function parent_of(id)

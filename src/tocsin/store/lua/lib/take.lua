@@ -56,7 +56,7 @@ local function told(made_at, with_token, packed, parked_then)
   if #ids > 0 then
     local raws = redis.call('HMGET', claims, unpack(ids))
     for i, raw in ipairs(raws) do
-      if raw and struct.unpack('>I8', raw) == with_token then
+      if raw and #raw >= 24 and struct.unpack('>I8', raw) == with_token then
         kept[#kept + 1] = ids[i]
         held[#held + 1] = stamp_of(raw)
       end
@@ -79,8 +79,23 @@ local all_records, stamps = {}, {}
 -- Out of the line, as far as it is still to be taken out, and aside.
 local function park(id, due, place, record, raw)
   parkings[#parkings + 1] = id
-  enter(parked, readable(record) and handler_of(record) or 0, id)
-  if not raw then set(claims, id, write_claim(fresh_claim(due, place))) end
+  if readable(record) then
+    enter(parked, handler_of(record), id)
+    if not raw then set(claims, id, write_claim(fresh_claim(due, place))) end
+  else
+    local claim = claim_if_readable(raw) or fresh_claim(due, place)
+    local times = unread_times(claim.intent) + 1
+    claim.intent = with_unread_times(claim.intent, times)
+    enter(parked, read_again_at(times), id)
+    set(claims, id, write_claim(claim))
+  end
+end
+
+-- A parked one that could not be read, and is not for this worker: it is kept for those who know its handler, or where
+-- not even that can be read, until the next one tries.
+local function look_again(id, record, raw)
+  park(id, now, 0, record, raw)
+  parkings[#parkings] = nil
 end
 
 local function park_due(zset, id, score, record, raw)
@@ -161,7 +176,7 @@ local function take(zset, ids, scores, most, from, stay)
       if at <= to and most - #taken - #parkings > 0 then
         local id, record, raw = ids[at], records[at - before], claimed_before(raws, at - before) and raws[at - before]
         if not understood(record) then
-          if zset ~= parked then park_due(zset, id, scores[at], record, raw) end
+          if zset == parked then look_again(id, record, raw) else park_due(zset, id, scores[at], record, raw) end
         elseif raw and take_again(id, record, raw) and not stay then
           leave(zset, id)
         end
@@ -171,13 +186,13 @@ local function take(zset, ids, scores, most, from, stay)
   end
 end
 
--- Parked jobs whose handler this worker knows are taken straight from there, never the unreadable ones.
+-- Parked jobs whose handler this worker knows are taken straight from there.
 local function take_parked(ids, most)
   local raws = redis.call('HMGET', claims, unpack(ids))
   local fit, scores = {}, {}
   for i, raw in ipairs(raws) do
-    local claim = raw and #raw >= 24 and read_claim(raw)
-    if claim and not has(claim.intent, UNREADABLE) and claim.due <= now then
+    local claim = claim_if_readable(raw)
+    if claim and claim.due <= now then
       fit[#fit + 1] = ids[i]
       scores[#scores + 1] = string.format('%.0f', claim.due)
     end
