@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from servers import Server, flavours
+from servers import Cluster, Server, cluster, flavours
 from tocsin.model import codec
 from tocsin.model.job import Header, Retry, Spec
 from tocsin.model.queue import Queue
 from tocsin.model.trigger import Every
+from tocsin.store.embedded import EmbeddedServer
 from tocsin.store.jobs import Jobs, Put, record_of
 from tocsin.store.runs import Runs
 from tocsin.store.store import OpenQueue, Store
@@ -28,15 +30,83 @@ settings.register_profile("soak", derandomize=False, deadline=None)
 settings.load_profile(os.environ.get("TOCSIN_EXAMPLES", "suite"))
 
 
+# Whole files that run on a cluster too. With TOCSIN_CLUSTER=1 every file runs there instead; `make soak` does so with
+# the folders that are known to pass.
+ON_A_CLUSTER = {
+    "app/test_after.py",
+    "app/test_changing.py",
+    "app/test_enqueue.py",
+    "app/test_lookup.py",
+    "cli/test_doctor.py",
+    "engine/test_orders.py",
+    "engine/test_repartition_worker.py",
+    "targets/test_http.py",
+    "why/test_lines.py",
+    "why/test_stages.py",
+}
+ONLY_ON_A_CLUSTER = os.environ.get("TOCSIN_CLUSTER") == "1"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    file = metafunc.definition.path.relative_to(Path(__file__).parent).as_posix()
+    if metafunc.definition.get_closest_marker("one_server") or not (ONLY_ON_A_CLUSTER or file in ON_A_CLUSTER):
+        return
+    given = [str(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize")]
+    for fixture, others in (("topology", ["one"]), ("any_server", flavours())):
+        if fixture in metafunc.fixturenames and fixture not in given:
+            params = ["cluster"] if ONLY_ON_A_CLUSTER else [*others, "cluster"]
+            metafunc.parametrize(fixture, params, indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def valkey() -> Iterator[Server]:
+def topology(request: pytest.FixtureRequest) -> str:
+    """`one` server, or a `cluster`."""
+    return str(getattr(request, "param", "one"))
+
+
+@pytest.fixture(scope="session")
+def one_server() -> Iterator[Server]:
     with Server.valkey() as server:
         yield server
 
 
+@pytest.fixture(scope="session")
+def three_nodes() -> Iterator[Cluster]:
+    with cluster(3) as nodes:
+        yield nodes
+
+
+@pytest.fixture(autouse=True)
+def tag_of_agents(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents on a cluster need a hash tag. Others have none here, so that their queues are on different nodes."""
+    on_a_cluster = "topology" in request.fixturenames and request.getfixturevalue("topology") == "cluster"
+    if on_a_cluster and request.node.get_closest_marker("agents"):
+        monkeypatch.setenv("TOCSIN_REDIS__SCHEDULER__KEYS__HASH_TAG", "ps")
+
+
+# None of these starts a server itself: pytest ends a session's fixture whenever its parameter changes.
+
+
+@pytest.fixture(scope="session")
+def valkey(topology: str, request: pytest.FixtureRequest) -> Server | Cluster:
+    found: Server | Cluster = request.getfixturevalue("three_nodes" if topology == "cluster" else "one_server")
+    return found
+
+
+@pytest.fixture(scope="session")
+def tocsin_server(topology: str, request: pytest.FixtureRequest) -> EmbeddedServer | Cluster:
+    """The plugin's, or a cluster."""
+    found: EmbeddedServer | Cluster
+    found = request.getfixturevalue("three_nodes" if topology == "cluster" else "tocsin_server")
+    return found
+
+
 @pytest.fixture(scope="session", params=flavours())
-def any_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+def any_server(request: pytest.FixtureRequest) -> Iterator[Server | Cluster]:
     """Each server flavour, in turn."""
+    if request.param == "cluster":
+        yield request.getfixturevalue("three_nodes")
+        return
     with getattr(Server, request.param)() as server:
         yield server
 

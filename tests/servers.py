@@ -268,6 +268,10 @@ class Cluster:
     def url(self) -> str:
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
+    def client(self) -> redis.RedisCluster:
+        """A plain client of its own; the caller closes it."""
+        return redis.RedisCluster(host="127.0.0.1", port=self.nodes[0].port)
+
 
 @contextlib.contextmanager
 def cluster(n: int = 3, *, spare: int = 0, **options: Any) -> Iterator[Cluster]:

@@ -9,6 +9,8 @@ import pytest
 from tocsin import Every, InvalidArgument, InvalidTrigger, Run, Tocsin
 from tocsin.testing import run_until_idle
 
+pytestmark = pytest.mark.agents
+
 
 async def test_an_agent_is_registered_by_the_worker_and_runs_at_once_and_then_on_its_cadence(tocsin_app, tocsin_clock):
     dues = []
@@ -150,6 +152,7 @@ async def test_only_workers_of_the_agents_queue_register_agents(tocsin_app):
     assert await run_until_idle(tocsin_app, queues=["agents"]) == 1
 
 
+@pytest.mark.one_server
 async def test_the_agents_queue_has_the_key_names_of_its_seed(tocsin_app, prefix):
     @tocsin_app.agent(every="30s", name="refresh")
     async def refresh():

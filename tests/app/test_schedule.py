@@ -140,6 +140,7 @@ async def test_a_success_makes_the_last_error_an_old_one(tocsin_app, tocsin_cloc
     assert (job.failure, job.failed) == (None, 3)
 
 
+@pytest.mark.agents
 async def test_an_agent_that_succeeds_again_has_no_error(tocsin_app, tocsin_clock):
     bad = True
 

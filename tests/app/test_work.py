@@ -180,6 +180,7 @@ async def test_a_worker_serves_only_the_queues_it_is_given(app):
     assert [await mail.status(), await other.status()] == ["succeeded", "waiting"]
 
 
+@pytest.mark.agents
 async def test_agents_run_for_ever_one_at_a_time(app):
     inside, most, ran = 0, 0, 0
 

@@ -60,12 +60,14 @@ class Tool:
 
     def __init__(self, url: str, prefix: str, folder: Path) -> None:
         self.url, self.prefix = url, prefix
+        # The shop has agents, which need one on a cluster.
+        self.hash_tag = "ps" if url.startswith("redis+cluster:") else ""
         self._folder = folder
         self._running: list[Running] = []
 
     @property
     def where(self) -> list[str]:
-        return ["--url", self.url, "--prefix", self.prefix]
+        return ["--url", self.url, "--prefix", self.prefix, "--hash-tag", self.hash_tag]
 
     def __call__(self, *words: str, code: int = 0) -> str:
         """What it prints; with another exit code than 0, what it says to stderr. A process of its own."""
@@ -102,7 +104,7 @@ class Tool:
         return running
 
     def app(self) -> Tocsin:
-        return Tocsin(self.url, prefix=self.prefix, registry=shop.app._registry)
+        return Tocsin(self.url, prefix=self.prefix, hash_tag=self.hash_tag, registry=shop.app._registry)
 
     def do(self, work: Callable[[Tocsin], Coroutine[Any, Any, Any]]) -> Any:
         async def opened() -> Any:

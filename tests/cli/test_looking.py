@@ -168,6 +168,7 @@ def test_workers_and_whether_they_live(seen: Tool) -> None:
     assert worker["finished"] >= 3
 
 
+@pytest.mark.one_server
 def test_a_dead_worker_is_called_dead_whatever_it_said_last(tocsin: Tool, valkey: Server) -> None:
     worker = tocsin.worker()
     [before] = tocsin.json("workers")

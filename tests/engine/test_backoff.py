@@ -8,6 +8,8 @@ from engine.waiting import run_dry
 from tocsin import FailureClass, InvalidArgument
 from tocsin.resilience.backoff import BackoffSettings
 
+pytestmark = pytest.mark.agents
+
 BACKOFF = BackoffSettings(enabled=True, jitter_ratio=0.0)
 
 

@@ -245,6 +245,7 @@ async def test_schedules_in_bulk_take_an_overlap(ticking: Ticking):
     assert (await ticking.app.get("b")).spec.rules.overlap == "allow"
 
 
+@pytest.mark.agents
 async def test_an_agent_runs_one_at_a_time(ticking: Ticking):
     @ticking.app.agent(every="10s", name="agent")
     async def agent() -> None: ...

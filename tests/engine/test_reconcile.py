@@ -9,6 +9,8 @@ from tocsin import Every, Tocsin
 from tocsin.testing import run_until_idle
 from tocsin.upkeep.reconcile import PAGE, Reconciler, Rules
 
+pytestmark = pytest.mark.agents
+
 AGENTS = "agents"
 
 

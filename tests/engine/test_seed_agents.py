@@ -19,6 +19,8 @@ from tocsin.upkeep.health import Signal
 from tocsin.upkeep.ownership import Ownership
 from tocsin.worker.settings import Cleanup, Ending, ZombieRules
 
+pytestmark = pytest.mark.agents
+
 # Failures
 
 

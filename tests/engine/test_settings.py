@@ -131,6 +131,7 @@ async def test_a_pass_that_hangs_is_cut_off_and_the_next_one_begins():
 
 
 @pytest.mark.parametrize(("await_s", "ended"), [(30.0, "by itself"), (0.0, "cancelled")])
+@pytest.mark.agents
 async def test_a_stop_lets_a_pass_of_upkeep_end_for_a_while(tocsin_app, make_worker, await_s, ended):
     @tocsin_app.agent(every="1h", name="a")
     async def agent():

@@ -8,6 +8,8 @@ import pytest
 
 from engine.waiting import eventually
 
+pytestmark = pytest.mark.agents
+
 
 @pytest.mark.parametrize("jump_s", [3600, -3600], ids=["an hour ahead", "an hour back"])
 async def test_a_machine_whose_clock_jumps_runs_everything_on_time(live_app, make_worker, monkeypatch, jump_s):

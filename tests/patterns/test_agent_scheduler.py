@@ -15,6 +15,8 @@ from tocsin.patterns import Agent, AgentScheduler
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.worker import Settings
 
+pytestmark = pytest.mark.agents
+
 AGENTS = "agents"
 
 

@@ -22,6 +22,8 @@ from tocsin.targets import gates as module
 from tocsin.targets.gates import Gates
 from tocsin.testing import ManualClock
 
+pytestmark = pytest.mark.one_server
+
 MakeGates = Callable[[], Gates]
 
 

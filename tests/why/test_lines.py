@@ -42,6 +42,7 @@ async def test_one_that_waits_all_the_same_says_where_to_look(tocsin_app, tocsin
     assert "1m30s" in reasons["unexplained"].says
 
 
+@pytest.mark.agents
 async def test_an_agent_that_nobody_takes_says_what_ownership_depends_on(tocsin_app, tocsin_clock, make_worker):
     @tocsin_app.agent(every="1m", name="refresh")
     async def refresh():

@@ -18,6 +18,7 @@ from tocsin.store.events import Decision, PastRun, decisions, past_runs
 from tocsin.store.jobs import Jobs, Outcome
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.pages import ANY, Wanted
+from tocsin.store.queues import open_registered
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
 PAGE = 200
@@ -44,7 +45,16 @@ class Lookup:
 
     async def queues(self, name: str | None = None) -> list[OpenQueue]:
         """The registered queues, or the one that is named."""
-        names = [name] if name is not None else await self._store.queue_names()
+        at_rest, others = await self.apart(name)
+        return at_rest + await self.opened(others)
+
+    async def apart(self, name: str | None) -> tuple[list[OpenQueue], list[str]]:
+        """The registered queues, and the names of those that may have to be waited for: the one that is named, or those
+        that are being repartitioned. A call by id waits for these only if it finds nothing elsewhere."""
+        return ([], [name]) if name is not None else await open_registered(self._store)
+
+    async def opened(self, names: list[str]) -> list[OpenQueue]:
+        """Raises QueueMoving if one is being repartitioned for too long."""
         found = await asyncio.gather(*map(self._store.find_queue, names))
         return [queue for queue in found if queue is not None]
 
@@ -57,21 +67,26 @@ class Lookup:
     async def find(self, job_id: str, queue: str | None) -> tuple[OpenQueue, Job] | None:
         """All queues are asked at once. Raises ConflictingJobs if several have it."""
         check_member(job_id)
-        hits = await self._having(await self.queues(queue), job_id)
+        at_rest, others = await self.apart(queue)
+        hits = await self._having(at_rest, job_id) or await self._having(await self.opened(others), job_id)
         if len(hits) > 1:
             raise ConflictingJobs(job_id, [hit.queue.name for hit in hits])
         return (hits[0].queue, hits[0].job) if hits and hits[0].job is not None else None
 
     async def find_any(self, job_id: str, queue: str | None, advice: str = "say which with queue=") -> Found | None:
         """A job, or how it ended if it is only remembered. All queues are asked at once. Raises ConflictingJobs."""
-        queues = await self.queues(queue)
-        hits = await self._having(queues, job_id)
-        if not hits:
-            outcomes = await asyncio.gather(*(self._jobs.outcome(where, job_id) for where in queues))
-            hits = [Found(where, outcome=end) for where, end in zip(queues, outcomes, strict=True) if end is not None]
+        at_rest, others = await self.apart(queue)
+        hits = await self._knowing(at_rest, job_id) or await self._knowing(await self.opened(others), job_id)
         if len(hits) > 1:
             raise ConflictingJobs(job_id, [hit.queue.name for hit in hits], advice)
         return hits[0] if hits else None
+
+    async def _knowing(self, queues: list[OpenQueue], job_id: str) -> list[Found]:
+        hits = await self._having(queues, job_id)
+        if hits:
+            return hits
+        outcomes = await asyncio.gather(*(self._jobs.outcome(where, job_id) for where in queues))
+        return [Found(where, outcome=end) for where, end in zip(queues, outcomes, strict=True) if end is not None]
 
     async def _having(self, queues: list[OpenQueue], job_id: str) -> list[Found]:
         jobs = await asyncio.gather(*(self._jobs.get(where, job_id) for where in queues))

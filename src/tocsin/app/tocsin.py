@@ -281,8 +281,14 @@ class Tocsin(ManyCalls):
 
     async def cancel(self, run_id: str, *, queue: str | None = None) -> bool:
         """Cancel a waiting one-shot, or ask the worker of a run to stop it. False if there is nothing to cancel."""
+        at_rest, others = await self._lookup.apart(queue)
+        return await self._cancel_run(at_rest, run_id) or await self._cancel_run(
+            await self._lookup.opened(others), run_id
+        )
+
+    async def _cancel_run(self, queues: list[OpenQueue], run_id: str) -> bool:
         job_id, due = parse_run_id(run_id)
-        for where in await self._lookup.queues(queue):
+        for where in queues:
             # The last is the run that replaces others.
             for member in (job_id, extra_member(job_id, due), extra_member(job_id, 0)):
                 if await self._cancel_in(where, member, due):

@@ -33,6 +33,7 @@ from tocsin.model.errors import (
 )
 from tocsin.store.address import Address
 from tocsin.store.cluster import BlockingCluster, Cluster, as_redis_error
+from tocsin.store.demoted import BlockingParser, Parser
 from tocsin.store.pooling import ConnectionSettings, Pool, SentinelPool, Single
 from tocsin.store.prompt import PromptConnection, PromptTlsConnection, PromptUnixConnection
 
@@ -49,8 +50,8 @@ LONGEST_BLOCK = 30.0
 
 OLDEST = (6, 2)
 
-# READONLY makes the pool drop the connection, so that the next call finds the new primary behind a host
-# name that moved; with no retries left nothing is resent.
+# READONLY and NOREPLICAS make the pool drop the connection, so that the next call finds the new primary behind a
+# host name that moved; with no retries left nothing is resent.
 _DROP_ON = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError)
 
 
@@ -73,16 +74,22 @@ def open_waiting_client(address: Address, settings: ConnectionSettings = DEFAULT
 
 def open_blocking_client(address: Address, settings: ConnectionSettings = DEFAULTS) -> BlockingClient:
     """For the heartbeat's thread. The one for a cluster connects at once, so this may raise StoreError."""
-    options = _common(address, settings) | {"retry": _no_retry(redis.retry.Retry)}
-    if address.kind == "unix":
-        return redis.Redis(unix_socket_path=address.path, db=address.db, **options)
-    options |= _tls(address)
+    options = _common(address, settings) | {"retry": _no_retry(redis.retry.Retry)} | _tls(address)
     if address.tls is not None:
         # redis-py takes the tickets that end a TLS handshake for stray data and gives the connection up,
         # unless there was a round trip before: let it introduce itself.
         del options["driver_info"]
     if address.kind == "cluster":
         return _blocking_cluster(address, options)
+    client = _blocking_single(address, options)
+    # Redis() takes no parser, only its connections do.
+    client.connection_pool.connection_kwargs["parser_class"] = BlockingParser
+    return client
+
+
+def _blocking_single(address: Address, options: dict[str, Any]) -> redis.Redis:
+    if address.kind == "unix":
+        return redis.Redis(unix_socket_path=address.path, db=address.db, **options)
     if address.kind == "sentinel":
         asking = options | _sentinel_login(address)
         watchers = redis.sentinel.Sentinel(address.nodes, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
@@ -111,7 +118,7 @@ def _open(address: Address, settings: ConnectionSettings, read_timeout: float) -
 
 
 def _pool(address: Address, settings: ConnectionSettings, options: dict[str, Any]) -> Pool:
-    options = options | {"settings": settings, "db": address.db}
+    options = options | {"settings": settings, "db": address.db, "parser_class": Parser}
     if address.kind == "sentinel":
         return _sentinel_pool(address, settings, options)
     if address.kind == "unix":
@@ -314,8 +321,10 @@ _NO_MASTER = (MasterNotFoundError, redis.sentinel.MasterNotFoundError)
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """On a unix socket and in a cluster redis-py hides the server's answer in an error of its own."""
+    """On a unix socket, behind sentinels and in a cluster redis-py hides the server's answer in an error of its own."""
     cause = error.__cause__
+    if cause is None and isinstance(error.__context__, exceptions.ReadOnlyError):
+        cause = error.__context__
     if isinstance(cause, exceptions.RedisError | exceptions.RedisClusterException):
         return _innermost(cause)
     return error

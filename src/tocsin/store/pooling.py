@@ -127,14 +127,15 @@ class Single(Redis):
         connection: Any = await self.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         try:
             answers: list[Any] = await connection.retry.call_with_retry(
-                lambda: _ask_all(connection, commands), lambda error: connection.disconnect(error=error)
+                lambda: ask_all(connection, commands), lambda error: connection.disconnect(error=error)
             )
             return answers
         finally:
             await self.connection_pool.release(connection)
 
 
-async def _ask_all(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+async def ask_all(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """On one connection, which is closed if not all answers came."""
     packed = [chunk for command in commands for chunk in connection.pack_command(*command)]
     await connection.send_packed_command(packed)
     answers: list[Any] = []

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from tocsin.model import codec
-from tocsin.model.errors import QueueMoved, QueueMoving
+from tocsin.model.errors import InvalidConfig, QueueMoved, QueueMoving, RecordUnreadable
 from tocsin.model.queue import SETTINGS, Queue, parse_rate, refuse_spread
 from tocsin.store import register
 from tocsin.store.store import OpenQueue, Store
@@ -30,17 +28,33 @@ async def _declare(store: Store, opened: OpenQueue, queue: Queue) -> None:
 
 async def open_all(store: Store) -> list[OpenQueue]:
     """All that are registered, as they stand now; without those that are being repartitioned, or cannot be read."""
-    found = await store.read(lambda c: c.hgetall(store.keys.fleet()["queues"]))
-    opened = []
-    for name, raw in sorted(found.items()):
-        with contextlib.suppress(QueueMoving, msgspec.MsgspecError):
-            entry = register.read(raw)
-            queue = None if entry.moving else await store.find_queue(name.decode(errors="replace"))
-            if queue is not None:
-                if queue.layout != entry.move:
-                    await store.reopen(queue)
-                opened.append(queue)
+    opened, _ = await open_registered(store)
     return opened
+
+
+async def open_registered(store: Store) -> tuple[list[OpenQueue], list[str]]:
+    """The same, and the names of those that are being repartitioned. Nobody waits for these, and an entry that cannot
+    be read is passed over: neither may stop work on other queues. The doctor reports both."""
+    found = await store.read(lambda c: c.hgetall(store.keys.fleet()["queues"]))
+    entries = sorted((name.decode(errors="replace"), raw) for name, raw in found.items())
+    opened = await asyncio.gather(*(_open_registered(store, name, raw) for name, raw in entries))
+    moving = [each.queue for each in opened if isinstance(each, QueueMoving)]
+    return [each for each in opened if isinstance(each, OpenQueue)], moving
+
+
+async def _open_registered(store: Store, name: str, raw: bytes) -> OpenQueue | QueueMoving | None:
+    try:
+        entry = register.read(raw)
+        if entry.moving is not None:
+            return QueueMoving(name, entry.moving.to)
+        queue = await store.find_queue(name)
+        if queue is not None and queue.layout != entry.move:
+            await store.reopen(queue)
+        return queue
+    except QueueMoving as moving:
+        return moving
+    except (RecordUnreadable, InvalidConfig):
+        return None
 
 
 async def update(

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from tocsin.model import codec
+from tocsin.model.errors import RecordUnreadable
 from tocsin.model.queue import Queue
 
 
@@ -25,15 +26,29 @@ class Entry(Struct, frozen=True, omit_defaults=True):
     moving: Moving | None = None
 
     def queue(self, name: str) -> Queue:
-        return msgspec.convert({"name": name, "order": self.order, "partitions": self.partitions}, Queue)
+        """Raises RecordUnreadable for an order that this version does not know."""
+        try:
+            return msgspec.convert({"name": name, "order": self.order, "partitions": self.partitions}, Queue)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise _unreadable(error) from error
 
 
 _decoder = msgspec.msgpack.Decoder(Entry)
 
 
 def read(raw: bytes) -> Entry:
-    """Raises msgspec.MsgspecError for what no version of ours wrote."""
-    return _decoder.decode(raw)
+    """Raises RecordUnreadable for what this version did not write."""
+    try:
+        return _decoder.decode(raw)
+    except msgspec.MsgspecError as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> RecordUnreadable:
+    return RecordUnreadable(
+        f"the entry of a queue in the register cannot be read ({error}): it is damaged, or a newer version wrote it; "
+        "`tocsin doctor` names the queue"
+    )
 
 
 def written(entry: Entry) -> bytes:

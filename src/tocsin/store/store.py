@@ -183,7 +183,7 @@ class Store:
 
     async def queue_names(self) -> list[str]:
         found = await self.read(lambda c: c.hkeys(self._fleet["queues"]))
-        return sorted(name.decode() for name in found)
+        return sorted(name.decode(errors="replace") for name in found)
 
     async def reopen(self, queue: OpenQueue) -> None:
         """After StoreChanged: the partitions and their epochs as they are now, created anew where they were wiped.

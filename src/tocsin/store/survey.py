@@ -15,7 +15,7 @@ from redis.asyncio import RedisCluster
 
 from tocsin.model import codec
 from tocsin.model.durations import Millis
-from tocsin.model.errors import InvalidArgument, StoreError, nearest
+from tocsin.model.errors import InvalidArgument, RecordUnreadable, StoreError, nearest
 from tocsin.store import register
 from tocsin.store.jobs import HASHES, columns_of
 from tocsin.store.keys import BANDS, STAGE_KEYS
@@ -110,7 +110,7 @@ class Survey:
             try:
                 entry = register.read(raw)
                 queue = OpenQueue(entry.queue(name), self.store.keys, [], entry.move)
-            except (msgspec.MsgspecError, TypeError, ValueError):
+            except RecordUnreadable:
                 garbled.append(name)
                 continue
             if entry.moving is not None:

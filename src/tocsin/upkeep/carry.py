@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from tocsin.model.clock import Clock
-from tocsin.model.errors import QueueMoving, StoreError, StoreUnavailable
+from tocsin.model.errors import QueueMoving, RecordUnreadable, StoreError, StoreUnavailable
 from tocsin.store.outbox import GONE, LATER, PAGE, RECURRING, WATCHING, Outbox, Telling
 from tocsin.store.queues import open_all
 from tocsin.store.runs import CANCELLED
@@ -130,7 +130,7 @@ class Carrier:
         try:
             where = await self._store.find_queue(name.decode(errors="replace"))
             return GONE * len(pairs) if where is None else await self._outbox.watch(where, pairs)
-        except QueueMoving:
+        except (QueueMoving, RecordUnreadable):
             # That may take its time, and what concerns other queues does not wait for it.
             return LATER * len(pairs)
 
@@ -152,7 +152,7 @@ class Carrier:
                 where = await self._store.find_queue(name.decode(errors="replace"))
                 if where is not None:
                     await self._unblock(where, tellings)
-            except QueueMoving:
+            except (QueueMoving, RecordUnreadable):
                 untold.add(name)
         told = [
             (entry, upstream, [watcher for watcher in watchers if watcher.split(b"\0")[1] not in untold])

@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
-from tocsin.model.errors import QueueMoving, StoreChanged
+from tocsin.model.errors import QueueMoving, RecordUnreadable, StoreChanged
 from tocsin.store.fleet import Beat, Fleet
+from tocsin.store.queues import open_registered
 from tocsin.store.runs import Runs
 from tocsin.store.store import OpenQueue, Store
 from tocsin.telemetry.logs import get_logger
@@ -105,7 +106,8 @@ class Reaper:
         self._look_again = look_again
         self._watch = Watch(ttl_s, late_s=2 * beat_s)
         self._dead: dict[str, int] = {}
-        self._buried: set[str] = set()
+        # With the queues that their claims were brought back from.
+        self._buried: dict[str, set[str]] = {}
         self._turn = 0
 
     def saw(self, beat: Beat | None, at: float) -> None:
@@ -113,7 +115,8 @@ class Reaper:
         dead = self._watch.look(beat, at)
         self._dead = dict(dead)
         if beat is not None:
-            self._buried |= set(beat.buried)
+            for worker in beat.buried:
+                self._buried.setdefault(worker, set())
         if self._dead or self._buried:
             self.wake.set()
 
@@ -126,26 +129,35 @@ class Reaper:
             self._dead.pop(worker, None)
             if await self._fleet.bury(worker, counter):
                 log.warning("worker is dead, bringing back its runs", worker=worker)
-                self._buried.add(worker)
-        for worker in list(self._buried):
-            # What it held in a queue that is being repartitioned is brought back when that is over.
-            with contextlib.suppress(QueueMoving):
-                await self._bring_back(worker)
-                self._buried.discard(worker)
+                self._buried.setdefault(worker, set())
+        for worker, walked in list(self._buried.items()):
+            if await self._bring_back(worker, walked):
+                await self._fleet.leave(worker)
+                self._buried.pop(worker, None)
         if self._watch.settled(self._clock.monotonic()):
             await self._look_at_deadlines()
         return EVERY_S
 
-    async def _bring_back(self, worker: str) -> None:
-        """Walk all claims of all queues for those of `worker`. Repeating it does no harm, so any worker may."""
+    async def _bring_back(self, worker: str, walked: set[str]) -> bool:
+        """Walk all claims of all queues for those of `worker`. Repeating it does no harm, so any worker may.
+        False if some are being repartitioned: what it held there is brought back when that is over."""
         brought = 0
-        for name in await self._store.queue_names():
-            queue = await self._store.find_queue(name)
-            if queue is not None:
+        queues, moving = await open_registered(self._store)
+        for queue in queues:
+            if queue.name in walked:
+                continue
+            try:
                 brought += await self._bring_back_from(queue, worker)
-        await self._fleet.leave(worker)
+                walked.add(queue.name)
+            except QueueMoving:
+                moving.append(queue.name)
+            except RecordUnreadable as error:
+                # Its entry was damaged a moment ago; the next pass leaves it out.
+                moving.append(queue.name)
+                log.warning("cannot look for runs to bring back", queue=queue.name, error=str(error))
         if brought:
             log.warning("runs brought back", worker=worker, runs=brought)
+        return not moving
 
     async def _bring_back_from(self, queue: OpenQueue, worker: str) -> int:
         brought, partition, layout = 0, 0, queue.layout
@@ -165,7 +177,7 @@ class Reaper:
             self._turn += 1
             queue, turn = self._queues[self._turn % len(self._queues)], self._turn // len(self._queues)
             partition = turn % queue.partitions
-            with contextlib.suppress(QueueMoving):
+            with contextlib.suppress(QueueMoving, RecordUnreadable):
                 await self._recover(queue, partition, "")
             if turn // queue.partitions % PRUNE_EVERY == PRUNE_EVERY - 1:
                 await self._store.prune_sessions(queue, partition)

@@ -101,6 +101,12 @@ class Why:
         )
 
     async def _find(self, queues: list[OpenQueue], job_id: str) -> list[Hit]:
+        """A queue that is being repartitioned is waited for only if no other has it."""
+        at_rest = [queue for queue in queues if queue.moving is None]
+        moving = [queue for queue in queues if queue.moving is not None]
+        return await self._find_in(at_rest, job_id) or await self._find_in(moving, job_id)
+
+    async def _find_in(self, queues: list[OpenQueue], job_id: str) -> list[Hit]:
         """Those that exist go before those that are only remembered, and ids before run ids."""
         found = await asyncio.gather(*(self._in(queue, job_id) for queue in queues))
         hits = [hit for hit in found if hit is not None]

@@ -1,0 +1,94 @@
+"""A split: the old primary still answers, without its replicas, and the sentinels name another."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from servers import SERVICE, Server, Watched, ask, flavours, sentinel, until
+from tocsin.model.errors import StoreUnavailable
+from tocsin.store.address import parse
+from tocsin.store.connect import FAILURES, open_blocking_client, open_client, translate
+from tocsin.store.pooling import ConnectionSettings, Single
+
+WRITE = "return redis.call('SET', KEYS[1], ARGV[1])"
+# One connection: the next call gets the same one, if it is still good.
+ONE = ConnectionSettings(max_total=1)
+
+
+async def by_command(client: Single) -> Any:
+    return await client.set("k", 1)
+
+
+async def by_script(client: Single) -> Any:
+    return await client.eval(WRITE, 1, "k", "1")
+
+
+async def with_others(client: Single) -> Any:
+    [answer] = await client.ask_all([("EVAL", WRITE, 1, "k", "1")])
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+Write = Callable[[Single], Awaitable[Any]]
+ways = pytest.mark.parametrize("write", [by_command, by_script, with_others])
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Single]:
+    client = open_client(parse(url), ONE)
+    assert isinstance(client, Single)
+    yield client
+    await client.aclose()
+
+
+def split(watched: Watched) -> None:
+    """The sentinels have made the replica the primary, and the old one was not reached."""
+    with watched.primary.client() as old, watched.replica.client() as new, watched.sentinel.client() as sentinels:
+        ask(old, "CONFIG SET", "min-replicas-to-write", 1)
+        ask(new, "REPLICAOF", "NO", "ONE")
+        ask(sentinels, "SENTINEL REMOVE", SERVICE)
+        ask(sentinels, "SENTINEL MONITOR", SERVICE, "127.0.0.1", watched.replica.port, 1)
+        until(lambda: old.info("replication")["connected_slaves"] == 0, "the old primary has lost its replica")
+
+
+async def refused(write: Awaitable[Any], url: str) -> Exception:
+    with pytest.raises(FAILURES) as caught:
+        await write
+    return translate(caught.value, parse(url))
+
+
+@ways
+async def test_after_a_split_a_client_leaves_the_old_primary(write: Write) -> None:
+    with sentinel() as watched:
+        async with connected(watched.url) as client:
+            await write(client)
+            split(watched)
+            error = await refused(write(client), watched.url)
+            assert type(error) is StoreUnavailable
+            assert "Not enough good replicas to write" in str(error)
+            assert await write(client)
+
+
+def test_after_a_split_the_heartbeat_leaves_the_old_primary() -> None:
+    with sentinel() as watched, contextlib.closing(open_blocking_client(parse(watched.url))) as client:
+        client.set("k", 1)
+        split(watched)
+        with pytest.raises(FAILURES):
+            client.set("k", 2)
+        assert client.set("k", 3)
+
+
+@ways
+@pytest.mark.parametrize("flavour", flavours())
+async def test_a_server_without_its_replicas_is_connected_to_anew(flavour: str, write: Write) -> None:
+    """Its name may lead to another primary by now."""
+    with Server(flavour, min_replicas_to_write=1) as server:
+        async with connected(server.url) as client:
+            before = await client.client_id()
+            assert type(await refused(write(client), server.url)) is StoreUnavailable
+            assert await client.client_id() != before
