@@ -281,9 +281,10 @@ async def test_a_partition_that_changed_is_no_error_of_a_script(line: Line):
 async def test_a_server_that_is_full_or_away_is_no_error_of_a_script():
     with Server.valkey() as server:
         async with opened(server.url) as store:
+            queue = await store.open_queue(Queue("line"))
             await store.client.config_set("maxmemory", 1)
             with pytest.raises(StoreFull):
-                await store._guard(script("partition_open")(store.client, ["meta"], ["epoch", "due", 1]))
+                await Jobs(store).put(queue, Put("a", record(), 0))
             server.kill()
             with pytest.raises(StoreUnavailable):
                 await store._guard(script("bell_ring")(store.client, ["bell"], [ITEMS]))
