@@ -141,6 +141,10 @@ class Lane:
         self._rung.discard(partition)
         self._heard.pop(partition, None)
 
+    def is_asked_by(self, partition: int, time: float) -> bool:
+        """Whether it is being asked, or will be by then."""
+        return partition in self.asked or (partition < len(self.next_due) and self.next_due[partition] <= time)
+
     def answered(self, partition: int) -> None:
         """With nothing that could be learned. What was known before counts again."""
         self.asked.pop(partition, None)
