@@ -128,3 +128,47 @@ async def test_a_worker_gets_its_suspect_while_other_passes_ask_for_more(tocsin_
     await in_flight
     assert worker.pool.suspects == 1
     assert (a.busy, b.busy) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("deaths", "batches"), [(1, [["first", "second", "third"]]), (2, [["first"], ["second", "third"]])]
+)
+async def test_recovered_runs_share_a_batch_and_a_suspect_has_its_own(tocsin_app, make_worker, ghost, deaths, batches):
+    seen = []
+
+    @tocsin_app.job(name="index", batch=10)
+    async def index(runs):
+        seen.append([run.args[0] for run in runs])
+
+    worker = await make_worker(concurrency=10)
+    lane = worker.lanes["default"]
+    await tocsin_app.enqueue(index, "first")
+    await ghost.claim(lane.queue, 1)
+    await ghost.die(lane.queue, 1, deaths)
+    await tocsin_app.enqueue(index, "second")
+    await tocsin_app.enqueue(index, "third")
+    await ask(worker, lane)
+    assert (worker.pool.recovered, worker.pool.suspects) == (1, deaths - 1)
+    await eventually(lambda: not worker.pool.busy, "what was claimed has run")
+    assert sorted(seen) == batches
+    assert (worker.pool.recovered, worker.pool.suspects) == (0, 0)
+
+
+async def test_recovered_runs_that_share_a_batch_take_one_permit(tocsin_app, make_worker, ghost):
+    seen = []
+
+    @tocsin_app.job(name="index", batch=10)
+    async def index(runs):
+        seen.append([run.args[0] for run in runs])
+
+    worker = await make_worker(concurrency=1)
+    lane = worker.lanes["default"]
+    await tocsin_app.enqueue(index, "any")
+    await ask(worker, lane)
+    await eventually(lambda: seen and not worker.pool.busy, "the worker has seen a batch")
+    await tocsin_app.enqueue_many(index, [(n,) for n in range(10)])
+    await ghost.claim(lane.queue, 10)
+    await ghost.die(lane.queue, 10, 1)
+    await ask(worker, lane)
+    await eventually(lambda: not worker.pool.busy, "what was claimed has run")
+    assert seen[1:] == [list(range(10))]
