@@ -172,3 +172,32 @@ async def test_recovered_runs_that_share_a_batch_take_one_permit(tocsin_app, mak
     await ask(worker, lane)
     await eventually(lambda: not worker.pool.busy, "what was claimed has run")
     assert seen[1:] == [list(range(10))]
+
+
+async def test_recovered_runs_are_not_claimed_and_released_again_and_again(tocsin_app, make_worker, ghost):
+    @tocsin_app.job(name="quick")
+    async def quick(n):
+        pass
+
+    worker = await make_worker(concurrency=2)
+    lane = worker.lanes["default"]
+
+    async def run(count: int) -> None:
+        upto = worker.pool.ran + count
+        while worker.pool.ran < upto:
+            await ask(worker, lane)
+            await eventually(lambda: not worker.pool.busy, "what was claimed has run")
+            await worker.finisher.step()
+
+    async def claimed() -> int:
+        return int(await tocsin_app.store.client.hget(lane.queue.keys[0]["meta"], "claimed"))
+
+    await tocsin_app.enqueue_many(quick, [(n,) for n in range(200)])
+    await run(200)
+    await tocsin_app.enqueue_many(quick, [(n,) for n in range(100)])
+    await ghost.claim(lane.queue, 100)
+    await ghost.die(lane.queue, 100, 1)
+    before = await claimed()
+    await run(100)
+    # The first claim may bring all of them.
+    assert await claimed() - before <= 200

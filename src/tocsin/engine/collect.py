@@ -34,6 +34,8 @@ class Collector:
         """What was claimed is always run, released, parked or settled: nothing falls through."""
         taken, now, age = self._clock.monotonic(), answer.now, answer.age
         self._measure(lane, answer)
+        if answer.claims:
+            lane.brings_recovered = answer.claims[-1].recoveries > 0
         find, seen = self._catalog.by_name.get, lane.handlers.add
         for claim in answer.claims:
             try:

@@ -40,6 +40,8 @@ class Lane:
         # Partitions that a pass is asking at the moment, and for how many runs; runs claimed and not handed out yet.
         self.asked: dict[int, int] = {}
         self.coming = 0
+        # Whether the last answer ended with a run that was recovered before: more of them may follow.
+        self.brings_recovered = False
         # Partitions to ask now.
         self.ripe: set[int] = set()
         # Where the next fallback poll looks.
