@@ -93,6 +93,16 @@ class TestHeldBack:
         names, _ = await self.ask(line, 0, 2)
         assert sorted(names) == ["a-good", "b"]
 
+    @pytest.mark.parametrize("lost", [120, 900])
+    async def test_a_tenant_gets_past_its_own(self, line: Line, lost: int):
+        await self.suspects(line, "a", lost)
+        line.clock.advance("1s")
+        await line.put("good", tenant="a")
+        await line.put("b", tenant="b")
+        names, _ = await self.ask(line, 0, 20)
+        assert sorted(names) == ["b", "good"]
+        assert (await self.ask(line, 0, 20)) == ([], line.now + 100)
+
 
 class TestParked:
     async def test_unknown_handlers_are_not_charged_and_come_back(self, line: Line):

@@ -44,6 +44,36 @@ class TestByOwner:
             assert [claim.member for claim in answer.claims] == claimed
             assert await line.stage("b") == ("working" if suspects else "waiting")
 
+    async def lose_twice(self, line: Line, count: int) -> None:
+        """Runs whose workers died twice, first in line."""
+        for first in range(0, count, 1000):
+            puts = [Put(f"lost{n:04}", record(), line.now) for n in range(first, min(first + 1000, count))]
+            await line.jobs.put_many(line.queue, puts)
+        for _ in range(2):
+            for _ in range(0, count, 1000):
+                await line.claim()
+            await line.recover()
+        line.clock.advance("1s")
+
+    async def ask(self, line: Line, limit: int, suspects: int = 0) -> tuple[list[str], int]:
+        [answer] = await line.runs.claim([Wish(line.queue, 0, limit, suspects=suspects)], 1e15)
+        return [claim.member for claim in answer.claims], answer.next_due  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize("lost", [120, 1000])
+    async def test_a_thousand_held_back_at_its_head_do_not_stop_the_line_behind_them(self, line: Line, lost: int):
+        await self.lose_twice(line, lost)
+        await line.put_all([f"good{n:02}" for n in range(60)])
+        assert (await self.ask(line, 20))[0] == [f"good{n:02}" for n in range(20)]
+        assert (await self.ask(line, 20, 1))[0] == ["lost0000", *(f"good{n:02}" for n in range(20, 39))]
+        assert (await self.ask(line, 50))[0] == [f"good{n:02}" for n in range(39, 60)]
+        assert await line.jobs.count(line.queue, ["waiting", "working"]) == {"waiting": lost - 1, "working": 61}
+
+    async def test_a_claim_looks_at_a_thousand_that_are_held_back_and_then_says_when_to_ask_again(self, line: Line):
+        await self.lose_twice(line, 1200)
+        await line.put("good")
+        assert await self.ask(line, 20) == ([], line.now + 100)
+        assert (await self.ask(line, 200))[0] == ["good"]
+
     async def test_only_the_claims_of_that_worker_come_back(self, line: Line):
         for member in "abc":
             await line.put(member)

@@ -103,9 +103,10 @@ class ClaimPlanner:
             pool.starved_at = int(pool.permits + ahead) if ahead >= 1 else int(pool.permits) - 1
 
     def _ahead(self, lane: Lane) -> float:
-        """How many units to fetch beyond the permits: none of what is slow or not known yet."""
+        """How many units to fetch beyond the permits: none of what is slow or not known yet, nor of what was recovered,
+        which the collector would release."""
         slowest = lane.slowest()
-        if slowest > QUICK_S or self._pool.permits == math.inf:
+        if lane.brings_recovered or slowest > QUICK_S or self._pool.permits == math.inf:
             return 0.0
         return min(self._pool.permits * AHEAD_S / max(slowest, 1e-6), self._pace.rate * AHEAD_S, MOST_AHEAD)
 

@@ -15,7 +15,7 @@ from tocsin.model.codec import decode_spec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.job import Failure, Spec
-from tocsin.model.run import Claim
+from tocsin.model.run import SUSPECT, Claim
 from tocsin.store.runs import Claimed
 from tocsin.telemetry.metrics import Tally
 
@@ -32,8 +32,10 @@ class Collector:
 
     def collect(self, lane: Lane, answer: Claimed, units: list[Unit], batches: dict[str, Unit]) -> None:
         """What was claimed is always run, released, parked or settled: nothing falls through."""
-        taken, now, age, spare = self._clock.monotonic(), answer.now, answer.age, self._pool.free()
+        taken, now, age = self._clock.monotonic(), answer.now, answer.age
         self._measure(lane, answer)
+        if answer.claims:
+            lane.brings_recovered = answer.claims[-1].recoveries > 0
         find, seen = self._catalog.by_name.get, lane.handlers.add
         for claim in answer.claims:
             try:
@@ -55,13 +57,12 @@ class Collector:
                 continue
             seen(handler)
             unit = Unit(claim, spec, handler, lane, taken, taken + (claim.deadline - now) / 1000)
-            if recoveries and len(units) >= spare:
-                # It may be what kills workers: it never waits in a backlog together with others.
-                self._finisher.release(unit)
-            elif age and claim.deadline - now <= age:
+            if age and claim.deadline - now <= age:
                 # Most of its time went by before we heard of it. A timeout now would be no fault of its handler.
                 self._finisher.release(unit)
-            elif handler.batch is None:
+            elif recoveries and not self._accept_recovered(unit, batches):
+                self._finisher.release(unit)
+            elif handler.batch is None or recoveries >= SUSPECT:
                 units.append(unit)
             else:
                 self._add_to_batch(unit, units, batches)
@@ -83,9 +84,25 @@ class Collector:
                 first = claims if alike else [each for each in claims if each.attempt == 1 and each.record[2] == band]
                 waits[min(band, 4)].add_all(first, waited)
 
-    def _add_to_batch(self, unit: Unit, units: list[Unit], batches: dict[str, Unit]) -> None:
+    def _accept_recovered(self, unit: Unit, batches: dict[str, Unit]) -> bool:
+        """No more of them than permits: one may be what kills workers, and each that waits here would be recovered once
+        more with it. Of suspects one: a second comes only with an answer that was lost at first."""
+        pool, is_suspect = self._pool, unit.claim.recoveries >= SUSPECT
+        joined = unit if is_suspect else self._open_batch(unit, batches) or unit
+        if not joined.recovered:
+            if pool.suspects if is_suspect else pool.recovered >= pool.permits:
+                return False
+            joined.recovered = True
+            pool.recovered += 1
+        return True
+
+    def _open_batch(self, unit: Unit, batches: dict[str, Unit]) -> Unit | None:
         whole, size = batches.get(unit.spec.name), unit.handler.batch or 1
-        if whole is not None and whole.lane is unit.lane and whole.size() < size:
+        return whole if whole is not None and whole.lane is unit.lane and whole.size() < size else None
+
+    def _add_to_batch(self, unit: Unit, units: list[Unit], batches: dict[str, Unit]) -> None:
+        whole = self._open_batch(unit, batches)
+        if whole is not None:
             whole.others = whole.others or []
             whole.others.append((unit.claim, unit.spec))
             whole.deadline = min(whole.deadline, unit.deadline)

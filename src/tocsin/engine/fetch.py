@@ -22,7 +22,7 @@ from tocsin.model.clock import Clock
 from tocsin.model.errors import QueueMoving, StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.ids import EXTRA
 from tocsin.model.run import Claim
-from tocsin.resilience.breaker import Breaker
+from tocsin.resilience.breaker import Breaker, Permit
 from tocsin.store.runs import Claimed, Runs, Wish
 from tocsin.store.store import LARGEST_BATCH, Call, Store
 from tocsin.telemetry.logs import get_logger
@@ -38,6 +38,9 @@ STILL_MS = 250.0
 MOST_POLLED = 25
 # What is due and not asked for lack of a permit is rung for again this often, so that a worker with one hears it.
 HAND_ON_S = 1.0
+# A partition that was asked while another might have brought a suspect is waited for if it will be asked again within
+# this long. Where all that is due is held back, the claim script says 100 ms.
+PASSED_OVER_MS = 200.0
 # Queues that are found to be gone within this long of each other were lost together.
 LOSS_S = 10.0
 
@@ -97,7 +100,10 @@ class Fetcher:
         # Runs that passes are asking for at the moment, and those claimed and not handed out yet.
         self._asked = 0
         self._coming = 0
+        # Which wish may bring a suspect next; whether a pass is asking for one; which partition was asked meanwhile.
         self._allowed = 0
+        self._allows_suspect = False
+        self._passed_over: tuple[Lane, int] | None = None
         # When data that is gone is logged again.
         self._next_loss = -math.inf
         self._collector = Collector(catalog, pool, finisher, clock, tally)
@@ -122,8 +128,16 @@ class Fetcher:
         if permit is None:
             self._put_back(wishes)
             return max(self.breaker.status().probe_in, SHORTEST_REST_S)
-        if not self._pool.suspects and not self._asked:
-            self._allow_suspect(wishes)
+        if self._pool.suspects or not self._allow_suspect(wishes):
+            return await self._ask(wishes, permit)
+        # Until it is in the pool: other passes ask meanwhile, and must not be given a second one.
+        self._allows_suspect = True
+        try:
+            return await self._ask(wishes, permit)
+        finally:
+            self._allows_suspect = False
+
+    async def _ask(self, wishes: list[tuple[Lane, Wish]], permit: Permit) -> float:
         for lane, wish in wishes:
             self._asked += wish.limit
             lane.ask(wish.partition, wish.limit)
@@ -152,11 +166,25 @@ class Fetcher:
             if lane.timetable is not None:
                 lane.timetable.put_back(wish.members)
 
-    def _allow_suspect(self, wishes: list[tuple[Lane, Wish]]) -> None:
-        """One at a time, each partition in turn: if it kills this worker, it takes no other such run with it."""
+    def _allow_suspect(self, wishes: list[tuple[Lane, Wish]]) -> bool:
+        """One at a time, each partition in turn: if it kills this worker, it takes no other such run with it. Passes
+        may keep step, so that one always comes while another asks for a suspect: its partition is then next."""
+        asked = [(lane, wish.partition) for lane, wish in wishes]
+        if self._allows_suspect:
+            self._passed_over = self._passed_over or asked[self._allowed % len(asked)]
+            return False
         self._allowed += 1
-        lane, wish = wishes[self._allowed % len(wishes)]
-        wishes[self._allowed % len(wishes)] = (lane, replace(wish, suspects=1))
+        at, passed_over = self._allowed % len(wishes), self._passed_over
+        if passed_over in asked:
+            at = asked.index(passed_over)
+        elif passed_over is not None:
+            lane, partition = passed_over
+            if lane.is_asked_by(partition, self._clock.server_ms() + PASSED_OVER_MS):
+                return False
+        self._passed_over = None
+        lane, wish = wishes[at]
+        wishes[at] = (lane, replace(wish, suspects=1))
+        return True
 
     def _poll_in_turn(self) -> None:
         """The fallback for a bell that was lost: of some queues one partition, each interval."""

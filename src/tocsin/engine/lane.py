@@ -40,6 +40,8 @@ class Lane:
         # Partitions that a pass is asking at the moment, and for how many runs; runs claimed and not handed out yet.
         self.asked: dict[int, int] = {}
         self.coming = 0
+        # Whether the last answer ended with a run that was recovered before: more of them may follow.
+        self.brings_recovered = False
         # Partitions to ask now.
         self.ripe: set[int] = set()
         # Where the next fallback poll looks.
@@ -140,6 +142,10 @@ class Lane:
         self._agenda.picked(self, partition)
         self._rung.discard(partition)
         self._heard.pop(partition, None)
+
+    def is_asked_by(self, partition: int, time: float) -> bool:
+        """Whether it is being asked, or will be by then."""
+        return partition in self.asked or (partition < len(self.next_due) and self.next_due[partition] <= time)
 
     def answered(self, partition: int) -> None:
         """With nothing that could be learned. What was known before counts again."""

@@ -167,7 +167,9 @@ class Pool:
         # Set by the fetcher when it could not claim for lack of room: the backlog at which it wants to be woken.
         self.starved_at: int | None = None
         self.busy = 0
-        # Of these, how many may be what kills workers.
+        # Of these, how many were recovered before, with those that the collector is about to submit; and how many of
+        # them may be what kills workers.
+        self.recovered = 0
         self.suspects = 0
         self.ran = 0
         # Permits given back so far.
@@ -188,12 +190,14 @@ class Pool:
             lane = unit.lane
             if not lane.line:
                 self._turns.append(lane)
-            lane.line.append(unit)
+            if unit.recovered:
+                self.suspects += unit.claim.recoveries >= SUSPECT
+                _put_first(unit, lane.line)
+            else:
+                lane.line.append(unit)
             if not lane.busy:
                 self.weight_at_work += lane.weight
             lane.busy += 1
-            if unit.claim.recoveries >= SUSPECT:
-                self.suspects += 1
         self.busy += len(units)
         self.waiting += len(units)
         while len(self.runners) < min(self.permits, self.busy):
@@ -281,10 +285,13 @@ class Pool:
 
     def withdraw(self, taken_before: float) -> list[Unit]:
         """Units that were claimed before then and have not started: take them out."""
-        old = []
+        old: list[Unit] = []
         for lane in list(self._turns):
-            while lane.line and lane.line[0].taken < taken_before:
-                old.append(lane.line.popleft())
+            # Those that were recovered stand first, whenever they were claimed.
+            late = [unit for unit in lane.line if unit.taken < taken_before]
+            if late:
+                old += late
+                lane.line = deque(unit for unit in lane.line if unit.taken >= taken_before)
             if not lane.line:
                 self._turns.remove(lane)
         self.waiting -= len(old)
@@ -319,8 +326,9 @@ class Pool:
         lane.busy -= 1
         if not lane.busy:
             self.weight_at_work -= lane.weight
-        if self.suspects and unit.claim.recoveries >= SUSPECT:
-            self.suspects -= 1
+        if unit.recovered:
+            self.recovered -= 1
+            self.suspects -= unit.claim.recoveries >= SUSPECT
         if self.starved_at is not None and self.busy <= self.starved_at:
             self.starved_at = None
             self._on_room()
@@ -346,3 +354,11 @@ class Pool:
                     task.exception()
         self.runners.clear()
         self.idle.clear()
+
+
+def _put_first(unit: Unit, line: deque[Unit]) -> None:
+    """Before all that were never recovered: it is older than they are, and waits for the next permit only."""
+    ahead = 0 if not line or not line[-1].recovered else len(line)
+    while ahead < len(line) and line[ahead].recovered:
+        ahead += 1
+    line.insert(ahead, unit)

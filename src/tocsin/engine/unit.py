@@ -24,6 +24,8 @@ class Unit(Struct, eq=False, weakref=False, gc=False):
     deadline: float
     # The rest of a batch; None for a single run.
     others: list[tuple[Claim, Spec]] | None = None
+    # Whether a run of it was recovered before.
+    recovered: bool = False
     run: Run | None = None
     runs: list[Run] | None = None
 

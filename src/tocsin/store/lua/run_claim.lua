@@ -36,15 +36,19 @@ local function leave_first(count)
 end
 
 limit = math.min(tonumber(limit), 1000)
+-- A page of the line, from where the last one ended: nothing leaves the line before all pages were looked at.
 local ids, scores, n, odd = {}, {}, 0, 1
+local looked_at, more_due = 0, true
 local function find_due()
   -- Some more than wanted where some may be held back.
-  local looked_at = all_fresh and limit or limit + 50
-  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', due_now, 'WITHSCORES', 'LIMIT', 0, looked_at)
+  local size = all_fresh and limit or limit + 50
+  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', due_now, 'WITHSCORES', 'LIMIT', looked_at, size)
+  ids, scores, n = {}, {}, 0
   for at = 1, #found, 2 do
     n = n + 1
     ids[n], scores[n] = found[at], found[at + 1]
   end
+  looked_at, more_due = looked_at + n, n == size
 end
 
 -- Nearly always there is nothing to be looked at but what is due, and that is plain. Then all else is not even made.
@@ -67,8 +71,9 @@ end
 local function with_rest(reply, since)
   local next_due, left = rest()
   left = left - held_back
-  if held_back > 0 and left <= 0 then
-    -- All that is due is held back: to be asked for again when what this worker tries may have ended.
+  if held_back > 0 and (left <= 0 or #taken + #parkings == 0) then
+    -- All that is due is held back, or all that a call may look at: to be asked for again when what this worker tries
+    -- may have ended.
     local following = redis.call('ZRANGEBYSCORE', waiting, '(' .. due_now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     next_due = math.min(following[2] and math.floor(tonumber(following[2])) or math.huge, now + 100)
   end
@@ -92,6 +97,11 @@ end
 limit = allowed(limit)
 if limit > 0 and n == 0 then find_due() end
 if n > 0 then take(waiting, ids, scores, limit, odd, all_fresh) end
+-- Those held back are often the oldest. Look behind them, but not without end: the server answers nobody else meanwhile.
+while held_back > 0 and more_due and #taken + #parkings < limit and bytes < LARGEST and looked_at < limit + 1000 do
+  find_due()
+  take(waiting, ids, scores, limit, 1, all_fresh)
+end
 local out_of_line = #taken + #parkings
 
 if #taken < limit and redis.call('ZCARD', parked) > 0 then

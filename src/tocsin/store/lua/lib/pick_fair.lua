@@ -229,14 +229,19 @@ do
     move_virtual_time(turn.band, tag, turn.tag)
   end
 
-  -- How many of a tenant's jobs may be held back before it is the turn of others.
-  local MOST_HELD = 50
+  -- How many of a tenant's jobs may be held back before it is the turn of others. It comes again when these have no more.
+  local MOST_HELD = 200
+  local postponed = {}
 
   -- Takes the first job of the tenant whose turn it is. It is charged for what it starts, not for what is set aside.
   local function serve(turn)
     local tenant, member = turn.tenant, next_job(turn)
-    if turn.held >= MOST_HELD or (not member and turn.held > 0) then
+    if not member and turn.held > 0 then
       -- It keeps its turn, and is not asked again here.
+      return take_off(turn)
+    end
+    if turn.held >= (turn.most_held or MOST_HELD) then
+      postponed[#postponed + 1] = turn
       return take_off(turn)
     end
     if not member then return leave_turns(turn) end
@@ -265,6 +270,15 @@ do
     come_again(turn)
   end
 
+  local function first_postponed()
+    local turn = table.remove(postponed, 1)
+    if turn then
+      turn.most_held = turn.held + MOST_HELD
+      come_again(turn)
+    end
+    return turn
+  end
+
   -- Tenants of whom nothing need be known any more; a few more of them than went just now, so that they do not add up.
   local function forget_tenants()
     if redis.call('HLEN', tenants) < 100 then return end
@@ -279,7 +293,7 @@ do
     local looked_at = 0
     while #taken < most and bytes < LARGEST and #parkings < 1000 and looked_at < most + 1000 do
       looked_at = looked_at + 1
-      local turn = first_turn(most)
+      local turn = first_turn(most) or first_postponed()
       if not turn then break end
       local state = is_limited and states[turn.tenant]
       if tenant_cap and state.active >= tenant_cap then
