@@ -165,6 +165,43 @@ async def test_runs_of_a_worker_that_the_server_forgot_go_back_although_nobody_b
     assert await state(tocsin_app, "a") == ("waiting", 1, 0)
 
 
+@pytest.mark.agents
+async def test_an_agent_whose_outcome_the_server_lost_runs_again_before_its_next_tick(
+    tocsin_app, tocsin_clock, make_worker, gate
+):
+    @tocsin_app.agent(every="1h", name="hourly")
+    async def hourly() -> None:
+        await gate.enter()
+
+    worker, snapshot = await make_worker(queues=["agents"]), Snapshot(tocsin_app, "agents")
+    await worker.reconciler.step()
+    await worker.fetcher.step()
+    await eventually(lambda: gate.inside, "it runs")
+    await snapshot.take()
+    gate.open()
+    await write_outcomes(worker)
+    await snapshot.put_back()
+    await look_twice(worker, tocsin_clock)
+    await worker.fetcher.step()
+    await write_outcomes(worker)
+    assert (gate.passed, worker.finisher.lost) == (2, 0)
+
+
+async def test_a_started_worker_finds_by_itself_what_the_server_brought_back(live_app, make_worker, gate):
+    @live_app.job(name="job")
+    async def job():
+        await gate.enter()
+
+    await live_app.enqueue(job, id="a")
+    worker, snapshot = await make_worker(live_app, start=True), Snapshot(live_app)
+    await eventually(lambda: gate.inside, "it runs")
+    await snapshot.take()
+    gate.open()
+    await eventually(lambda: gate.passed == 1 and worker.finisher.idle(), "its outcome is written")
+    await snapshot.put_back()
+    await eventually(lambda: gate.passed == 2, "it ran again, long before its deadline", within=60)
+
+
 async def test_a_lost_claim_is_not_said_to_be_another_workers(tocsin_app, make_worker, gate, job):
     await tocsin_app.enqueue(job, id="a")
     worker, snapshot = await make_worker(), Snapshot(tocsin_app)

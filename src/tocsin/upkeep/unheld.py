@@ -62,7 +62,7 @@ class Unheld:
         clock: Clock,
         names: Callable[[], Sequence[str]],
         hand: Callable[[OpenQueue, int], Hand | None],
-        look_again: Callable[[OpenQueue, int], None],
+        on_release: Callable[[OpenQueue, int, Sequence[bytes]], None],
         beat_s: float,
     ) -> None:
         """`names`: all that this worker has had. `hand`: None at moments when the worker cannot know what it has."""
@@ -73,7 +73,7 @@ class Unheld:
         self._clock = clock
         self._names = names
         self._hand = hand
-        self._look_again = look_again
+        self._on_release = on_release
         self._beat_s = beat_s
         self._suspects: dict[tuple[str, bytes, int], Suspect] = {}
         # Where the next page begins.
@@ -180,4 +180,4 @@ class Unheld:
                 partition=partition,
                 runs=released,
             )
-            self._look_again(queue, partition)
+            self._on_release(queue, partition, [holding.key for holding in unheld])

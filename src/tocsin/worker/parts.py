@@ -168,7 +168,7 @@ class Parts(ABC):
             settings.ttl_s, settings.beat_s,
         )  # fmt: skip
         self.unheld = Unheld(
-            Holdings(store), self.queues, clock, lambda: list(self._names), self._hand, self._brought_back,
+            Holdings(store), self.queues, clock, lambda: list(self._names), self._hand, self._handed_back,
             settings.beat_s,
         )  # fmt: skip
         self.election, self.orphans = self._build_cleanup()
@@ -321,6 +321,14 @@ class Parts(ABC):
         """Some may have ended on the way, because a person had asked for it."""
         self.carrier.hear(queue, partition)
         self._look_again(queue, partition)
+
+    def _handed_back(self, queue: OpenQueue, partition: int, keys: Sequence[bytes]) -> None:
+        """A timetable expects these at the time that their lost outcomes had set."""
+        timetable = self.lanes[queue.name].timetable
+        for member in [key.decode(errors="replace") for key in keys]:
+            if timetable is not None and member in timetable:
+                timetable.expect(member, 0.0)
+        self._brought_back(queue, partition)
 
     def _work_is_due(self, lane: Lane, partition: int) -> None:
         """For us; or, once we claim nothing more, for those who do: we may have freed what keeps it back."""
