@@ -128,6 +128,7 @@ async def test_runs_that_the_worker_has_stay_with_it(tocsin_app, tocsin_clock, m
     assert (worker.unheld.released, worker.finisher.lost, other.finisher.lost) == (0, 0, 0)
 
 
+@pytest.mark.one_server
 async def test_a_claim_that_the_worker_has_not_heard_of_yet_is_left_alone(valkey, tocsin_clock, make_worker):
     ran = []
     async with Proxy(valkey) as proxy, Tocsin(proxy.url, prefix="unheld-reply:", clock=tocsin_clock) as app:
@@ -216,19 +217,29 @@ async def test_a_lost_claim_is_not_said_to_be_another_workers(tocsin_app, make_w
     assert said == "claim lost: its outcome was not written, because the claim is gone or another worker holds it"
 
 
-async def looks(app: Tocsin, worker: Worker) -> int:
+async def looks(app: Tocsin, worker: Worker) -> tuple[int, float]:
+    """How many one pass makes, and how many seconds it rests then."""
     client = app.store.client
     before = (await client.info("commandstats"))["cmdstat_evalsha"]["calls"]
-    await worker.unheld.step()
-    return (await client.info("commandstats"))["cmdstat_evalsha"]["calls"] - before
+    rest = await worker.unheld.step()
+    return (await client.info("commandstats"))["cmdstat_evalsha"]["calls"] - before, rest
 
 
+@pytest.mark.one_server
 async def test_an_idle_worker_with_many_queues_looks_twice_a_second_and_everywhere_soon_after_an_outage(
     tocsin_app, make_worker, job
 ):
-    for n in range(100):
-        tocsin_app.queue(f"queue-{n}", partitions=1)
-    worker = await make_worker(queues=[f"queue-{n}" for n in range(100)])
-    assert [await looks(tocsin_app, worker) for _ in range(3)] == [2, 2, 2]
+    names = [f"queue-{n}" for n in range(100)]
+    for name in names:
+        tocsin_app.queue(name, partitions=1)
+    worker = await make_worker(queues=names)
+    assert [await looks(tocsin_app, worker) for _ in range(3)] == [(8, 4)] * 3
     worker._react_to_beat(None, 0.0)
-    assert [await looks(tocsin_app, worker) for _ in range(4)] == [50, 50, 2, 2]
+    assert [await looks(tocsin_app, worker) for _ in range(3)] == [(50, 1), (50, 4), (8, 4)]
+
+
+@pytest.mark.one_server
+async def test_a_worker_with_one_partition_looks_at_it_once_in_four_seconds(tocsin_app, make_worker, job):
+    tocsin_app.queue("one", partitions=1)
+    worker = await make_worker(queues=["one"])
+    assert [await looks(tocsin_app, worker) for _ in range(3)] == [(1, 4)] * 3

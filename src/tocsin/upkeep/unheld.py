@@ -27,10 +27,11 @@ from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.unheld")
 
-EVERY_S = 1.0
-# Pages of each pass: an idle worker with hundreds of queues must stay cheap. More when the server may have lost
-# something, until each partition was looked at.
-PAGES, MOST_PAGES = 2, 50
+# Pages of each pass, and the rest after it: an idle worker looks at no more than two pages a second, however many
+# queues it serves, and at a single partition once in four seconds.
+PAGES, EVERY_S = 8, 4.0
+# When the server may have lost something, until each partition was looked at.
+HURRIED_PAGES, HURRIED_S = 50, 1.0
 
 
 class Hand(Struct, frozen=True):
@@ -90,12 +91,14 @@ class Unheld:
     async def step(self) -> float:
         await self._release_suspects()
         pages = 0
-        while self._queues and pages < (MOST_PAGES if self._hurried else PAGES):
+        while self._queues and pages < (HURRIED_PAGES if self._hurried else PAGES):
             await self._look()
             pages += 1
             if self._at_start() and not self._hurried:
                 break
-        return EVERY_S
+        if self._hurried:
+            return HURRIED_S
+        return min(self._beat_s, EVERY_S) if self._suspects else EVERY_S
 
     def _at_start(self) -> bool:
         return (self._queue, self._partition, self._cursor) == (0, 0, b"0")
