@@ -40,6 +40,7 @@ ON_A_CLUSTER = {
     "cli/test_doctor.py",
     "engine/test_orders.py",
     "engine/test_repartition_worker.py",
+    "engine/test_unheld_runs.py",
     "targets/test_http.py",
     "why/test_lines.py",
     "why/test_stages.py",

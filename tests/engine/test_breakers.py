@@ -134,6 +134,10 @@ async def test_after_three_tries_the_claim_is_given_up_and_comes_back_when_its_d
     await mend_key(tocsin_app, "sessions")
     assert worker.finisher.idle()
     assert (worker.tally.retry_exhausted, worker.tally.recovery[False]) == (1, 1)
+    # Released at once, it would run and be refused over and over.
+    await worker.unheld.step()
+    tocsin_clock.advance("3s")
+    await worker.unheld.step()
     assert (await tocsin_app.get("j")).stage == "working"
     tocsin_clock.advance("1h")
     other = await make_worker(queues=["line"])

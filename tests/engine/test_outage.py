@@ -208,6 +208,36 @@ async def test_data_that_is_gone_is_one_error_for_all_queues_and_one_for_the_wor
     ]
 
 
+async def test_a_run_claimed_after_all_data_was_lost_and_before_the_next_beat_goes_back(server, app, make_worker):
+    """The beat is refused and the worker begins anew, but nobody buries the name under which it claimed."""
+    gate = Gate()
+
+    @app.job
+    async def job():
+        await gate.enter()
+
+    worker = await make_worker(app)
+    former = worker.name
+    with server.client() as client:
+        client.flushall()
+    await app.enqueue(job, id="a")
+
+    async def is_inside() -> bool:
+        await worker.fetcher.step()
+        return bool(gate.inside)
+
+    await eventually(is_inside, "it runs")
+    await asyncio.to_thread(worker.heart.beat)
+    await eventually(lambda: worker.name != former and not gate.inside, "it began anew")
+    assert (await app.get("a")).owner == former
+
+    async def is_back() -> bool:
+        await worker.unheld.step()
+        return (await app.get("a")).stage == "waiting"
+
+    await eventually(is_back, "it waits for a worker")
+
+
 async def test_a_worker_that_was_buried_says_that_it_was_declared_dead(app, make_worker):
     worker = await make_worker(app)
     await Fleet(app.store).bury(worker.name, 1)

@@ -93,6 +93,8 @@ class Finisher:
         self._unanswered: dict[tuple[str, int, str], Sent] = {}
         # How often the server refused each of them.
         self._tries: dict[tuple[str, int, str], int] = {}
+        # The last runs that were given up for it, by queue and key.
+        self._refused_runs: deque[tuple[str, bytes]] = deque(maxlen=5 * LARGEST_BATCH)
         # Those of them that another pass is waiting for.
         self._in_flight: set[tuple[str, int, str]] = set()
         # How many outcomes the last pass took, and when it sent them.
@@ -201,6 +203,14 @@ class Finisher:
         keys = [key_of(item).decode(errors="replace") for item in items]
         return sorted({*keys, *(ended.claim.member for ended in self.waiting)})
 
+    def keys_in_hand(self, lane: Lane) -> set[bytes]:
+        """The runs of a lane whose outcomes are not confirmed, and those whose outcomes were refused: run again
+        at once, they would be refused again."""
+        items = [item for sent in self._unanswered.values() if sent.lane is lane for item in sent.items]
+        items += [item for some in lane.unsent.values() for item in some]
+        ended = [each.claim.key for each in self.waiting if each.lane is lane]
+        return {*map(key_of, items), *ended, *(key for name, key in self._refused_runs if name == lane.name)}
+
     def forget(self) -> None:
         """A new incarnation: what the old one held is no longer ours to settle."""
         self.waiting.clear()
@@ -299,6 +309,8 @@ class Finisher:
         log.error("outcomes refused by the server: their runs will be recovered", partition=key, error=str(error))
         self._tally.retry_exhausted += 1
         self._tally.recovery[False] += 1
+        if key in self._unanswered:
+            self._refused_runs.extend((lane.name, key_of(item)) for item in self._unanswered[key].items)
         self._forget_call(key, lane)
 
     def _forget_call(self, key: tuple[str, int, str], lane: Lane, written: bool = True) -> None:

@@ -304,6 +304,11 @@ class Pool:
             if runner.unit is not None:
                 yield runner, runner.unit
 
+    def keys_in_hand(self, lane: Lane) -> set[bytes]:
+        """The runs of a lane that are inside their handlers or wait for a runner."""
+        units = [*lane.line, *(unit for _, unit in self.running() if unit.lane is lane)]
+        return {claim.key for unit in units for claim, _ in unit.all()}
+
     def handler_in(self, task: asyncio.Task[object] | None) -> str:
         """The handler that this task is inside of; '' for a task that is no runner. May be asked on another thread."""
         units = [runner.unit for runner in tuple(self.runners) if runner.task is task]

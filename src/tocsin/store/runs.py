@@ -111,6 +111,11 @@ class Runs:
         """Whether some claim was sent and may have been made, unseen."""
         return bool(self._unanswered or self._doubtful)
 
+    def asking(self, queue: str, partition: int) -> int | None:
+        """The number of the claim that was sent there and not answered yet."""
+        asked = self._unanswered.get((queue, partition))
+        return None if asked is None else asked[1].seq
+
     def sessions(self) -> list[str]:
         return [f"{self.owner}:{verb}" for verb in ("claim", "recover", *VERBS)]
 

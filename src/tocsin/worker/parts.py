@@ -7,6 +7,7 @@ import copy
 import os
 import socket
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ from tocsin.model.run import Claim, Run
 from tocsin.resilience.breaker import Breaker, BreakerStatus, redis_breaker_settings
 from tocsin.resilience.classify import Classifier
 from tocsin.store.fleet import About, Beat, Ear, Fleet, Pulse, Ringer
+from tocsin.store.holdings import Holdings
 from tocsin.store.hosts import Hosts
 from tocsin.store.jobs import Put
 from tocsin.store.parked import parked_in
@@ -59,11 +61,15 @@ from tocsin.upkeep.orphans import Orphans
 from tocsin.upkeep.reaper import OVERDUE_S, Reaper
 from tocsin.upkeep.reconcile import Reconciler
 from tocsin.upkeep.replan import Replanner
+from tocsin.upkeep.unheld import Hand, Unheld
 from tocsin.upkeep.zombies import threshold_for
 from tocsin.worker.settings import Settings
 from tocsin.worker.vitals import Vitals
 
 log = get_logger("tocsin.worker")
+
+# So many incarnations of a worker may have left claims behind that it looks after.
+MOST_NAMES = 10
 
 
 class Stats(Struct, frozen=True):
@@ -112,6 +118,8 @@ class Parts(ABC):
         self._host = socket.gethostname()
         self._started = wall_ms()
         self._incarnation = 0
+        # The names of all incarnations, the present one last.
+        self._names: deque[str] = deque(maxlen=MOST_NAMES)
         self._state = "running"
         self._quiet, self._stopped = asyncio.Event(), asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -158,6 +166,10 @@ class Parts(ABC):
         self.reaper = Reaper(
             store, self._fleet, lambda: self.runs, self.queues, clock, self._brought_back,
             settings.ttl_s, settings.beat_s,
+        )  # fmt: skip
+        self.unheld = Unheld(
+            Holdings(store), self.queues, clock, lambda: list(self._names), self._hand, self._handed_back,
+            settings.beat_s,
         )  # fmt: skip
         self.election, self.orphans = self._build_cleanup()
         leading = self.election.leading if self.election is not None else lambda: True
@@ -236,6 +248,7 @@ class Parts(ABC):
         self._incarnation += 1
         given = f"{self.settings.name}:" if self.settings.name else ""
         self.name = f"{given}{self._host}:{os.getpid()}:{os.urandom(3).hex()}.{self._incarnation}"
+        self._names.append(self.name)
         self.runs = Runs(self.store, self.name, self.catalog.digests())
         pulse = Pulse(self.store, self.name)
         self.heart = Heart(pulse, self.about, self._beat_seen, self.clock, self.settings.beat_s, self.settings.ttl_s)
@@ -309,6 +322,14 @@ class Parts(ABC):
         self.carrier.hear(queue, partition)
         self._look_again(queue, partition)
 
+    def _handed_back(self, queue: OpenQueue, partition: int, keys: Sequence[bytes]) -> None:
+        """A timetable expects these at the time that their lost outcomes had set."""
+        timetable = self.lanes[queue.name].timetable
+        for member in [key.decode(errors="replace") for key in keys]:
+            if timetable is not None and member in timetable:
+                timetable.expect(member, 0.0)
+        self._brought_back(queue, partition)
+
     def _work_is_due(self, lane: Lane, partition: int) -> None:
         """For us; or, once we claim nothing more, for those who do: we may have freed what keeps it back."""
         if not self._quiet.is_set():
@@ -328,10 +349,20 @@ class Parts(ABC):
 
     def _lost_claim(self, member: str) -> None:
         log.warning(
-            "claim lost: its outcome was not written, another worker has the run",
+            "claim lost: its outcome was not written, because the claim is gone or another worker holds it",
             job=member,
             worker=self.name,
         )
+        # The server may have lost it, and other writes with it.
+        self.unheld.hurry()
+
+    def _hand(self, queue: OpenQueue, partition: int) -> Hand | None:
+        """None while runs are on their way from the fetcher to the pool."""
+        lane = self.lanes[queue.name]
+        if lane.coming:
+            return None
+        keys = self.pool.keys_in_hand(lane) | self.finisher.keys_in_hand(lane)
+        return Hand(keys, self.runs.asking(queue.name, partition))
 
     # What runs may ask
 

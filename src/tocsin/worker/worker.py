@@ -55,8 +55,8 @@ class Worker(Parts):
             self._listen()
         for turn in range(finish.PASSES):
             self._run(self.finisher, self._stopped, f"finish {turn}", breaker=self.redis_breaker)
-        parts: list[Part] = [self.sweep, self.reaper, self.carrier, self.referrer, self.gates, Tender(self.store)]
-        for part in (*parts, self.watch, self.failures, *self.vitals.parts()):
+        parts: list[Part] = [self.sweep, self.reaper, self.unheld, self.carrier, self.referrer, self.gates]
+        for part in (*parts, Tender(self.store), self.watch, self.failures, *self.vitals.parts()):
             self._run(part, self._stopped)
         for upkeep in (self.election, self.orphans, self.replanner, self.forgetter):
             if upkeep is not None:
@@ -236,6 +236,9 @@ class Worker(Parts):
 
     def _react_to_beat(self, beat: Beat | None, at: float) -> None:
         self.reaper.saw(beat, at)
+        if beat is None or not beat.accepted:
+            # A server that comes back may have lost its last writes.
+            self.unheld.hurry()
         if beat is not None:
             self._probe()
         if beat is not None and not beat.accepted:

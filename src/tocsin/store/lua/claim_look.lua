@@ -1,0 +1,18 @@
+-- claim_look: a page of the runs at work, and of it those that are claimed in certain names. Changes nothing.
+-- KEYS   working   ZSET    id -> deadline ms
+--        claims    HASH    id -> claim
+-- ARGV   cursor, limit, names: of ZSCAN, '0' to begin; how many to look at, about; msgpack [owner] * n
+-- RETURN {cursor, [id, token, owner]…}: '0' when the walk is over
+-- USES   claims
+local wanted, found = {}, {}
+for _, name in ipairs(cmsgpack.unpack(names)) do wanted[name] = true end
+local page = redis.call('ZSCAN', working, cursor, 'COUNT', math.min(tonumber(limit), 1000))
+for at = 1, #page[2], 2 do
+  local claim = claim_if_readable(redis.call('HGET', claims, page[2][at]))
+  if claim and claim.token > 0 and wanted[claim.owner] then
+    found[#found + 1] = page[2][at]
+    found[#found + 1] = claim.token
+    found[#found + 1] = claim.owner
+  end
+end
+return {page[1], found}
