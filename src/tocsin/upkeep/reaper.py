@@ -27,7 +27,7 @@ log = get_logger("tocsin.reaper")
 OVERDUE_S = 30.0
 # How often the deadlines of one partition each are looked at, of so many queues, in turn.
 EVERY_S = 1.0
-MOST_QUEUES = 15
+MOST_QUEUES = 10
 # Every so many rounds over the partitions, sessions of programs that died are forgotten.
 PRUNE_EVERY = 200
 # Server and monotonic clock may drift apart by this much between two looks; more is a step.
