@@ -144,7 +144,7 @@ def ticks(span: Span, expression: str, dst: str) -> list[int]:
     for i in hits:
         seen_before = again.get(shown[i], i) < i
         seen_again = again.get(shown[i]) == i
-        if dst in ("skip", "earlier") and seen_before:
+        if dst in ("skip", "earlier", "later-first") and seen_before:
             continue
         if dst == "cron" and fits.fixed and seen_before:
             continue
@@ -158,7 +158,7 @@ def ticks(span: Span, expression: str, dst: str) -> list[int]:
         for minute in lost:
             if dst == "earlier":
                 fire(i - (shown[i] - minute))
-            elif dst == "later":
+            elif dst in ("later", "later-first"):
                 fire(i + (minute - shown[i - 1] - 1))
     return sorted(fires)
 

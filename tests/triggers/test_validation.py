@@ -26,7 +26,10 @@ START = datetime(2026, 1, 5, 9, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("expression", "why"),
     [
-        ("60 * * * *", r"the minute in '60 \* \* \* \*' is wrong: it can be 0 to 59"),
+        (
+            "60 * * * *",
+            r"the minute in '60 \* \* \* \*' is wrong: '60' is not from 0 to 59; it can be 0 to 59, \*, lists",
+        ),
         ("* 24 * * *", "the hour in"),
         ("* * 0 * *", "the day of the month in"),
         ("* * * 13 *", "the month in .* 1 to 12 or JAN to DEC"),

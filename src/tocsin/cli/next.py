@@ -8,11 +8,11 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from tocsin.cli.options import Given, WrongUsage, parse_time
-from tocsin.cli.show import Listing, iso, print_json, print_listing
+from tocsin.cli.show import Listing, iso, print_json, print_listing, say
 from tocsin.model.clock import wall_ms
 from tocsin.model.durations import Millis, epoch_ms
 from tocsin.model.errors import InvalidTrigger
-from tocsin.model.trigger import Cron
+from tocsin.model.trigger import Cron, odd
 from tocsin.triggers.preview import Coming, preview
 from tocsin.triggers.ticks import next_at
 
@@ -24,7 +24,7 @@ def next_ticks(
     tz: Annotated[str, Parameter(help="The zone, by its IANA name.")] = "UTC",
     n: Annotated[int, Parameter(name=["-n", "--count"], validator=Number(gte=1, lte=10_000), help="How many.")] = 5,
     after: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    dst: Annotated[str, Parameter(help="cron, skip, earlier, later or both.")] = "cron",
+    dst: Annotated[str, Parameter(help="cron, skip, earlier, later, later-first or both.")] = "cron",
     options: Given,
 ) -> int:
     """When a cron expression fires next, with local times and a word where the clock changes.
@@ -36,13 +36,16 @@ def next_ticks(
     after
         ISO 8601 with a zone (2030-01-31T09:00Z), or a distance from now (+1h, -5m); else now.
     """
-    try:
-        cron = Cron(expression, tz=tz, dst=dst)
-    except InvalidTrigger as error:
-        raise WrongUsage(str(error)) from None
     now = wall_ms()
     since = now if after is None else epoch_ms(parse_time(after, now))
-    coming = preview(_ticks(cron, since, n), tz, since)
+    try:
+        cron = Cron(expression, tz=tz, dst=dst)
+        ticks = _ticks(cron, since, n)
+    except InvalidTrigger as error:
+        raise WrongUsage(str(error)) from None
+    for sentence in odd(cron):
+        say(f"tocsin: {sentence}")
+    coming = preview(ticks, tz, since)
     if options.json:
         print_json([as_dict(each) for each in coming])
     else:

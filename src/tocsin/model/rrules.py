@@ -1,20 +1,19 @@
-"""Rules of RFC 5545, read once: dateutil walks them, in local time that knows no zones."""
+"""Rules of RFC 5545: read and checked, with errors that quote the part that is wrong."""
 
 from __future__ import annotations
 
-import bisect
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from zoneinfo import ZoneInfo
 
-from msgspec import Struct
-
+from tocsin.model.budget import STEPS, Budget, BudgetSpent
 from tocsin.model.errors import InvalidTrigger, nearest
+from tocsin.model.local_time import DAY, TimesOfDay
+from tocsin.model.rrules_days import DayParts, Days
+from tocsin.model.rrules_walk import DAILY, FREQS, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, Periods, Rule
 from tocsin.model.zones import find_zone
 
-_FREQS = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 _DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 # Lists of numbers: from, to, and whether they may count from the end.
 _LISTS = {
@@ -28,71 +27,22 @@ _LISTS = {
     "BYSECOND": (0, 59, False),
 }
 _KNOWN = ("FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_LISTS)
-_DAY = re.compile(r"([+-]?[1-9]\d?)?(MO|TU|WE|TH|FR|SA|SU)")
-_LONGEST = 500
-# All of a rule that counts are kept in memory: where it stands can only be told from its start.
-MOST_COUNTED = 10_000
-_FAR = 50 * 366
-
-
-class Rule(Struct, frozen=True):
-    """A rule whose every part is said, so that it can start at any of its periods and stay the same."""
-
-    freq: int
-    interval: int
-    start: datetime
-    count: int | None
-    parts: dict[str, Any]
-
-    def after(self, local: datetime) -> datetime | None:
-        """Its first time that is later."""
-        if self.count is not None:
-            times = _counted(self)
-            at = bisect.bisect_right(times, local)
-            return times[at] if at < len(times) else None
-        try:
-            found: datetime | None = self._from(self._period_before(local)).after(local)
-        except (OverflowError, ValueError):
-            # Beyond the last year that there is.
-            return None
-        return found
-
-    def _from(self, start: datetime, **more: Any) -> Any:
-        from dateutil.rrule import rrule
-
-        return rrule(self.freq, dtstart=start, interval=self.interval, **self.parts, **more)  # type: ignore[arg-type]
-
-    def _period_before(self, local: datetime) -> datetime:
-        """The start of one of its periods, so late that few are walked from there, and before all that matter."""
-        start = self.start
-        if local <= start:
-            return start
-        if self.freq == 0:
-            away = (local.year - start.year) // self.interval * self.interval
-            return max(start, datetime(start.year + away, 1, 1))
-        if self.freq == 1:
-            months = (local.year - start.year) * 12 + local.month - start.month
-            year, month = divmod(start.year * 12 + start.month - 1 + months // self.interval * self.interval, 12)
-            return max(start, datetime(year, month + 1, 1))
-        period = _PERIODS[self.freq] * self.interval
-        return start + max(0, (local - start) // period - 1) * period
-
-    def __hash__(self) -> int:
-        return hash((self.freq, self.interval, self.start, self.count))
-
-
-_PERIODS: dict[int, timedelta] = {
-    2: timedelta(weeks=1),
-    3: timedelta(days=1),
-    4: timedelta(hours=1),
-    5: timedelta(minutes=1),
-    6: timedelta(seconds=1),
+# What the RFC forbids (MUST NOT), and what to write instead.
+_FORBIDDEN = {
+    "BYWEEKNO": ((MONTHLY, WEEKLY, DAILY, HOURLY, MINUTELY, SECONDLY), "weeks are counted in a year: use FREQ=YEARLY"),
+    "BYYEARDAY": ((MONTHLY, WEEKLY, DAILY), "days are counted in a year: use FREQ=YEARLY"),
+    "BYMONTHDAY": ((WEEKLY,), "a week has no days of the month: use FREQ=MONTHLY or FREQ=DAILY"),
 }
-
-
-@lru_cache(maxsize=64)
-def _counted(rule: Rule) -> list[datetime]:
-    return list(rule._from(rule.start, count=rule.count))
+_DAY = re.compile(r"([+-]?\d{1,3})?(MO|TU|WE|TH|FR|SA|SU)")
+_EPOCH = datetime(1970, 1, 1)
+_SECOND = timedelta(seconds=1)
+_LONGEST = 500
+MOST_COUNTED = 10_000
+_MOST_INTERVAL = 999_999_999
+# A rule whose first time is further away never fires, for all that people care.
+_FAR_S = 50 * 366 * DAY
+# By then nobody will ask whether a rule has counted to its end.
+_COUNTED_S = 100 * 366 * DAY
 
 
 @lru_cache(maxsize=4096)
@@ -102,33 +52,61 @@ def parse(text: str, start: datetime, tz: str) -> Rule:
         raise InvalidTrigger(f"a rule has at most {_LONGEST} characters, not {len(text)}")
     given = _pairs(text)
     zone = find_zone(tz)
-    local = start.astimezone(zone).replace(tzinfo=None, fold=0)
-    if local.microsecond:
-        local = local.replace(microsecond=0) + timedelta(seconds=1)
-    freq = _FREQS.index(_choice(given, "FREQ", _FREQS))
-    count = _number(given, "COUNT", MOST_COUNTED) if "COUNT" in given else None
-    parts = _parts(given, freq, local)
+    local = _local(start, zone)
+    if local.year < 2:
+        raise InvalidTrigger(f"the start of a rule must be after the year 1, not {start.isoformat()}")
+    freq = FREQS.index(_choice(given, "FREQ", FREQS))
+    if "UNTIL" in given and "COUNT" in given:
+        raise InvalidTrigger("a rule has COUNT or UNTIL, not both")
+    until = None
     if "UNTIL" in given:
-        if count is not None:
-            raise InvalidTrigger("a rule has COUNT or UNTIL, not both")
-        parts["until"] = _until(given["UNTIL"], lambda at: at.astimezone(zone).replace(tzinfo=None))
-    rule = Rule(freq, _number(given, "INTERVAL", 10_000) if "INTERVAL" in given else 1, local, count, parts)
-    _check_fires(text, rule)
+        until = _seconds(_until(given["UNTIL"], zone))
+    _check_combination(given, freq)
+    begins = _DAYS.index(_choice(given, "WKST", _DAYS)) if "WKST" in given else 0
+    interval = _number(given, "INTERVAL", _MOST_INTERVAL) if "INTERVAL" in given else 1
+    rule = Rule(
+        Periods(freq, interval, _seconds(local), begins),
+        Days(_days(given, freq, local, begins)),
+        _times(given, freq, local),
+        _list(given, "BYSETPOS"),
+        _seconds(local),
+        until,
+    )
+    budget = Budget()
+    _check_fires(text, rule, budget)
+    rule.cost = STEPS - budget.left
+    if "COUNT" in given:
+        rule.cost += _end_with(rule, _number(given, "COUNT", MOST_COUNTED), text)
     return rule
 
 
-def _check_fires(text: str, rule: Rule) -> None:
-    never = InvalidTrigger(f"{text!r} never fires: no date fits its parts, or its UNTIL is before its start")
-    days = {name: value for name, value in rule.parts.items() if name not in ("bysetpos", "until")}
+def _check_fires(text: str, rule: Rule, budget: Budget) -> None:
     try:
-        # Days that do not exist would be looked for until the year 9999, day by day; year by year that is soon over.
-        if rule.freq >= 2 and Rule(0, 1, datetime(2000, 1, 1), None, days).after(datetime(1999, 1, 1)) is None:
-            raise never
-        first = rule._from(rule.start).after(rule.start - timedelta(seconds=1))
-    except ValueError as error:
-        raise InvalidTrigger(f"{text!r} is no rule: {error}") from None
-    if first is None or first - rule.start > timedelta(days=_FAR):
-        raise never
+        first = rule.after(rule.start - 1, budget, until=rule.start + _FAR_S) if rule.can_choose() else None
+    except BudgetSpent:
+        first = None
+    if first is None:
+        raise InvalidTrigger(
+            f"{text!r} never fires, or not within 50 years: no date fits its parts, or its UNTIL is before its start"
+        )
+    try:
+        rule.after(first, budget)
+    except BudgetSpent:
+        raise InvalidTrigger(
+            f"{text!r} fires too rarely: its second time was not found in reasonable time; give Once(...) for one run"
+        ) from None
+
+
+def _end_with(rule: Rule, count: int, text: str) -> int:
+    """The steps that it took to count."""
+    budget = Budget()
+    try:
+        rule.end_with(count, budget, rule.start + _COUNTED_S)
+    except BudgetSpent:
+        raise InvalidTrigger(
+            f"{text!r} cannot be counted to its end in reasonable time: use UNTIL, or a smaller COUNT"
+        ) from None
+    return STEPS - budget.left
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -149,6 +127,14 @@ def _pairs(text: str) -> dict[str, str]:
     return found
 
 
+def _check_combination(given: dict[str, str], freq: int) -> None:
+    for name, (freqs, instead) in _FORBIDDEN.items():
+        if name in given and freq in freqs:
+            raise InvalidTrigger(f"RFC 5545 forbids {name} with FREQ={FREQS[freq]}: {instead}")
+    if "BYSETPOS" in given and not any(name.startswith("BY") and name != "BYSETPOS" for name in given):
+        raise InvalidTrigger("BYSETPOS needs another BY… to choose from")
+
+
 def _choice(given: dict[str, str], name: str, known: tuple[str, ...]) -> str:
     if given[name] not in known:
         raise InvalidTrigger(f"there is no {name}={given[name][:100]}; {nearest(given[name][:100], known)}")
@@ -157,75 +143,94 @@ def _choice(given: dict[str, str], name: str, known: tuple[str, ...]) -> str:
 
 def _number(given: dict[str, str], name: str, most: int) -> int:
     value = given[name]
-    if not (value.isascii() and value.isdigit() and len(value) < 9 and 1 <= int(value) <= most):
+    if not (value.isascii() and value.isdigit() and len(value) < 11 and 1 <= int(value) <= most):
         raise InvalidTrigger(f"{name} must be a whole number from 1 to {most}, not {value[:100]!r}")
     return int(value)
 
 
-def _parts(given: dict[str, str], freq: int, start: datetime) -> dict[str, Any]:
-    """In dateutil's words; what the rule leaves to its start is said too."""
-    from dateutil.rrule import weekdays
-
-    parts: dict[str, Any] = {name.lower(): _list(given[name], name) for name in _LISTS if name in given}
-    parts["wkst"] = weekdays[_DAYS.index(_choice(given, "WKST", _DAYS))] if "WKST" in given else weekdays[0]
-    if "BYDAY" in given:
-        parts["byweekday"] = [_weekday(day, freq) for day in given["BYDAY"].split(",")]
-    if "bysetpos" in parts and not any(name.startswith("by") and name != "bysetpos" for name in parts):
-        raise InvalidTrigger("BYSETPOS needs another BY… to choose from")
-    if not parts.keys() & {"byweekno", "byyearday", "bymonthday", "byweekday"}:
-        if freq == 0:
-            parts.setdefault("bymonth", [start.month])
-        if freq <= 1:
-            parts["bymonthday"] = [start.day]
-        elif freq == 2:
-            parts["byweekday"] = [weekdays[start.weekday()]]
-    for coarser, name, value in (
-        (4, "byhour", start.hour),
-        (5, "byminute", start.minute),
-        (6, "bysecond", start.second),
-    ):
-        if freq < coarser:
-            parts.setdefault(name, [value])
-    return parts
+def _days(given: dict[str, str], freq: int, start: datetime, begins: int) -> DayParts:
+    """What the rule leaves open is as its start has it."""
+    months, monthdays = _list(given, "BYMONTH"), _list(given, "BYMONTHDAY")
+    by_month = freq == MONTHLY or (freq == YEARLY and bool(months))
+    yeardays, weeks = _list(given, "BYYEARDAY"), _list(given, "BYWEEKNO")
+    days = tuple(_weekday(day, given, freq, by_month) for day in given.get("BYDAY", "").split(",") if "BYDAY" in given)
+    if not (monthdays or yeardays or days):
+        if freq == WEEKLY or weeks:
+            days = ((0, start.weekday()),)
+        elif freq in (YEARLY, MONTHLY):
+            monthdays = (start.day,)
+            if freq == YEARLY:
+                months = months or (start.month,)
+    return DayParts(months, monthdays, yeardays, weeks, days, by_month, begins)
 
 
-def _list(text: str, name: str) -> list[int]:
+def _times(given: dict[str, str], freq: int, start: datetime) -> TimesOfDay:
+    """Finer than its FREQ a rule has the time of its start, coarser any."""
+    return TimesOfDay(
+        _list(given, "BYHOUR") or ((start.hour,) if freq < HOURLY else range(24)),
+        _list(given, "BYMINUTE") or ((start.minute,) if freq < MINUTELY else range(60)),
+        _list(given, "BYSECOND") or ((start.second,) if freq < SECONDLY else range(60)),
+    )
+
+
+def _list(given: dict[str, str], name: str) -> tuple[int, ...]:
+    if name not in given:
+        return ()
     low, high, backwards = _LISTS[name]
     numbers = []
-    for word in text.split(","):
+    for word in given[name].split(","):
         digits = word.removeprefix("-" if backwards else "").removeprefix("+" if backwards else "")
         if not (digits.isascii() and digits.isdigit() and len(digits) < 4 and low <= int(digits) <= high):
             also = f", or -{high} to -{low}" if backwards else ""
             raise InvalidTrigger(f"{name} must be numbers from {low} to {high}{also}, not {word[:100]!r}")
         numbers.append(-int(digits) if word.startswith("-") else int(digits))
-    return numbers
+    return tuple(dict.fromkeys(numbers))
 
 
-def _weekday(text: str, freq: int) -> Any:
-    from dateutil.rrule import weekdays
-
+def _weekday(text: str, given: dict[str, str], freq: int, by_month: bool) -> tuple[int, int]:
     match = _DAY.fullmatch(text)
     if match is None:
         raise InvalidTrigger(
             f"BYDAY must be days like MO,FR, or 1MO and -1FR for the first and last, not {text[:100]!r}"
         )
-    day = weekdays[_DAYS.index(match[2])]
+    weekday = _DAYS.index(match[2])
     if match[1] is None:
-        return day
-    if freq > 1:
+        return 0, weekday
+    if freq not in (YEARLY, MONTHLY):
         raise InvalidTrigger(f"{text!r} needs FREQ=MONTHLY or FREQ=YEARLY: elsewhere days are not counted")
-    return day(int(match[1]))
+    if "BYWEEKNO" in given:
+        raise InvalidTrigger(f"RFC 5545 forbids {text!r} with BYWEEKNO: write {match[2]}")
+    nth, most, where = int(match[1]), 5 if by_month else 53, "month" if by_month else "year"
+    if not 1 <= abs(nth) <= most:
+        raise InvalidTrigger(
+            f"{text!r} does not exist: a {where} has at most {most} of a weekday, so 1 to {most} or -{most} to -1"
+        )
+    return nth, weekday
 
 
-def _until(text: str, localise: Callable[[datetime], datetime]) -> datetime:
+def _until(text: str, zone: ZoneInfo) -> datetime:
     for form in ("%Y%m%d", "%Y%m%dT%H%M%S", "%Y%m%dT%H%M%SZ"):
         try:
             at = datetime.strptime(text, form)
         except ValueError:
             continue
         if form.endswith("Z"):
-            return localise(at.replace(tzinfo=UTC))
+            return _local(at.replace(tzinfo=UTC), zone)
         return at if "T" in form else at.replace(hour=23, minute=59, second=59)
     raise InvalidTrigger(
         f"UNTIL must be like 20301231, 20301231T170000 (local) or 20301231T160000Z, not {text[:100]!r}"
     )
+
+
+def _local(moment: datetime, zone: ZoneInfo) -> datetime:
+    """On the wall of the zone, in whole seconds, rounded up."""
+    try:
+        local = moment.astimezone(zone).replace(tzinfo=None, fold=0)
+    except OverflowError:
+        # Within a day of the first or the last moment that there is.
+        local = moment.replace(tzinfo=None)
+    return local.replace(microsecond=0) + _SECOND if local.microsecond else local
+
+
+def _seconds(local: datetime) -> int:
+    return (local - _EPOCH) // _SECOND

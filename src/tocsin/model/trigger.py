@@ -17,11 +17,12 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from tocsin.model import crontab, holidays, rrules
+from tocsin.model.budget import STEPS
 from tocsin.model.durations import Duration, ceil_ms, epoch_ms, seconds
 from tocsin.model.errors import InvalidTrigger, nearest
 from tocsin.model.zones import zone_name
 
-DST = ("cron", "skip", "earlier", "later", "both")
+DST = ("cron", "skip", "earlier", "later", "later-first", "both")
 # Of a union, and of the calendars that one trigger leaves out: each tick looks at all.
 MOST_PARTS = 100
 
@@ -183,6 +184,7 @@ class AnyOf(_Joinable, frozen=True, array_like=True, tag="any"):
 
     def __post_init__(self) -> None:
         _check_number(self.triggers, "a union has")
+        _check_cost(self.triggers)
 
 
 Trigger = Every | Once | Cron | Rrule | Except | AnyOf
@@ -191,6 +193,14 @@ Trigger = Every | Once | Cron | Rrule | Except | AnyOf
 def _check_number(parts: tuple[Any, ...], what: str) -> None:
     if not 1 <= len(parts) <= MOST_PARTS:
         raise InvalidTrigger(f"{what} 1 to {MOST_PARTS} parts, not {len(parts)}")
+
+
+def _check_cost(parts: Iterable[Any]) -> None:
+    """Whoever reads the record of a job reads all rules of its trigger: together they may cost what one may."""
+    rules = [part.trigger if isinstance(part, Except) else part for part in parts]
+    steps = sum(rrules.parse(rule.text, rule.start, rule.tz).cost for rule in rules if isinstance(rule, Rrule))
+    if steps > STEPS:
+        raise InvalidTrigger("the rules of this union take too long to work out: use UNTIL for COUNT, or several jobs")
 
 
 def _parts(trigger: Any) -> tuple[Any, ...]:
@@ -226,6 +236,15 @@ def by_the_wall_clock(trigger: Trigger | None) -> bool:
     if isinstance(trigger, AnyOf):
         return any(by_the_wall_clock(part) for part in trigger.triggers)
     return isinstance(trigger, (Cron, Rrule)) or (isinstance(trigger, Except) and by_the_wall_clock(trigger.trigger))
+
+
+def odd(trigger: Trigger | None) -> tuple[str, ...]:
+    """Sentences about what is right in it and hardly meant."""
+    if isinstance(trigger, AnyOf):
+        return tuple(each for part in trigger.triggers for each in odd(part))
+    if isinstance(trigger, Except):
+        return odd(trigger.trigger)
+    return crontab.parse(trigger.expression).odd if isinstance(trigger, Cron) else ()
 
 
 def phrase(trigger: Trigger | None) -> str:

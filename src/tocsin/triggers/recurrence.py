@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 
+from tocsin.model.budget import Budget
 from tocsin.model.durations import Millis, ceil_ms, epoch_ms
 from tocsin.model.errors import InvalidTrigger
 from tocsin.model.job import Policy, Spec
@@ -74,18 +75,21 @@ def occurrences(spec: Spec, due: Millis, start: Millis, end: Millis, limit: int,
         first = start + (due - start) % interval
         return list(range(first, end, interval)[:limit])
     found: list[Millis] = []
-    tick = next_at(trigger, start - shift)
+    budget = Budget()
+    tick = next_at(trigger, start - shift, budget)
     while tick is not None and tick + shift < end and len(found) < limit:
         found.append(tick + shift)
-        tick = next_at(trigger, tick + 1)
+        budget.refill()
+        tick = next_at(trigger, tick + 1, budget)
     return found
 
 
 def upcoming(spec: Spec, due: Millis, n: int, shift: Millis = 0) -> list[Millis]:
     """The next `n` due times, the first of them `due` itself."""
-    times = [due]
+    times, budget = [due], Budget()
     while len(times) < n:
-        following = tick_after(spec, times[-1], shift)
+        budget.refill()
+        following = _unless_over(spec, _following(spec.trigger, times[-1], shift, budget))
         if following is None:
             break
         times.append(following)
@@ -97,12 +101,12 @@ def phase(job_id: str, jitter: float) -> Millis:
     return zlib.crc32(job_id.encode(errors="surrogateescape")) * width >> 32 if width else 0
 
 
-def _following(trigger: Trigger | None, tick: Millis, shift: Millis) -> Millis | None:
+def _following(trigger: Trigger | None, tick: Millis, shift: Millis, budget: Budget | None = None) -> Millis | None:
     if type(trigger) is Every and trigger.anchor is None:
         return tick + ceil_ms(trigger.interval)
     if trigger is None or isinstance(trigger, Once):
         return None
-    following = next_at(trigger, tick + 1 - shift)
+    following = next_at(trigger, tick + 1 - shift, budget)
     return None if following is None else following + shift
 
 

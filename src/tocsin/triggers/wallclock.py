@@ -18,9 +18,10 @@ from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
+from tocsin.model.budget import Budget
+from tocsin.model.local_time import DAY as DAY
 from tocsin.model.zones import find_zone
 
-DAY = 86_400
 # Zones are looked up between these; before the first there is nothing to plan, after the last nothing is found.
 FIRST = -(70 * 365 + 17) * DAY
 LAST = 7930 * 365 * DAY
@@ -28,6 +29,11 @@ LAST = 7930 * 365 * DAY
 _MARGIN = 3 * DAY
 # No zone has changed twice within this.
 _STEP = DAY // 2
+
+# More jumps than this mean that the times fall into gaps, perhaps all of them. What another one costs: it may need the
+# changes of a year that nobody has asked for before.
+_USUAL_JUMPS = 2
+_JUMP = 1300
 
 # The first local time, in seconds, that is later than the one given; None when there is none.
 Find = Callable[[int], int | None]
@@ -54,9 +60,9 @@ class Stretch(Struct, frozen=True, gc=False):
     after: int
 
 
-def next_after(find: Find, zone: str, rule: Rule, after: int) -> int | None:
+def next_after(find: Find, zone: str, rule: Rule, after: int, budget: Budget) -> int | None:
     """The first moment later than `after`."""
-    at = max(after, FIRST)
+    at, jumps = max(after, FIRST), 0
     while at < LAST:
         stretch = stretch_at(zone, at + 1)
         found = _inside(find, stretch, rule, at)
@@ -67,6 +73,9 @@ def next_after(find: Find, zone: str, rule: Rule, after: int) -> int | None:
             return None
         # Nothing before that, so what lies between need not be looked at.
         at = max(stretch.end - 1, local - _MARGIN)
+        jumps += 1
+        if jumps > _USUAL_JUMPS:
+            budget.spend(_JUMP)
     return None
 
 
