@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin import InvalidArgument
-from tocsin.model.durations import LONGEST_MS, ceil_ms, epoch_ms, millis, moment, seconds
+from tocsin.model.durations import EARLIEST_MS, LATEST_MS, LONGEST_MS, ceil_ms, epoch_ms, millis, moment, seconds
+from tocsin.model.spoken import iso, local
 
 
 @pytest.mark.parametrize(
@@ -116,3 +118,25 @@ def test_a_time_in_any_zone_becomes_epoch_milliseconds_rounded_up(given, expecte
 @given(st.integers(0, 200_000_000_000_000))
 def test_a_moment_of_whole_milliseconds_comes_back_unchanged(ms):
     assert epoch_ms(moment(ms)) == ms
+
+
+@pytest.mark.parametrize("ms", [10**30, -(10**30), LATEST_MS, EARLIEST_MS, 0])
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago", "UTC"])
+def test_any_number_of_milliseconds_can_be_shown_in_any_zone(ms, zone, monkeypatch):
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert moment(ms).year in (1, 1970, 9999)
+        assert local(ms)
+        assert iso(ms)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("hours", [-12, 12])
+def test_a_time_outside_the_years_that_can_be_shown_is_refused(hours):
+    zone = timezone(timedelta(hours=hours))
+    edge = datetime(9999, 12, 31, 23, 59, tzinfo=zone) if hours < 0 else datetime(1, 1, 1, tzinfo=zone)
+    with pytest.raises(InvalidArgument, match="at must be within the years 1 to 9999 in UTC"):
+        epoch_ms(edge, "at")

@@ -36,7 +36,7 @@ class TestTheOtherImplementation:
         with pytest.raises(WebhookVerificationError):
             Webhook(OTHER).verify(body, headers)
 
-    @given(st.text(), st.binary(min_size=1, max_size=64), st.integers(0, 2**34))
+    @given(st.text(), st.binary(min_size=16, max_size=64), st.integers(0, 2**34))
     def test_it_signs_as_we_do(self, body: str, key: bytes, at: int):
         theirs = Webhook(key).sign(KEY, datetime.fromtimestamp(at, UTC), body)
         assert sign([base64.b64encode(key).decode()], KEY, at, body.encode()) == theirs
@@ -114,6 +114,16 @@ def test_a_secret_that_is_none_is_refused_and_not_quoted(secret):
     with pytest.raises(InvalidArgument, match="is empty or not base64") as refused:
         sign([SECRET, secret], KEY, NOW, b"")
     assert not secret.strip("=") or f"{secret!r}" not in str(refused.value)
+
+
+@pytest.mark.parametrize("size", [1, 3, 15])
+def test_a_secret_that_could_be_guessed_is_refused_with_how_to_make_one(size):
+    short = base64.b64encode(b"k" * size).decode()
+    for refused in (lambda: sign([short], KEY, NOW, b""), lambda: verify([short], signed(b""), b"", NOW)):
+        with pytest.raises(
+            InvalidArgument, match=rf"at least 16 bytes, this one has {size}: .*openssl rand -base64 32"
+        ):
+            refused()
 
 
 @pytest.mark.parametrize("secrets", [[], SECRET], ids=["none", "text"])

@@ -83,6 +83,30 @@ def test_requests_that_cannot_be(options: dict[str, Any], told: str) -> None:
         Http.post(URL, **options)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Host",
+        "host",
+        "hOST",
+        "Connection",
+        "KEEP-ALIVE",
+        "Transfer-Encoding",
+        "content-length",
+        "TE",
+        "Trailer",
+        "Upgrade",
+        "Expect",
+        "Proxy-Connection",
+        "Proxy-Authorization",
+    ],
+)
+def test_what_is_the_connections_or_the_urls_to_say_is_not_the_jobs(name: str) -> None:
+    for value in ("admin.internal", Secret.env("TOCSIN_SECRET_HOST")):
+        with pytest.raises(InvalidArgument, match=f"the header {name} is set when the request is sent"):
+            Http.post(URL, headers={"X": "y", name: value})
+
+
 @pytest.mark.parametrize("method", ["get", "", "G ET", "POST\r\n", None])
 def test_methods_that_are_none(method: Any) -> None:
     with pytest.raises(InvalidArgument, match="is no HTTP method"):

@@ -1,6 +1,6 @@
-"""A receiver behind uvicorn: `serving.py PORT ADDRESS NAME FOLDER`. It notes in the folder what it does.
+"""A receiver behind uvicorn: `serving.py PORT ADDRESS NAME FOLDER [SECRET PATH]`. It notes in the folder what it does.
 
-To `/slow` it answers when there is a file `go_on`.
+To `/slow` it answers when there is a file `go_on`. With a secret, requests to that path must be signed.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class Shop:
         note(f"{self._folder}/notes", "effect")
 
 
-def main(port: str, where: str, name: str, folder: str) -> None:
+def main(port: str, where: str, name: str, folder: str, secret: str | None = None, *paths: str) -> None:
     once = Once(where, name=name, lease="5s")
-    app = Receiver(Shop(Path(folder)), once, wait="300ms", body_timeout="500ms", largest_body=10_000)
+    options: dict[str, Any] = {"wait": "300ms", "body_timeout": "500ms", "largest_body": 10_000}
+    app = Receiver(Shop(Path(folder)), once, secrets=secret, paths=paths or None, **options)
     uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="error")
 
 

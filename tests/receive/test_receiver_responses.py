@@ -178,4 +178,4 @@ async def test_who_lost_its_turn_does_not_answer_for_the_other(make_once, larges
 
 async def test_the_keys_of_the_middleware_are_not_those_of_a_plain_call(once):
     await tried(once, "plain", Work("done").quickly)
-    assert (await ask(Receiver(Shop(), once, wait=0), key="plain")).status == 422
+    assert (await ask(Receiver(Shop(), once, wait=0), key="plain")).status == 201

@@ -7,12 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from asking import SECRET
 from remembering import KEY
 
 from servers import free_port, until
@@ -21,11 +22,11 @@ pytestmark = pytest.mark.parametrize("where", ["valkey"], indirect=True)
 
 
 class Served:
-    def __init__(self, where: str, name: str, folder: Path) -> None:
+    def __init__(self, where: str, name: str, folder: Path, *more: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         program = Path(__file__).with_name("serving.py")
-        command = [sys.executable, str(program), str(self.port), where, name, str(folder)]
+        command = [sys.executable, str(program), str(self.port), where, name, str(folder), *more]
         self.process = subprocess.Popen(command)
 
     def wait(self) -> None:
@@ -59,11 +60,11 @@ def notes(tmp_path: Path) -> Notes:
 
 
 @pytest.fixture
-def serve(where: str, name: str, tmp_path: Path) -> Iterator[Callable[[], Served]]:
+def serve(where: str, name: str, tmp_path: Path) -> Iterator[Callable[..., Served]]:
     running: list[Served] = []
 
-    def start() -> Served:
-        running.append(Served(where, name, tmp_path))
+    def start(*more: str) -> Served:
+        running.append(Served(where, name, tmp_path, *more))
         running[-1].wait()
         return running[-1]
 
@@ -138,13 +139,35 @@ async def test_bodies_that_are_too_large_or_never_end_are_refused(serve, client,
     assert (await post(client, served)).status_code == 200
 
 
-async def status_of(served: Served, chunks: list[bytes]) -> int:
-    """Of a request whose body is begun, and never ended; a client would not listen before it is."""
+ODD = [
+    "/hooks/orders",
+    "/hooks/orders/",
+    "//hooks/orders",
+    "/hooks%2Forders",
+    "/hooks%252Forders",
+    "/%68ooks/orders",
+    "/hooks/%2e/orders",
+    "/a/%2e%2e/hooks/orders",
+    "/hooks%5corders",
+    "/HOOKS/orders",
+    "/hooks/orders?a=/b",
+]
+
+
+async def test_nobody_gets_around_the_signature_by_writing_the_path_oddly(serve, notes):
+    served = serve(SECRET, "/hooks/orders")
+    told = {target: await status_of(served, target=target, ends=True) for target in ODD}
+    assert set(told.values()) <= {400, 401}, told
+    assert notes.count("begun") == 0
+    assert await status_of(served, target="/other", ends=True) == 200
+
+
+async def status_of(served: Served, chunks: Sequence[bytes] = (), *, target: str = "/hook", ends: bool = False) -> int:
+    """Of a request as it stands here; without an end no client would listen for the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-    writer.write(
-        f"POST /hook HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {KEY}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
-    )
-    for chunk in chunks:
+    head = f"POST {target} HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {KEY}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    writer.write(head.encode())
+    for chunk in [*chunks, *([b""] if ends else [])]:
         writer.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
     async with asyncio.timeout(20):
         status = int((await reader.readline()).split()[1])

@@ -89,6 +89,15 @@ async def test_the_tolerance_can_be_wider(shop, once):
     assert (await ask(receiver, headers=signed(b"{}", ago_s=3000))).status == 201
 
 
+@pytest.mark.parametrize(("keep", "tolerance"), [("1s", "5m"), ("9m", "5m"), ("1h", "1h")])
+async def test_answers_are_kept_for_as_long_as_a_recorded_request_is_accepted(shop, make_once, keep, tolerance):
+    once = make_once(keep=keep, lease="1s")
+    with pytest.raises(ValueError, match="Make keep at least that long"):
+        Receiver(shop, once, secrets=SECRET, tolerance=tolerance)
+    # Without signatures nothing is ever too old.
+    Receiver(shop, once, tolerance=tolerance)
+
+
 class TestSecrets:
     async def test_they_can_be_several_while_they_are_changed(self, shop, once):
         receiver = Receiver(shop, once, secrets=f"{OTHER} {SECRET}")
@@ -123,7 +132,7 @@ class TestSecrets:
         known.append(SECRET)
         assert (await ask(receiver, headers=signed(b"{}"))).status == 201
 
-    @pytest.mark.parametrize("secrets", ["", "no base64!", f"{SECRET} whsec_"])
+    @pytest.mark.parametrize("secrets", ["", "no base64!", f"{SECRET} whsec_", "test", f"{SECRET} dGVzdA=="])
     async def test_those_that_are_none_are_refused_at_once(self, shop, once, secrets):
         with pytest.raises(ValueError):
             Receiver(shop, once, secrets=secrets)

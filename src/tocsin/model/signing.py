@@ -1,8 +1,8 @@
 """Who sent a request, and when: signatures as in Standard Webhooks (HMAC-SHA256, version v1).
 
 Signed is `id.timestamp.body`, so neither of the three can be exchanged for that of another request. Whoever knows the
-secret can sign; several secrets at once let both sides change theirs one after the other. A secret is base64 text, with
-`whsec_` before it or not. The body is any bytes.
+secret can sign; several secrets at once let both sides change theirs one after the other. A secret is base64 text of at
+least 16 bytes, with `whsec_` before it or not. The body is any bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ SIGNATURE_HEADER = "webhook-signature"
 # Clocks differ and requests take time; what is older may have been recorded and sent again.
 TOLERANCE_S = 300.0
 
+# Shorter ones can be guessed from one recorded request. Standard Webhooks asks for 24.
+SHORTEST_SECRET = 16
+
 _PREFIX = "whsec_"
+_HOW = "make one with `openssl rand -base64 32`"
 _VERSION = "v1"
 # Epoch seconds have ten digits for the next 250 years.
 _MOST_DIGITS = 12
@@ -43,6 +47,17 @@ def verify(
     tolerance_s: float = TOLERANCE_S,
 ) -> str:
     """The id that was signed, if one of the secrets made one of the signatures, at about this time."""
+    return signed_by(secrets, headers, body, now_s, tolerance_s)[0]
+
+
+def signed_by(
+    secrets: Sequence[str],
+    headers: Mapping[str, str],
+    body: bytes,
+    now_s: float,
+    tolerance_s: float = TOLERANCE_S,
+) -> tuple[str, list[bytes]]:
+    """The id that was signed, and the keys of all secrets that signed it: two while a sender changes its secret."""
     given = {name.lower(): value for name, value in headers.items()}
     message_id, timestamp, signatures = (
         _header(given, name) for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER)
@@ -50,10 +65,16 @@ def verify(
     if not _can_be_signed(message_id):
         raise InvalidSignature(f"{ID_HEADER} is not printable ASCII without a dot")
     _check_age(timestamp, now_s, tolerance_s)
-    expected = [mac.encode() for mac in _macs(secrets, message_id, timestamp, body)]
-    if not any(hmac.compare_digest(right, mac) for right in expected for mac in _offered(signatures)):
+    expected = _macs(secrets, message_id, timestamp, body)
+    offered = _offered(signatures)
+    signed = [
+        key_of(secret)
+        for secret, right in zip(secrets, expected, strict=True)
+        if any(hmac.compare_digest(right.encode(), mac) for mac in offered)
+    ]
+    if not signed:
         raise InvalidSignature("no signature is by a known secret over this id, time and body")
-    return message_id
+    return message_id, signed
 
 
 def key_of(secret: str) -> bytes:
@@ -65,8 +86,10 @@ def key_of(secret: str) -> bytes:
         key = b""
     if not key:
         raise InvalidArgument(
-            f"a secret is base64 text, with {_PREFIX} before it or not; this one is empty or not base64"
+            f"a secret is base64 text, with {_PREFIX} before it or not; this one is empty or not base64: {_HOW}"
         )
+    if len(key) < SHORTEST_SECRET:
+        raise InvalidArgument(f"a secret has at least {SHORTEST_SECRET} bytes, this one has {len(key)}: {_HOW}")
     return key
 
 

@@ -7,8 +7,8 @@ import logging
 from typing import Any
 
 from tocsin.model.errors import TurnLost
+from tocsin.receive.joint_turn import JointTurn
 from tocsin.receive.responses import Message, Receive, Response, Send, problem, remembered, remembered_without_body
-from tocsin.receive.turn import Turn
 
 log = logging.getLogger("tocsin.receive")
 
@@ -43,7 +43,7 @@ class Exchange:
     and the app is told when the client goes, because it may never end.
     """
 
-    def __init__(self, turn: Turn, body: bytes, receive: Receive, send: Send, largest: int) -> None:
+    def __init__(self, turn: JointTurn, body: bytes, receive: Receive, send: Send, largest: int) -> None:
         self._turn = turn
         self._body: bytes | None = body
         self._receive = receive

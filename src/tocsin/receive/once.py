@@ -54,9 +54,9 @@ class Once:
     ) -> None:
         if not 0 < len(name) <= 64 or not name.isprintable():
             raise InvalidArgument(f"the name of a memory has 1 to 64 printable characters, not {name!r}")
-        self._keep_ms = millis(keep, "keep")
+        self.keep_ms = millis(keep, "keep")
         self._lease_ms = millis(lease, "lease")
-        if self._lease_ms < _SHORTEST_LEASE_MS or self._keep_ms < self._lease_ms:
+        if self._lease_ms < _SHORTEST_LEASE_MS or self.keep_ms < self._lease_ms:
             raise InvalidArgument("a lease is at least 100ms, and keep at least a lease")
         self._memory = _open(where, name)
         self._ready = False
@@ -106,19 +106,22 @@ class Once:
         if not isinstance(found, Taken):
             return unpacked(_answer_of(key, found, digest))
         answer = packed(await work())
-        await memory.answer_within(connection, key, token, digest, answer, self._keep_ms)
+        await memory.answer_within(connection, key, token, digest, answer, self.keep_ms)
         return unpacked(answer)
 
-    async def begin(self, key: str, *, wait: Duration = 0, digest: bytes = b"") -> bytes | Turn:
-        """For middlewares: the packed answer there is, or the turn, which must be entered at once."""
+    async def begin(self, key: str, *, wait: Duration = 0, digest: bytes = b"", place: str = "") -> bytes | Turn:
+        """For middlewares: the packed answer there is, or the turn, which must be entered at once.
+
+        `place` is where it is remembered, if not under the key itself.
+        """
         token = _checked(key)
         deadline = monotonic() + seconds(wait, "wait")
         await self.setup()
-        pause = _FIRST_LOOK_S
+        pause, place = _FIRST_LOOK_S, place or key
         while True:
-            found = await self._memory.take(key, token, digest, self._lease_ms)
+            found = await self._memory.take(place, token, digest, self._lease_ms)
             if isinstance(found, Taken):
-                return Turn(self._memory, key, token, digest, self._lease_ms, self._keep_ms)
+                return Turn(self._memory, key, place, token, digest, self._lease_ms, self.keep_ms)
             left = deadline - monotonic()
             if isinstance(found, Answered) or found.digest != digest or left <= 0:
                 return _answer_of(key, found, digest)

@@ -19,8 +19,8 @@ REPLAYED: Header = (b"idempotency-replayed", b"true")
 # On the replay of a response whose body was too large to be remembered.
 OMITTED: Header = (b"idempotency-body", b"omitted")
 
-# They belong to one connection or one moment.
-_NOT_KEPT = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"trailer", b"date"}
+# They belong to one connection, one moment or, as a session, to one client.
+_NOT_KEPT = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"trailer", b"date", b"set-cookie"}
 _ABOUT_THE_BODY = {b"content-length", b"content-encoding", b"content-type", b"content-digest", b"etag"}
 
 

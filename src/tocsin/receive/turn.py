@@ -18,11 +18,17 @@ _RENEWALS = 3
 
 
 class Turn:
-    """As a context: whoever leaves it without an answer, for whatever reason, gives the turn back."""
+    """As a context: whoever leaves it without an answer, for whatever reason, gives the turn back.
 
-    def __init__(self, memory: Memory, key: str, token: str, digest: bytes, lease_ms: Millis, keep_ms: Millis) -> None:
+    `place` is where it is remembered; `key` is what the caller calls it, in errors and log lines.
+    """
+
+    def __init__(
+        self, memory: Memory, key: str, place: str, token: str, digest: bytes, lease_ms: Millis, keep_ms: Millis
+    ) -> None:
         self._memory = memory
         self._key = key
+        self._place = place
         self._token = token
         self._digest = digest
         self._lease_ms = lease_ms
@@ -56,7 +62,7 @@ class Turn:
     async def _remember(self, answer: bytes) -> bool:
         await self._stop_renewing()
         try:
-            return await self._memory.answer(self._key, self._token, self._digest, answer, self._keep_ms)
+            return await self._memory.answer(self._place, self._token, self._digest, answer, self._keep_ms)
         except StoreError as error:
             # What was done is done. Whoever is told of a failure would have it done again; who is told of the success
             # will not ask again, unless that gets lost too.
@@ -66,7 +72,7 @@ class Turn:
     async def _give_back(self) -> None:
         await self._stop_renewing()
         try:
-            await self._memory.free(self._key, self._token)
+            await self._memory.free(self._place, self._token)
         except StoreError as error:
             log.warning("key %r is free only when its lease is over: %s", self._key, error)
 
@@ -86,7 +92,7 @@ class Turn:
 
     async def _renew(self) -> None:
         try:
-            held = await self._memory.take(self._key, self._token, self._digest, self._lease_ms)
+            held = await self._memory.take(self._place, self._token, self._digest, self._lease_ms)
         except StoreError as error:
             log.warning("the lease of key %r is not renewed: %s", self._key, error)
         else:
