@@ -108,6 +108,7 @@ def test_each_key_exists_with_its_default(key: str) -> None:
 def test_there_are_no_other_keys_but_the_address() -> None:
     assert SETTINGS.keys() - KEYS.keys() == {
         "redis.connection.url",
+        "recovery.overdue-ms",
         "schedules.retry-exceeds-interval",
         "results.keep",
         "results.max",
@@ -115,6 +116,8 @@ def test_there_are_no_other_keys_but_the_address() -> None:
         "limits.result-bytes",
         "http.allow",
         "http.max-per-host",
+        "http.max-timeout",
+        "message.allow",
         "secrets.allow",
         "subprocess.allow",
     }

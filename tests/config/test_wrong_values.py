@@ -8,7 +8,7 @@ import pytest
 from files import nested, problems, write
 
 from tocsin.config import load_config
-from tocsin.config.rules import keep_of
+from tocsin.config.rules import keep_of, longest_of
 from tocsin.config.settings import SETTINGS
 
 S = "redis.scheduler"
@@ -198,7 +198,7 @@ def test_a_wrong_value_in_the_file_is_told_although_a_variable_is_over_it(tmp_pa
             "redis.agent.colour",
             "there are: redis.agent.disabled-pattern, redis.agent.enabled-pattern, redis.agent.max-",
         ),
-        ("ledger", "there are: http, limits, redis, results"),
+        ("ledger", "there are: http, limits, message, recovery, redis, results"),
         ("rediss", "did you mean 'redis'?"),
     ],
 )
@@ -273,3 +273,15 @@ def test_how_long_outcomes_are_kept_is_a_duration_or_seconds(text: str, seconds:
 def test_what_is_no_time_to_keep_outcomes_for(text: str) -> None:
     [problem] = problems(**{SETTINGS["results.keep"].variable: text})
     assert "results.keep must be " in problem
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("1d", 86_400), ("90", 90), ("0.5", 0.5)])
+def test_how_long_deliveries_may_take_is_a_duration_or_seconds(text: str, seconds: float, tmp_path: Path) -> None:
+    loaded = load_config(write(tmp_path, nested("http.max-timeout", text)), {})
+    assert longest_of(loaded.config.http.max_timeout) == seconds
+
+
+@pytest.mark.parametrize("text", ["-1", "soon", "10 minutes", "", "0", "2d"])
+def test_what_is_no_time_for_deliveries(text: str) -> None:
+    [problem] = problems(**{SETTINGS["http.max-timeout"].variable: text})
+    assert "http.max-timeout must be " in problem

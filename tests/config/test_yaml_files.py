@@ -34,7 +34,7 @@ BOMB = "a: &a [x, x]\n" + "".join(
         ("redis: {}\n\nredis: {}\n", 3, "redis stands here a second time, first in line 1"),
         ("redis.agent: {}\n", 1, "redis.agent: write it nested"),
         ("redis:\n  scheduler.enabled: true\n", 2, "redis.scheduler.enabled: write it nested"),
-        ('"": {redis: {}}\n', 1, "there is no setting ''; there are: http, limits, redis"),
+        ('"": {redis: {}}\n', 1, "there is no setting ''; there are: http, limits, message, recovery, redis"),
         ("? [a, b]\n: 1\n", 1, "a key must be a name"),
         ("redis: &r\n  agent: *r\n", 2, "redis.agent: aliases are not read here"),
         ("redis:\n  *x : 1\n", 2, "aliases are not read here"),

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from broker_servers import NatsServer, RabbitServer
+from delivering import dialer
 from kafka_cluster import KafkaCluster
 from receiver import Receiver
 from rigs import RIGS, Rig
@@ -18,7 +19,8 @@ from tocsin.targets.brokers.clients import Clients
 @pytest.fixture(autouse=True)
 def loopback_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As an operator would say it; before `tocsin_app` reads it."""
-    monkeypatch.setenv("TOCSIN_HTTP__ALLOW", "127.0.0.0/8")
+    for name in ("TOCSIN_HTTP__ALLOW", "TOCSIN_MESSAGE__ALLOW"):
+        monkeypatch.setenv(name, "127.0.0.0/8")
 
 
 @pytest.fixture
@@ -72,6 +74,6 @@ async def rig(made_rig: Rig) -> Rig:
 @pytest.fixture
 async def clients(tocsin_app: Tocsin) -> AsyncIterator[Clients]:
     """What a worker sends messages with, as long as it lives."""
-    made = Clients(tocsin_app.store)
+    made = Clients(tocsin_app.store, dialer("127.0.0.0/8", "::1"))
     yield made
     await made.close()

@@ -15,10 +15,13 @@ from tocsin.engine.unit import Unit
 from tocsin.model.codec import handler_digest
 from tocsin.model.delivery import Delivered
 from tocsin.model.job import Header, Spec
+from tocsin.model.networks import places
 from tocsin.model.run import Claim
 from tocsin.model.target import HTTP, fields_of
 from tocsin.store.jobs import record_of
+from tocsin.targets.dial import Dialer
 from tocsin.targets.gates import Gates
+from tocsin.targets.guard import Guard
 from tocsin.targets.http import HttpTarget
 from tocsin.targets.secrets import Secrets
 from tocsin.testing import ManualClock
@@ -54,6 +57,11 @@ def unit_of(target: Http, attempt: int = 1, job: str = "job") -> Unit:
     return Unit(claim, spec, handler, handler, 0.0, 60.0)
 
 
+def dialer(*allow: str, resolve: Any = None, most: int | None = None) -> Dialer:
+    """Of an operator who allows `allow` for messages."""
+    return Dialer(Guard(places(allow), "message.allow"), resolve, most)
+
+
 class OpenGates(Gates):
     """Everybody is let in: what hosts do to each other's deliveries is not asked here."""
 
@@ -68,7 +76,7 @@ class Sender:
 
     def __init__(self, *allow: str, resolver: AbstractResolver | None = None, longest_wait_s: float = 600.0) -> None:
         self.clock = ManualClock()
-        self.target = HttpTarget("test:", self.clock, OpenGates(), Secrets(), longest_wait_s, allow, resolver)
+        self.target = HttpTarget("test:", self.clock, OpenGates(), Secrets(), longest_wait_s, allow, resolver=resolver)
 
     async def __aenter__(self) -> Sender:
         return self

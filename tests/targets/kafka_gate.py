@@ -11,7 +11,8 @@ SASL_AUTHENTICATION_FAILED = 58
 
 
 class KafkaGate:
-    def __init__(self) -> None:
+    def __init__(self, says: bytes = b"go on") -> None:
+        self._says = says
         self.tokens: list[bytes] = []
         self.port = 0
 
@@ -42,4 +43,4 @@ class KafkaGate:
         if api == SASL_HANDSHAKE:
             return struct.pack(">hih", 0, 1, 5) + b"PLAIN"
         self.tokens.append(body[4:])
-        return struct.pack(">hh", SASL_AUTHENTICATION_FAILED, 5) + b"go on" + struct.pack(">i", 0)
+        return struct.pack(">hh", SASL_AUTHENTICATION_FAILED, len(self._says)) + self._says + struct.pack(">i", 0)

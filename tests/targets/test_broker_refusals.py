@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from pathlib import Path
 
@@ -117,10 +118,29 @@ async def test_kafka_with_tls(clients: Clients, tmp_path: Path) -> None:
         await gate.stop()
 
 
+@pytest.fixture
+def no_authorities(tmp_path: Path) -> dict[str, Path]:
+    """Paths that a job might ask about."""
+    for name, text in {"text": "root:x:0:0", "empty": "", "binary": "\0\1"}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "unreadable").write_text("x")
+    (tmp_path / "unreadable").chmod(0)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    names = ("text", "empty", "binary", "unreadable", "pipe", "loop", "missing", "text/below")
+    return {name: tmp_path / name for name in names} | {"folder": tmp_path, "device": Path("/dev/zero")}
+
+
 @pytest.mark.parametrize("scheme", ["rediss", "kafka+tls", "amqps", "nats+tls"])
-async def test_a_file_of_certificates_that_is_not_there_is_told(clients: Clients, scheme: str, tmp_path: Path) -> None:
-    failed = await failure(clients, f"{scheme}://127.0.0.1/x?ca=/no/such/file")
-    assert "no file /no/such/file" in str(failed)
+async def test_an_error_about_an_authority_says_nothing_about_the_file(
+    clients: Clients, scheme: str, no_authorities: dict[str, Path]
+) -> None:
+    told = {}
+    for name, path in no_authorities.items():
+        failed = await failure(clients, f"{scheme}://127.0.0.1:1/x?ca={path}")
+        told[name] = (str(failed).replace(str(path), "PATH"), failed.status, failed.final, failed.__cause__)
+    assert len(set(told.values())) == 1, told
+    assert "PATH cannot be used as ca: it must be a file of certificates" in told["text"][0]
 
 
 # Kafka

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from programs import STAYS, make
 from receiver import Receiver
 
 from engine.waiting import eventually, run_dry
-from tocsin import Every, Http, Retry, Tocsin
+from tocsin import Every, Http, Message, Retry, Subprocess, Tocsin
 from tocsin.model.job import Stage
 from tocsin.store.embedded import EmbeddedServer
 from tocsin.targets.outside import Reach
@@ -179,6 +183,87 @@ async def test_a_host_that_hangs_does_not_take_the_permits_of_others(
         await worker.kill()
     finally:
         await hanging.stop()
+
+
+@contextlib.contextmanager
+def hosts_that_hang(number: int) -> Iterator[list[str]]:
+    """The kernel accepts connections to them, and nobody answers."""
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        yield [f"127.0.0.1:{each.getsockname()[1]}" for each in made]
+
+
+async def test_as_many_hosts_that_hang_as_there_are_permits_leave_some_to_the_programs_own_jobs(
+    live_app: Tocsin, make_worker: MakeWorker
+) -> None:
+    @live_app.job
+    async def innocent() -> str:
+        return "done"
+
+    with hosts_that_hang(12) as hosts:
+        await live_app.enqueue_many(Http, [Http.get(f"http://{host}/", timeout="10m") for host in hosts for _ in "ab"])
+        reach = Reach(http_allow=("127.0.0.0/8",))
+        worker = await make_worker(live_app, concurrency=8, poll_s=0.1, reach=reach)
+        await worker.start()
+        await eventually(lambda: worker.gates.room.turned_away >= 6, "some find no room")
+        assert worker.running == worker.gates.room.inside == 6
+        handle = await live_app.enqueue(innocent)
+        assert await handle.result(timeout=10) == "done"
+        await eventually(lambda: worker.stats().health.degraded, "health sees it")
+        assert "hold all 6 permits that they may" in worker.stats().health.reasons[0]
+        await worker.kill()
+
+
+async def test_programs_that_hang_leave_some_permits_to_the_programs_own_jobs(
+    live_app: Tocsin, make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    @live_app.job
+    async def innocent() -> str:
+        return "done"
+
+    program = make(tmp_path, STAYS)
+    for _ in range(6):
+        await live_app.enqueue(Subprocess([program], timeout="1h"))
+    worker = await make_worker(live_app, concurrency=4, reach=Reach(programs={program: ()}))
+    await worker.start()
+    await eventually(lambda: worker.gates.room.turned_away >= 3, "some find no room")
+    assert worker.gates.room.inside == 3
+    handle = await live_app.enqueue(innocent)
+    assert await handle.result(timeout=10) == "done"
+    await worker.kill()
+
+
+async def test_a_worker_without_jobs_of_its_own_has_all_permits_for_hosts(
+    live_app: Tocsin, make_worker: MakeWorker
+) -> None:
+    with hosts_that_hang(4) as hosts:
+        await live_app.enqueue_many(Http, [Http.get(f"http://{host}/") for host in hosts])
+        worker = await make_worker(live_app, concurrency=4)
+        await worker.start()
+        await eventually(lambda: worker.gates.room.inside == 4, "all are under way")
+        await worker.kill()
+
+
+@pytest.mark.parametrize("scheme", ["http", "redis", "nats"])
+async def test_no_delivery_takes_longer_than_the_operator_says(
+    live_app: Tocsin, make_worker: MakeWorker, scheme: str
+) -> None:
+    """Also one that was put before the operator said so, or by a program with another configuration."""
+    with hosts_that_hang(1) as [host]:
+        target = (
+            Http.get(f"http://{host}/", timeout="5m")
+            if scheme == "http"
+            else Message(f"{scheme}://{host}/x", timeout="5m")
+        )
+        await live_app.enqueue(target, id="a")
+        reach = Reach(http_allow=("127.0.0.0/8",), message_allow=("127.0.0.0/8",), max_timeout_s=0.2)
+        worker = await make_worker(live_app, reach=reach)
+        await worker.start()
+        await eventually(lambda: worker.stats().ran == 1, "it is given up")
+        await worker.stop()
+    [dead] = [job async for job in live_app.dead()]
+    assert dead.failure is not None
+    assert "within 0.2 s" in dead.failure.error
 
 
 async def test_no_more_requests_than_allowed_are_at_one_host_at_a_time(

@@ -10,20 +10,20 @@ import pytest
 from tocsin.engine.catalog import NotYet
 from tocsin.resilience.breaker import Breaker, BreakerSettings
 from tocsin.targets import gate as module
-from tocsin.targets.gate import LINE_S, Gate, Room
+from tocsin.targets.gate import LINE_S, Gate, Room, limit_of
 from tocsin.testing import ManualClock
 
 
 class Street:
     """Gates of one worker."""
 
-    def __init__(self, clock: ManualClock, permits: float = 100, most: int = 50) -> None:
+    def __init__(self, clock: ManualClock, permits: float = 100, most: int = 50, shared: bool = False) -> None:
         self._clock = clock
-        self._room = Room(permits, most)
+        self.room = Room(permits, most, limit_of(permits, shared), clock.monotonic)
 
     def gate(self, host: str = "http://a:80") -> Gate:
         breaker = Breaker(BreakerSettings(), self._clock.monotonic)
-        return Gate(host, self._room, breaker, self._clock.monotonic)
+        return Gate(host, self.room, breaker, self._clock.monotonic)
 
 
 async def fill(gate: Gate) -> int:
@@ -73,9 +73,63 @@ async def test_hosts_that_hang_never_hold_all_permits(clock: ManualClock):
     assert sum(held) < 100
 
 
-async def test_one_delivery_to_each_host_is_always_let_in(clock: ManualClock):
-    street = Street(clock, permits=2)
-    assert [await street.gate(f"http://{n}:80").slot() for n in range(3)] == [True] * 3
+@pytest.mark.parametrize(
+    ("permits", "limit"), [(1, 1), (2, 1), (3, 2), (4, 3), (8, 6), (100, 75), (float("inf"), float("inf"))]
+)
+def test_a_quarter_of_the_permits_is_for_handlers_of_the_workers_own(permits: float, limit: float):
+    assert limit_of(permits, shared=True) == limit
+    assert limit_of(permits, shared=False) == permits
+
+
+async def test_as_many_hosts_as_there_are_permits_leave_some_to_others(clock: ManualClock):
+    """Each is let in once, however many hold a permit already, until all that may go outside are held."""
+    street = Street(clock, permits=8, shared=True)
+    gates = [street.gate(f"http://{n}:80") for n in range(8)]
+    assert [await gate.slot() for gate in gates[:6]] == [True] * 6
+    for gate in gates:
+        away(gate)
+    assert street.room.inside == 6
+    gates[0].leave()
+    assert await gates[7].slot()
+    away(gates[0])
+
+
+async def test_what_waits_in_line_leaves_permits_to_others_too(clock: ManualClock):
+    street = Street(clock, permits=8, most=4, shared=True)
+    gate = street.gate()
+    await fill(gate)
+    for _ in range(20):
+        gate.leave()
+        await fill(gate)
+    clock.advance("250ms")
+    waiting = [asyncio.create_task(gate.slot()) for _ in range(2)]
+    await turn()
+    away(gate)
+    gate.shut()
+    assert await asyncio.gather(*waiting) == [False] * 2
+
+
+async def test_who_finds_all_hosts_full_comes_again_one_after_the_other(clock: ManualClock):
+    """Whatever hosts they are for: a thousand hosts with a hundred runs each cost what one with all of them costs."""
+    street = Street(clock, permits=2, shared=True)
+    assert await street.gate().slot()
+    clock.advance("1s")
+    waits = [away(street.gate(f"http://{n}:80")) for n in range(5000)]
+    assert max(Counter(int(wait) for wait in waits).values()) <= module.RETURNS + 1
+    assert street.room.turned_away == 5000
+
+
+async def test_a_room_stands_still_while_it_is_full_and_missed(clock: ManualClock):
+    street = Street(clock, permits=2, shared=True)
+    gate, other = street.gate(), street.gate("http://b:80")
+    assert await gate.slot()
+    clock.advance("5s")
+    assert street.room.stands_still_for() == 0
+    away(other)
+    clock.advance("5s")
+    assert street.room.stands_still_for() == 10
+    gate.leave()
+    assert street.room.stands_still_for() == 0
 
 
 async def test_who_finds_no_room_waits_in_line_and_is_let_in_in_turn(clock: ManualClock):

@@ -22,7 +22,7 @@ from tocsin.targets import gates as module
 from tocsin.targets.gates import Gates
 from tocsin.testing import ManualClock
 
-pytestmark = pytest.mark.one_server
+pytestmark = pytest.mark.one_server(reason="the proxy stands before one server")
 
 MakeGates = Callable[[], Gates]
 
@@ -109,7 +109,7 @@ async def test_who_is_let_in_as_the_breaker_opens_is_sent_away(gates: Gates):
     for passage in inside:
         await passage.__aexit__(type(SILENT), SILENT, None)
     assert [type(error) for error in await asyncio.gather(*waiting, return_exceptions=True)] == [NotYet] * 5
-    assert gates._room.inside == 0
+    assert gates.room.inside == 0
 
 
 async def test_the_log_tells_once_that_a_host_fails_and_once_that_it_answers_again(gates: Gates, clock: ManualClock):
@@ -136,6 +136,33 @@ async def test_gates_at_rest_are_forgotten(gates: Gates, monkeypatch: pytest.Mon
         await send(gates, host=f"http://{n}:80")
     await gates.step()
     assert list(gates._gates) == [HOST]
+
+
+async def test_probes_find_no_room_where_nobody_else_does(store: Store, clock: ManualClock):
+    """Hosts that fail would otherwise hold, one probe each, what is left for others."""
+    gates = Gates(Hosts(store), clock, permits=4, most=50, shared=True)
+    await an_outage(gates, clock)
+    inside = [gates.to(f"http://{n}:80") for n in range(3)]
+    for passage in inside:
+        await passage.__aenter__()
+    assert await sent_away(gates) < 30
+    assert gates.room.inside == 3
+    await inside[0].__aexit__(None, None, None)
+    await send(gates)
+    assert gates.room.inside == 2
+
+
+async def test_a_probe_that_is_not_made_holds_no_room(make_gates: MakeGates, clock: ManualClock):
+    """The fleet lets one worker send it, and the other is told to wait."""
+    one, two = make_gates(), make_gates()
+    await an_outage(one, clock)
+    await two.step()
+    probe = one.to(HOST)
+    await probe.__aenter__()
+    await sent_away(two)
+    assert (one.room.inside, two.room.inside) == (1, 0)
+    await probe.__aexit__(None, None, None)
+    assert one.room.inside == 0
 
 
 # In the fleet

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from broker_servers import NatsServer
+from delivering import dialer
 from rigs import NatsRig, Rig
 
 from servers import Server
@@ -184,7 +185,7 @@ async def test_a_message_that_is_not_acknowledged_in_time_says_so(tocsin_app: To
 
 
 async def test_a_client_that_nobody_needs_is_closed(tocsin_app: Tocsin, rig: Rig) -> None:
-    clients = Clients(tocsin_app.store, idle_s=0.05)
+    clients = Clients(tocsin_app.store, dialer("127.0.0.0/8"), idle_s=0.05)
     try:
         await send(clients, rig, "1")
         async with asyncio.timeout(PATIENCE_S):
@@ -197,7 +198,7 @@ async def test_a_client_that_nobody_needs_is_closed(tocsin_app: Tocsin, rig: Rig
 
 
 async def test_a_client_is_closed_also_while_its_broker_hangs(tocsin_app: Tocsin, rig: Rig) -> None:
-    clients = Clients(tocsin_app.store)
+    clients = Clients(tocsin_app.store, dialer("127.0.0.0/8"))
     await send(clients, rig, "1")
     rig.machine.pause()
     try:

@@ -19,7 +19,7 @@ from tocsin.testing import ManualClock, run_until_idle
 @pytest.fixture(autouse=True)
 def allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Before `tocsin_app` reads it."""
-    monkeypatch.setenv("TOCSIN_SUBPROCESS__ALLOW", f"{tmp_path}/*,/bin/true")
+    monkeypatch.setenv("TOCSIN_SUBPROCESS__ALLOW", f"{tmp_path}/*=*,/bin/true")
 
 
 async def result_of(app: Tocsin, target: Subprocess, **options: Any) -> Any:
@@ -61,7 +61,8 @@ async def test_it_knows_its_run_and_little_of_the_worker(
     monkeypatch.setenv("TOCSIN_SECRET_TOKEN", "open sesame")
     monkeypatch.setenv("TZ", "Europe/Paris")
     monkeypatch.setenv("REDIS_PASSWORD", "hidden")
-    program = make(tmp_path, 'print(open("/proc/self/environ").read().replace("\\0", "\\n"), end="")')
+    body = 'said = open("/proc/self/environ").read()\nprint(said.replace("\\0", "\\n"), end="")\nnote("said", said)'
+    program = make(tmp_path, body)
     env: dict[str, str | Secret] = {"TOKEN": Secret.env("TOCSIN_SECRET_TOKEN"), "WHEN": "at {run.due_ms}", "HOME": "/x"}
     result = await result_of(tocsin_app, Subprocess([program], env=env | {"TOCSIN_RUN": "forged"}))
     [run] = [run async for run in tocsin_app.runs()]
@@ -71,13 +72,14 @@ async def test_it_knows_its_run_and_little_of_the_worker(
     assert found == {
         **{name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ},
         "HOME": "/x",
-        "TOKEN": "open sesame",
+        "TOKEN": "***",
         "WHEN": f"at {tocsin_clock.ms}",
         "TOCSIN_RUN": run.id,
         "TOCSIN_JOB": "a",
         "TOCSIN_DUE": "2030-01-01T00:00:00.000Z",
         "TOCSIN_ATTEMPT": "1",
     }
+    assert "TOKEN=open sesame\0" in (tmp_path / "said").read_text()
 
 
 async def test_it_has_a_session_of_its_own_nothing_to_read_and_no_files_of_the_worker(

@@ -49,7 +49,7 @@ def allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 async def worker(tocsin_app: Tocsin, tmp_path: Path) -> AsyncIterator[Worker]:
     """Its loops run, on a clock that stands still."""
-    made = await tocsin_app.worker(settings=Settings(beat_s=0.1, reach=Reach(programs=(f"{tmp_path}/*",))))
+    made = await tocsin_app.worker(settings=Settings(beat_s=0.1, reach=Reach(programs={f"{tmp_path}/*": ()})))
     await made.start()
     yield made
     await made.kill()
@@ -227,7 +227,7 @@ async def fleet(valkey: Server, tmp_path: Path) -> AsyncIterator[Fleet]:
 
 
 async def test_no_program_of_a_killed_worker_runs_beside_the_next_attempt(fleet: Fleet, tmp_path: Path) -> None:
-    reach = {"programs": [f"{tmp_path}/*"]}
+    reach = {"programs": {f"{tmp_path}/*": []}}
     first = fleet.launch(reach=reach)
     body = """
 with open(f"{HERE}/starts", "a") as file:
@@ -255,7 +255,7 @@ if os.path.exists(f"{HERE}/again"):
 
 async def test_a_signal_for_the_whole_group_of_the_worker_is_not_for_its_programs(fleet: Fleet, tmp_path: Path) -> None:
     """Ctrl-C on a terminal: the worker lets its program end within the grace period."""
-    member = fleet.launch(reach={"programs": [f"{tmp_path}/*"]}, grace=20)
+    member = fleet.launch(reach={"programs": {f"{tmp_path}/*": []}}, grace=20)
     program = make(tmp_path, 'note("pid", os.getpid())\nwhile not os.path.exists(f"{HERE}/gate"): time.sleep(0.01)\n')
     await until(member.is_ready, "the worker is ready")
     await fleet.app.enqueue(Subprocess([program]), id="a", keep=0)

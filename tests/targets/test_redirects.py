@@ -98,7 +98,7 @@ async def test_what_is_sent_on(sender: Sender, receiver: Receiver, status: int, 
 async def test_a_signature_goes_along_only_with_the_body_that_it_signs(
     sender: Sender, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TOCSIN_SECRET_KEY", "whsec_c2VjcmV0")
+    monkeypatch.setenv("TOCSIN_SECRET_KEY", "whsec_c2VjcmV0IHNlY3JldCBzZWNyZXQ=")
     receiver.answers = [to("/b", 308), to("/c", 303), 200]
     await sender.send(Http.post(receiver.url, json=1, sign=Secret.env("TOCSIN_SECRET_KEY"), redirects=2))
     assert ["webhook-signature" in each.headers for each in receiver.received] == [True, True, False]

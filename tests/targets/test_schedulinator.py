@@ -55,6 +55,8 @@ async def test_a_task_with_score_0_is_claimed_and_tried_again_like_any_other(
     tocsin_app: Tocsin, tocsin_clock: ManualClock, receiver: Receiver
 ) -> None:
     receiver.answers = [500, 200]
+    # What is put for a time that is over would be due when it is put.
+    tocsin_clock.move_to(EPOCH)
     await tocsin_app.enqueue(Http.get(receiver.url), id="first", at=EPOCH, retry=Retry(1, "1s"))
     await run_until_idle(tocsin_app)
     tocsin_clock.advance("1s")
@@ -75,8 +77,8 @@ async def test_the_identifier_is_made_of_the_task_and_its_score_and_of_nothing_e
         ("a", later, {"json": 1}),
         ("b", start, {"json": 1}),
     ]
-    tocsin_clock.advance("1ms")
     for name, due, content in puts:
+        tocsin_clock.move_to(due)
         await tocsin_app.enqueue(Http.post(receiver.url, **content), id=name, at=due, keep=0)
         await run_until_idle(tocsin_app)
     namespace = tocsin_app.store.keys.prefix
@@ -105,6 +107,27 @@ async def test_a_request_that_was_not_answered_in_time_is_sent_again_with_its_id
     first, second = receiver.keys()
     assert first == second
     assert [each.headers["Tocsin-Attempt"] for each in receiver.received] == ["1", "2"]
+
+
+async def test_the_seeds_policy_sends_four_times_and_waits_no_longer_than_the_seed_works_out(
+    tocsin_app: Tocsin, tocsin_clock: ManualClock, receiver: Receiver
+) -> None:
+    """attempts=3, interval=200ms, jitterLimit=500ms: at worst 700, 900 and 1300 ms, 2900 in all."""
+    receiver.answers = [500] * 4
+    await tocsin_app.enqueue(Http.get(receiver.url), id="task1", retry=Retry(3, "200ms", "500ms"))
+    for shortest, longest in ((200, 700), (400, 900), (800, 1300)):
+        await run_until_idle(tocsin_app)
+        job = await tocsin_app.get("task1")
+        assert job is not None
+        assert job.not_before_ms is not None
+        wait = job.not_before_ms - tocsin_clock.ms
+        assert shortest <= wait <= longest
+        tocsin_clock.advance((wait - 1) / 1000)
+        assert await run_until_idle(tocsin_app) == 0
+        tocsin_clock.advance("1ms")
+    await run_until_idle(tocsin_app)
+    assert len(receiver.received) == 4
+    assert [job.id async for job in tocsin_app.dead()] == ["task1"]
 
 
 async def test_five_instances_deliver_each_occurrence_once(

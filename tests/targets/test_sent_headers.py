@@ -7,12 +7,19 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from delivering import Sender
+from aiohttp import web
+from delivering import Names, Sender, unit_of
+from msgspec.structs import replace
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from receiver import Receiver
 
 from tocsin import Every, Http, Tocsin
+from tocsin.model.codec import decode_header
+from tocsin.model.errors import RecordUnreadable
+from tocsin.model.job import Spec
+from tocsin.model.target import HTTP
+from tocsin.store.jobs import record_of
 from tocsin.targets.envelope import in_header
 from tocsin.testing import ManualClock, run_until_idle
 
@@ -72,3 +79,25 @@ def test_who_sends_no_request_does_not_import_the_client() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout == "False\n"
+
+
+@pytest.mark.parametrize("name", ["Host", "hOST", "Transfer-Encoding"])
+async def test_a_job_that_was_put_with_another_host_in_a_header_sends_nothing(receiver: Receiver, name: str) -> None:
+    """By a program that did not refuse it."""
+    unit = unit_of(Http.get(receiver.url, headers={"X": "y"}))
+    method, url, _, *others = unit.spec.args
+    forged = Spec(HTTP, (method, url, {name: "admin.internal"}, *others))
+    unit.spec = forged
+    unit.claim = replace(unit.claim, record=record_of(decode_header(unit.claim.record), forged))
+    async with Sender("127.0.0.1") as sender:
+        with pytest.raises(RecordUnreadable, match=f"the header {name} is set when the request is sent"):
+            await sender.target.deliver(unit)
+    assert receiver.received == []
+
+
+async def test_the_host_of_a_redirect_is_that_of_its_url(receiver: Receiver) -> None:
+    receiver.answers = [web.Response(status=302, headers={"Location": f"http://b.example:{receiver.port}/"}), 200]
+    async with Sender("127.0.0.1", resolver=Names(["127.0.0.1"])) as sender:
+        await sender.send(Http.get(f"http://a.example:{receiver.port}/", redirects=1))
+    hosts = [each.headers["Host"] for each in receiver.received]
+    assert hosts == [f"a.example:{receiver.port}", f"b.example:{receiver.port}"]

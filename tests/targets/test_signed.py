@@ -95,6 +95,16 @@ async def test_a_secret_that_cannot_sign_is_told_without_quoting_it(
     assert receiver.received == []
 
 
+async def test_a_secret_that_could_be_guessed_signs_nothing(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOCSIN_SECRET_SIGNING", "test")
+    async with Sender("127.0.0.1") as sender:
+        failure = await sender.fail(Http.post(receiver.url, json=1, sign=SIGN))
+    assert "at least 16 bytes, this one has 3: make one with `openssl rand -base64 32`" in str(failure)
+    assert receiver.received == []
+
+
 async def test_another_implementation_agrees(receiver: Receiver) -> None:
     """At the time of its own clock."""
     async with Sender("127.0.0.1") as sender:

@@ -30,7 +30,7 @@ from tocsin.model.errors import InvalidConfig
 
 FILE_NAME = "tocsin.yaml"
 FILE_VARIABLE = "TOCSIN_CONFIG"
-_SECRET = "redis.connection.url"
+_SECRET = "redis.connection.url"  # noqa: S105  # its name, not its value
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -61,6 +61,12 @@ def load_config(path: str | None = None, env: Mapping[str, str] | None = None) -
     return gathering.result(found)
 
 
+def merged(config: Config, values: Mapping[str, Value]) -> Loaded:
+    """The configuration with some settings changed, by dotted key. Raises InvalidConfig if they do not fit together."""
+    gathering = _Gathering({key: value_of(config, key) for key in SETTINGS} | dict(values))
+    return gathering.result(None)
+
+
 def _read(path: str | None, env: Mapping[str, str]) -> tuple[str | None, str]:
     wanted = path if path is not None else env.get(FILE_VARIABLE) or None
     try:
@@ -76,9 +82,9 @@ def _read(path: str | None, env: Mapping[str, str]) -> tuple[str | None, str]:
 class _Gathering:
     """Values as they come, later ones over earlier ones, and what is wrong with them."""
 
-    def __init__(self) -> None:
+    def __init__(self, values: dict[str, Value] | None = None) -> None:
         # Without those that are wrong.
-        self._values: dict[str, Value] = {key: setting.default for key, setting in SETTINGS.items()}
+        self._values = values or {key: setting.default for key, setting in SETTINGS.items()}
         self._origins = dict.fromkeys(SETTINGS, DEFAULT)
         self._problems: list[Problem] = []
         self._whole = True

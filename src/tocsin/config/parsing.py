@@ -6,7 +6,7 @@ nesting can do no harm, and a line is known for each value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import yaml
@@ -123,21 +123,52 @@ class _Reading:
             self._take_group(key, value)
         elif isinstance(value, yaml.ScalarEvent) and not self._null(value):
             self.found[key] = Given(value.value, value.style is None, self._line)
-        elif isinstance(value, yaml.SequenceStartEvent) and SETTINGS[key].kind is tuple:
-            self._take_list(key)
+        elif isinstance(value, yaml.SequenceStartEvent) and SETTINGS[key].kind in (tuple, dict):
+            line = self._line
+            self.found[key] = Given("", True, line, self._list(key))
+        elif isinstance(value, yaml.MappingStartEvent) and SETTINGS[key].kind is dict:
+            line = self._line
+            self.found[key] = Given("", True, line, lists=self._lists(key))
         else:
             self._wrong(self._line, f"{key} must be {wanted(SETTINGS[key])}, not {self._kind(value)}")
             self._skip(value)
 
-    def _take_list(self, key: str) -> None:
-        line, items = self._line, []
+    def _list(self, key: str) -> tuple[str, ...]:
+        items = []
         while not isinstance(item := self._next(), yaml.SequenceEndEvent):
             if isinstance(item, yaml.ScalarEvent) and not self._tagged(item, key) and not self._null(item):
                 items.append(str(item.value))
             else:
                 self._wrong(self._line, f"{key} must be {wanted(SETTINGS[key])}, and here is {self._kind(item)}")
                 self._skip(item)
-        self.found[key] = Given("", True, line, tuple(items))
+        return tuple(items)
+
+    def _lists(self, key: str) -> dict[str, tuple[str, ...]]:
+        """Names, and a list with each; one text stands for a list of it."""
+        found: dict[str, tuple[str, ...]] = {}
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            name = self._name(key, event, found)
+            value = self._next()
+            if name is None or self._tagged(value, key):
+                self._skip(value)
+            elif isinstance(value, yaml.SequenceStartEvent):
+                found[name] = self._list(key)
+            elif isinstance(value, yaml.ScalarEvent) and not self._null(value):
+                found[name] = (str(value.value),)
+            else:
+                self._wrong(self._line, f"{key}: {short(name)!r} needs a list, and here is {self._kind(value)}")
+                self._skip(value)
+        return found
+
+    def _name(self, key: str, event: Any, taken: Container[str]) -> str | None:
+        if not isinstance(event, yaml.ScalarEvent):
+            self._wrong(self._line, f"{key}: a key must be a name")
+        elif event.value in taken:
+            self._wrong(self._line, f"{key}: {short(event.value)!r} stands here a second time")
+        elif not self._tagged(event, key):
+            return str(event.value)
+        self._skip(event)
+        return None
 
     def _take_group(self, key: str, value: Any) -> None:
         if isinstance(value, yaml.MappingStartEvent):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
 from tocsin.config.values import Value
+from tocsin.model.durations import seconds
 from tocsin.model.errors import InvalidArgument
+from tocsin.model.grants import ANY, Grants
+from tocsin.model.http import LONGEST_TIMEOUT_S
 from tocsin.model.job import check_keep
 from tocsin.model.networks import entry_of
 
@@ -21,9 +24,11 @@ _KEYS = "redis.scheduler.keys"
 EXCEPTIONAL = "redis.scheduler.zombie-cleanup.exceptional-agents.pattern"
 ENABLED = "redis.agent.enabled-pattern"
 PROGRAMS = "subprocess.allow"
+SECRETS = "secrets.allow"
 KEEP = "results.keep"
+LONGEST = "http.max-timeout"
 _PATTERNS = (ENABLED, "redis.agent.disabled-pattern")
-_ALLOWED = "http.allow"
+_PLACES = ("http.allow", "message.allow")
 _NAMES = tuple(f"{_KEYS}.{name}" for name in ("waiting-set", "working-set", "cleanup-leader-key"))
 
 
@@ -61,10 +66,11 @@ def check(values: Mapping[str, Value]) -> Iterator[Broken]:
             yield Broken((key,), f"{key} is not a regex: {why}")
     yield from _names(values)
     yield from _places(values)
-    try:
-        keep_of(str(values.get(KEEP, "0")))
-    except InvalidArgument as error:
-        yield Broken((KEEP,), str(error))
+    for key, read in ((KEEP, keep_of), (LONGEST, longest_of)):
+        try:
+            read(str(values.get(key, "1")))
+        except InvalidArgument as error:
+            yield Broken((key,), str(error))
 
 
 def warn(values: Mapping[str, Value]) -> Iterator[Broken]:
@@ -73,8 +79,7 @@ def warn(values: Mapping[str, Value]) -> Iterator[Broken]:
         yield Broken((EXCEPTIONAL,), f"{EXCEPTIONAL} is ignored, because it is not a regex: {why}")
     if values.get(ENABLED) == "":
         yield Broken((ENABLED,), f"{ENABLED} is empty and so enables no agent: write .* for all")
-    programs = values.get(PROGRAMS)
-    for program in programs if isinstance(programs, tuple) else ():
+    for program in _granted(values, PROGRAMS):
         if not program.startswith(("/", "*")):
             yield Broken((PROGRAMS,), f"{PROGRAMS} has {program!r}, which allows nothing: write whole paths")
 
@@ -100,17 +105,43 @@ def _names(values: Mapping[str, Value]) -> Iterator[Broken]:
 
 
 def _places(values: Mapping[str, Value]) -> Iterator[Broken]:
-    allowed = values.get(_ALLOWED, ())
-    for entry in allowed if isinstance(allowed, tuple) else ():
+    for key in _PLACES:
+        allowed = values.get(key, ())
+        yield from _no_places(key, allowed if isinstance(allowed, tuple) else ())
+    for name, hosts in _granted(values, SECRETS).items():
+        if not hosts:
+            yield Broken((SECRETS,), f"{SECRETS} has {name!r} for no host: list its hosts, or '*' for any")
+        yield from _no_places(SECRETS, [host for host in hosts if host != ANY])
+
+
+def _no_places(key: str, entries: Iterable[str]) -> Iterator[Broken]:
+    for entry in entries:
         try:
             entry_of(entry)
         except InvalidArgument as error:
-            yield Broken((_ALLOWED,), f"{_ALLOWED}: {error}")
+            yield Broken((key,), f"{key}: {error}")
+
+
+def _granted(values: Mapping[str, Value], key: str) -> Grants:
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def keep_of(text: str) -> int:
     """`results.keep` in seconds: a number of them, or text like 10m."""
-    return check_keep(float(text) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else text, KEEP)
+    return check_keep(_duration(text), KEEP)
+
+
+def longest_of(text: str) -> float:
+    """`http.max-timeout` in seconds: a number of them, or text like 10m."""
+    longest = seconds(_duration(text), LONGEST)
+    if not 0.001 <= longest <= LONGEST_TIMEOUT_S:
+        raise InvalidArgument(f"{LONGEST} must be between 1 ms and a day, not {text!r}")
+    return longest
+
+
+def _duration(text: str) -> float | str:
+    return float(text) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else text
 
 
 def _not_a_regex(text: str) -> str:

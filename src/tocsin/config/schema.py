@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from tocsin.config.mask import masked
+from tocsin.model.grants import ANY, Grants
 
 # More is a slip of the keyboard, and timers of threads would not take a thousand years.
 A_YEAR_S = 366 * 86_400
@@ -24,6 +25,8 @@ PeriodSeconds = Annotated[int, Meta(ge=1, le=A_YEAR_S, description=_PERIOD)]
 # 0 is a time too: not to wait.
 WaitMs = Annotated[int, Meta(ge=0, le=A_YEAR_MS, description=_WAIT)]
 WaitSeconds = Annotated[int, Meta(ge=0, le=A_YEAR_S, description=_WAIT)]
+# Clocks of servers that disagree by a third of this are noticed (lua/run_recover.lua).
+OverdueMs = Annotated[int, Meta(ge=30_000, le=A_YEAR_MS, description="their worker could not end them in time")]
 # 0: no budget.
 BudgetMs = Annotated[int, Meta(ge=0, le=A_YEAR_MS, description="0 switches the budget off")]
 # 0 or less: off, or without a limit.
@@ -53,6 +56,8 @@ class BatchOperations(Group, frozen=True):
     enabled: bool = True
     # 0 or less: unlimited.
     batch_size: Switchable = 0
+    # A worker names four agents for each that a claim may give it, and at least fifty, because others may have taken
+    # some. By this much it names more: 1.0 is twice as many. It also looks so many pages further for extra runs.
     chunk_attempt_multiplier: Multiplier = 0.0
 
 
@@ -171,6 +176,12 @@ class Redis(Group, frozen=True):
     connection: Connection = Connection()
 
 
+class Recovery(Group, frozen=True):
+    # How far past its deadline a run of a job is brought back although its worker lives. For agents that is
+    # redis.scheduler.orphan-cleanup.threshold-ms.
+    overdue_ms: OverdueMs = 30_000
+
+
 class Schedules(Group, frozen=True):
     # What is said of retries that may still go on when the next run is due.
     retry_exceeds_interval: Literal["warn", "error"] = "warn"
@@ -194,23 +205,34 @@ class Http(Group, frozen=True):
     allow: tuple[str, ...] = ()
     # Requests of one worker to one host at a time, and never more than half of what it runs.
     max_per_host: Some = 50
+    # The longest timeout that a job may give a request or a message: for so long one that hangs holds a permit.
+    max_timeout: str = "10m"
+
+
+class Message(Group, frozen=True):
+    # Networks and hosts where brokers may be although they are private, in the words of `http.allow`.
+    allow: tuple[str, ...] = ()
 
 
 class Secrets(Group, frozen=True):
-    # Variables and files that jobs may name, beside those that are there for it (docs/guide/webhooks.md).
-    allow: tuple[str, ...] = ()
+    # Variables and files that jobs may name, beside those that are there for it (docs/guide/webhooks.md), and the hosts
+    # that each may go to.
+    allow: Annotated[Grants, Meta(extra={"alone": (ANY,)})] = {}
 
 
 class Subprocess(Group, frozen=True):
-    # Programs that jobs may start, by their paths; `*` for any. None: this worker takes no such jobs.
-    allow: tuple[str, ...] = ()
+    # Programs that jobs may start, by their paths; `*` for any. None: this worker takes no such jobs. With each, the
+    # variables that jobs may set for it (docs/guide/programs.md).
+    allow: Annotated[Grants, Meta(extra={"alone": ()})] = {}
 
 
 class Config(Group, frozen=True):
     redis: Redis = Redis()
+    recovery: Recovery = Recovery()
     schedules: Schedules = Schedules()
     results: Results = Results()
     limits: Limits = Limits()
     http: Http = Http()
+    message: Message = Message()
     secrets: Secrets = Secrets()
     subprocess: Subprocess = Subprocess()

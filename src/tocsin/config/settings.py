@@ -6,18 +6,19 @@ import difflib
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from msgspec import Meta, Struct, structs
+from msgspec import NODEFAULT, Meta, Struct, structs
 
 from tocsin.config.schema import Config, Group
+from tocsin.model.grants import Grants
 
 _SHOWN = 100
 
 
 class Setting(Struct, frozen=True):
     key: str
-    # bool, int, float, str, or tuple for a list of texts.
+    # bool, int, float, str, tuple for a list of texts, or dict for names with a list of texts each.
     kind: type
-    default: bool | int | float | str | tuple[str, ...]
+    default: bool | int | float | str | tuple[str, ...] | Grants
     limits: Meta | None = None
     # What it may be, if there is a list of that.
     choices: tuple[str, ...] = ()
@@ -25,6 +26,12 @@ class Setting(Struct, frozen=True):
     @property
     def variable(self) -> str:
         return variable(self.key)
+
+    @property
+    def alone(self) -> tuple[str, ...]:
+        """What a name stands for that is given without a list."""
+        extra = self.limits.extra if self.limits is not None else None
+        return extra["alone"] if extra else ()
 
 
 def variable(key: str) -> str:
@@ -39,7 +46,9 @@ def _walk(group: type[Group], above: str) -> Iterator[Setting | str]:
             yield key
             yield from _walk(type(field.default), key)
         else:
-            yield _setting(key, field.type, field.default)
+            # A mapping is made anew for each configuration.
+            made = field.default if field.default_factory is NODEFAULT else field.default_factory()
+            yield _setting(key, field.type, made)
 
 
 def _setting(key: str, kind: Any, default: Any) -> Setting:
@@ -47,7 +56,7 @@ def _setting(key: str, kind: Any, default: Any) -> Setting:
         return Setting(key, str, default, choices=get_args(kind))
     if get_origin(kind) is Annotated:
         bare, limits = get_args(kind)
-        return Setting(key, bare, default, limits)
+        return Setting(key, get_origin(bare) or bare, default, limits)
     return Setting(key, get_origin(kind) or kind, default)
 
 

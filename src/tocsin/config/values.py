@@ -10,8 +10,9 @@ from msgspec import Meta, Struct
 from tocsin.config.mask import masked
 from tocsin.config.settings import Setting
 from tocsin.model.errors import nearest
+from tocsin.model.grants import Grants
 
-Value = bool | int | float | str | tuple[str, ...]
+Value = bool | int | float | str | tuple[str, ...] | Grants
 
 # YAML 1.1's, which the file's readers are used to. Case is that of the first letter or of all.
 _TRUE = {"true", "yes", "on"}
@@ -31,6 +32,8 @@ class Given(Struct, frozen=True):
     line: int = 0
     # Of a list in the file; None: one text, which for a list is its parts between commas.
     items: tuple[str, ...] | None = None
+    # Of a mapping in the file.
+    lists: dict[str, tuple[str, ...]] | None = None
 
 
 class WrongValue(Exception):
@@ -39,7 +42,7 @@ class WrongValue(Exception):
 
 def parse(setting: Setting, given: Given) -> Value:
     text = given.text
-    if not given.plain and setting.kind not in (str, tuple):
+    if not given.plain and setting.kind not in (str, tuple, dict):
         raise WrongValue(f"must be {wanted(setting)}, not text: write it without quotes")
     if setting.kind is bool:
         return _truth(text)
@@ -50,7 +53,27 @@ def parse(setting: Setting, given: Given) -> Value:
     if setting.kind is tuple:
         parts = text.split(",") if given.items is None else given.items
         return tuple(_text(setting, part.strip()) for part in parts if part.strip())
+    if setting.kind is dict:
+        return _grants(setting, given)
     return _text(setting, text)
+
+
+def _grants(setting: Setting, given: Given) -> Grants:
+    """A list of names, names with a list each, or NAME and NAME=TEXT between commas."""
+    if given.lists is not None:
+        return {
+            _text(setting, name.strip()): tuple(_text(setting, text.strip()) for text in texts if text.strip())
+            for name, texts in given.lists.items()
+            if name.strip()
+        }
+    if given.items is not None:
+        return {_text(setting, name.strip()): setting.alone for name in given.items if name.strip()}
+    found: Grants = {}
+    for part in given.text.split(","):
+        name, mark, text = (_text(setting, each.strip()) for each in part.partition("="))
+        if name:
+            found[name] = (*found.get(name, ()), *((text,) if mark else setting.alone))
+    return found
 
 
 def wanted(setting: Setting) -> str:
@@ -61,6 +84,7 @@ def wanted(setting: Setting) -> str:
         float: "a number",
         str: 'text ("" for none)',
         tuple: "a list of texts ([] for none)",
+        dict: "a list of names ([] for none), or names with a list of texts each",
     }[setting.kind]
 
 

@@ -7,7 +7,6 @@ lua/lib/records.lua reads and writes the same layout; a test holds the two toget
 
 from __future__ import annotations
 
-import itertools
 import struct
 from collections.abc import Iterable
 from typing import Any
@@ -16,15 +15,15 @@ import msgspec
 
 from tocsin.model.errors import InvalidArgument, RecordUnreadable
 from tocsin.model.ids import digest
-from tocsin.model.job import Failure, Header, Spec
+from tocsin.model.job import PRIORITIES, Failure, Header, Spec
+from tocsin.model.nesting import MOST_LEVELS as MOST_LEVELS
+from tocsin.model.nesting import is_deeper
 
 SCHEMA = 1
 RECURRING = 1
 UNNAMED = 2
 LARGEST_PAYLOAD = 512 * 1024
 LARGEST_RESULT = 512 * 1024
-# How deep arguments and results may be nested: far below where a decoder gives up.
-MOST_LEVELS = 64
 # What decoding raises, also from the checks of what was decoded; RecursionError for what is nested too deep.
 UNREADABLE = (msgspec.MsgspecError, IndexError, ValueError, TypeError, RecursionError)
 # No msgpack begins so. Alone in the place of a result: nobody asked for one. With a text: it was lost, and why.
@@ -34,6 +33,9 @@ _FIXED = struct.Struct(">BBBHIIHIIIIIIB")
 FIXED_SIZE = _FIXED.size
 # Where the length of the tenant stands, which follows.
 _TENANT_SIZE = FIXED_SIZE - 1
+# Where the band stands, and the last there is.
+_BAND = 2
+_LAST_BAND = len(PRIORITIES) - 1
 _LONG_TEXT = struct.Struct(">BI")
 _HEAD_SIZES = {0xD9: 2, 0xDA: 3, 0xDB: 5}
 # How a text of so many bytes begins: made once, because each run has some.
@@ -81,28 +83,30 @@ def is_nested_deeper(data: bytes, levels: int) -> bool:
     if len(data) <= levels or len(data.translate(None, _NO_CONTAINER)) <= levels:
         return False
     try:
-        level = [decode(data)]
+        return is_deeper(decode(data), levels)
     except RecursionError:
         return True
-    for _ in range(levels):
-        level = [inner for outer in level for inner in _within(outer) if isinstance(inner, (list, dict, tuple))]
-        if not level:
-            return False
-    return True
-
-
-def _within(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return itertools.chain(value, value.values())
-    return value if isinstance(value, (list, tuple)) else ()
 
 
 def decode_spec(record: bytes) -> Spec:
     try:
+        if record[_BAND] > _LAST_BAND:
+            raise ValueError(f"it has priority {record[_BAND]}, the last is {_LAST_BAND}")
         # As body_of: a call for each run less.
         return _decode_spec(record[FIXED_SIZE + record[_TENANT_SIZE] :])
     except UNREADABLE as error:
         raise RecordUnreadable(f"a record cannot be read: {error}") from None
+
+
+def read_record(record: bytes) -> tuple[Header, Spec]:
+    """For people: all of it is looked at, also what a worker would only find out when it runs the job."""
+    header, spec = decode_header(record), decode_spec(record)
+    if not header.timeout or not header.cost:
+        raise RecordUnreadable("a record cannot be read: it has no timeout, or no cost")
+    # As encode_spec counts.
+    if is_nested_deeper(body_of(record), MOST_LEVELS + 2):
+        raise RecordUnreadable(f"a record cannot be read: its arguments are nested more than {MOST_LEVELS} levels deep")
+    return header, spec
 
 
 def body_of(record: bytes) -> bytes:

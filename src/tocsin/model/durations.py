@@ -17,6 +17,8 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 
 # A thousand years: beyond it a score would leave the range in which doubles are exact.
 LONGEST_MS = 1000 * 366 * 86_400_000
+# What a datetime can show, in UTC: from the first moment of the year 1 to the last of 9999. Scores hold these exactly.
+EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 def seconds(value: Duration, what: str = "a duration") -> float:
@@ -68,9 +70,13 @@ def epoch_ms(moment: datetime, what: str = "a time") -> Millis:
             f"{what} must say its zone, {moment!r} does not: use datetime.now(UTC) or datetime(..., tzinfo=UTC)"
         )
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return -((-since) // timedelta(milliseconds=1))
+    ms = -((-since) // timedelta(milliseconds=1))
+    if not EARLIEST_MS <= ms <= LATEST_MS:
+        raise InvalidArgument(f"{what} must be within the years 1 to 9999 in UTC, {moment!r} is not")
+    return ms
 
 
 def moment(ms: Millis) -> datetime:
-    """Epoch milliseconds as an aware datetime in UTC."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+    """Epoch milliseconds as an aware datetime in UTC. What it cannot show, somebody else wrote: it is the last moment
+    that it can, or the first."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=min(max(ms, EARLIEST_MS), LATEST_MS))

@@ -3,6 +3,7 @@
 TocsinError
 ├── InvalidArgument          a value that cannot be: id, duration, time, option, payload (also a ValueError)
 │   ├── InvalidTrigger       a trigger that cannot fire
+│   │   └── TriggerFailed    the next time of a trigger cannot be worked out
 │   └── InvalidConfig        configuration, or a queue declared differently from what Redis holds
 ├── UnknownJob               no job has that id
 ├── ConflictingJobs          an id exists in several queues and no queue was named
@@ -18,12 +19,15 @@ TocsinError
 ├── TurnLost                 what was done for a key took so long that another did it too; nothing was remembered
 └── StoreError
     ├── StoreUnavailable     the server cannot be reached, or refuses to serve for now; try again
+    │   ├── NodeUnavailable  one node of a cluster, or one slot, cannot be reached, and others can; try again
     │   ├── StoreFull        the server is out of memory; nothing was written
     │   └── StoreTimeout     the server did not answer in time; it may have done what was asked
     ├── StoreRefused         the server will never do: version, password, replica, eviction policy
     ├── StoreChanged         the epoch is not the one this process opened: wiped, restored or another server
     │   ├── QueueMoving      the queue is being repartitioned; try again
     │   └── QueueMoved       the queue has other partitions by now, and the call was not made
+    ├── ClockDisagrees       the server's time is not what the caller took it for; nothing was changed
+    ├── WrongKeyType         a key holds another kind of data than Tocsin keeps there
     └── RecordUnreadable     a record of an unknown schema, or garbage
 """
 
@@ -43,6 +47,10 @@ class InvalidArgument(TocsinError, ValueError):
 
 class InvalidTrigger(InvalidArgument):
     """The trigger can never fire, or does not say when."""
+
+
+class TriggerFailed(InvalidTrigger):
+    """The next time of a trigger cannot be worked out, or not in reasonable time."""
 
 
 class InvalidConfig(InvalidArgument):
@@ -134,6 +142,11 @@ class StoreUnavailable(StoreError):
     """The server cannot be reached, or refuses to serve for now."""
 
 
+class NodeUnavailable(StoreUnavailable):
+    """One node of a cluster cannot be reached, or one slot is on its way to another. The others answer, so work that
+    is not there goes on."""
+
+
 class StoreFull(StoreUnavailable):
     """The server is at its maxmemory; what was asked for was not written."""
 
@@ -167,6 +180,28 @@ class QueueMoving(StoreChanged):
 
 class QueueMoved(StoreChanged):
     """The queue was given other partitions; what was asked of one of the old ones was not done."""
+
+
+class ClockDisagrees(StoreError):
+    """Another time than the fleet's: its clock was set a moment ago, or the nodes of a cluster have different times."""
+
+    def __init__(self, ahead: int) -> None:
+        super().__init__(
+            f"this server's clock is {ahead / 1000:+.1f} s off from that of the server with the heartbeats: "
+            "keep the clocks of all servers together (NTP)"
+        )
+        self.ahead = ahead
+
+
+class WrongKeyType(StoreError):
+    """Somebody else writes to Tocsin's keys."""
+
+    def __init__(self, key: str, holds: str, kept: str) -> None:
+        super().__init__(
+            f"the key {key!r} holds a {holds} where Tocsin keeps a {kept}: `tocsin doctor --repair` sets it aside; "
+            "then find out who else writes to Tocsin's keys"
+        )
+        self.key = key
 
 
 class RecordUnreadable(StoreError):

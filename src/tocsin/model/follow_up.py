@@ -13,9 +13,10 @@ class FollowUp(Struct, frozen=True):
 
     retry: the run is tried again `at` this time. next: the job waits for its next run, due `at` this time.
     dead: the job is out of retries and waits for a person. ended: it was recurring, and this was its last run.
+    parked: it is recurring, and nobody can tell when it is due next.
     """
 
-    kind: Literal["retry", "next", "dead", "ended"]
+    kind: Literal["retry", "next", "dead", "ended", "parked"]
     at: datetime | None = None
     # Seconds until then.
     delay: float = 0.0
@@ -29,4 +30,4 @@ class FollowUp(Struct, frozen=True):
             return f"{number} in {self.delay:g} s"
         if self.kind == "next" and self.at is not None:
             return f"next run at {self.at.isoformat(timespec='milliseconds')}"
-        return "dead" if self.kind == "dead" else "its schedule has ended"
+        return "its schedule has ended" if self.kind == "ended" else self.kind

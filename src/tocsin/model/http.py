@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument
+from tocsin.model.nesting import MOST_LEVELS, is_deep_json
 from tocsin.model.secret import Secret
 from tocsin.model.template import MARK, check_template
 
@@ -28,6 +29,8 @@ _VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 # Ours to say, or the connection's.
 _OURS = ("idempotency-key", "tocsin-", "webhook-", "traceparent", "tracestate")
 _FRAMING = ("content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect", "keep-alive")
+# Of a request: the URL says for which host it is, whoever stands between us and the host.
+_HOST = ("host", "proxy-connection", "proxy-authorization", "proxy-authenticate", "http2-settings")
 _URL = re.compile(r"[^\x00-\x20\x7f]+")
 
 
@@ -70,7 +73,8 @@ class Http(Struct, frozen=True, array_like=True):
         if not isinstance(self.method, str) or not _METHOD.fullmatch(self.method):
             raise InvalidArgument(f"{self.method!r} is no HTTP method: GET, POST, PUT, PATCH, DELETE or HEAD")
         check_url(self.url)
-        force_setattr(self, "headers", {name: check_header(name, value) for name, value in self.headers.items()})
+        given = check_headers(self.headers)
+        force_setattr(self, "headers", {name: self._check_header(name, value) for name, value in given.items()})
         if without_login(self.url) != self.url and any(name.lower() == "authorization" for name in self.headers):
             raise InvalidArgument("give the login in the URL or in the header Authorization, not in both")
         self._take_body()
@@ -83,6 +87,14 @@ class Http(Struct, frozen=True, array_like=True):
             raise InvalidArgument("sign= takes Secret.env(…) or Secret.file(…): secrets are not stored with jobs")
         if not isinstance(self.redirects, int) or not 0 <= self.redirects <= MOST_REDIRECTS:
             raise InvalidArgument(f"redirects must be from 0 to {MOST_REDIRECTS}, not {self.redirects!r}")
+
+    def _check_header(self, name: object, value: object) -> str | Secret:
+        checked = check_header(name, value)
+        if str(name).lower() in _HOST:
+            raise InvalidArgument(
+                f"the header {name} is set when the request is sent, as its URL says: leave it out, or change the URL"
+            )
+        return checked
 
     def _take_body(self) -> None:
         body: bytes | str = self.body
@@ -173,9 +185,20 @@ def check_header(name: object, value: object) -> str | Secret:
 
 def encode_json(value: Any) -> bytes:
     try:
-        return msgspec.json.encode(value)
+        data = msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidArgument(f"this is no JSON ({error}): use None, bool, int, float, str, lists and dicts") from None
+    if is_deep_json(data):
+        raise InvalidArgument(f"this JSON is nested more than {MOST_LEVELS} levels deep: make it flatter")
+    return data
+
+
+def check_headers(headers: object) -> Mapping[Any, Any]:
+    if not isinstance(headers, Mapping):
+        raise InvalidArgument(
+            f"headers are given by name, like {{'X-Name': 'text'}}, not as a {type(headers).__name__}"
+        )
+    return headers
 
 
 def _check_statuses(statuses: Any) -> tuple[int, ...]:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
-from tocsin.model.durations import Duration, Millis, ceil_ms, moment, seconds
+from tocsin.model.durations import (
+    EARLIEST_MS,
+    LATEST_MS,
+    LONGEST_MS,
+    Duration,
+    Millis,
+    ceil_ms,
+    moment,
+    seconds,
+)
 from tocsin.model.errors import InvalidArgument, nearest
 from tocsin.model.http import without_login
 from tocsin.model.trigger import Every as Every
@@ -90,18 +99,23 @@ MISFIRES = ("coalesce", "skip", "all")
 OVERLAPS = ("skip", "buffer_one", "buffer_all", "allow", "cancel_other")
 
 
+# What decoding checks: somebody else may have written the record, and NaN would be met only when the job runs.
+_Seconds = Annotated[float, Meta(ge=0, le=LONGEST_MS / 1000)]
+_Moment = Annotated[int, Meta(ge=EARLIEST_MS, le=LATEST_MS)]
+
+
 class Policy(Struct, frozen=True, array_like=True, gc=False):
     """What most jobs leave at its default. Stored only where something differs."""
 
     misfire: Literal["coalesce", "skip", "all"] = "coalesce"
-    grace: float | None = None
-    catch_up: float | None = None
-    starts: Millis | None = None
-    ends: Millis | None = None
-    jitter: float = 0.0
-    error_interval: float | None = None
+    grace: _Seconds | None = None
+    catch_up: _Seconds | None = None
+    starts: _Moment | None = None
+    ends: _Moment | None = None
+    jitter: _Seconds = 0.0
+    error_interval: _Seconds | None = None
     agent: bool = False
-    criticality: int = 0
+    criticality: Annotated[int, Meta(ge=-(2**31), lt=2**31)] = 0
     overlap: Literal["skip", "buffer_one", "buffer_all", "allow", "cancel_other"] = "skip"
 
 
@@ -176,6 +190,12 @@ class Job(Struct, frozen=True):
     not_before_ms: Millis | None = None
     owner: str | None = None
     failure: Failure | None = None
+
+    @property
+    def is_readable(self) -> bool:
+        """Where it is not, what is known of it is its id, where it stands, and in `failure` why. No handler has the
+        digest 0."""
+        return self.header.handler != 0
 
     @property
     def name(self) -> str:

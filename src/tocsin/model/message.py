@@ -13,7 +13,7 @@ from tocsin.model import broker
 from tocsin.model.broker import SCHEMES, Place
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument
-from tocsin.model.http import check_header, encode_json, without_login
+from tocsin.model.http import check_header, check_headers, encode_json, without_login
 from tocsin.model.secret import Secret
 from tocsin.model.template import MARK, check_template
 
@@ -76,7 +76,8 @@ class Message(Struct, frozen=True, array_like=True):
             if text is not None and (not isinstance(text, str) or not text):
                 raise InvalidArgument(f"{what} of a message must be text, not {text!r}")
         check_template(self.key or "", "the key")
-        force_setattr(self, "headers", {name: self._check_header(name, text) for name, text in self.headers.items()})
+        given = check_headers(self.headers)
+        force_setattr(self, "headers", {name: self._check_header(name, text) for name, text in given.items()})
         self._check_login(place)
         timeout = seconds(self.timeout, "a timeout")
         if not 0.001 <= timeout <= LONGEST_TIMEOUT_S:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from msgspec import Struct
 
@@ -30,6 +30,13 @@ class Places(Struct, frozen=True):
 
     def have_address(self, address: Address) -> bool:
         return any(address in network for network in self.networks)
+
+    def have_host(self, host: str) -> bool:
+        """By its name, or as an address."""
+        try:
+            return self.have_address(ip_address(host))
+        except ValueError:
+            return self.have_name(host)
 
     def have_name(self, host: str) -> bool:
         name = plain_name(host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -82,5 +83,5 @@ def _check_program(name: str) -> None:
 
 def _check_text(text: object, what: str) -> str:
     if not isinstance(text, str) or "\0" in text:
-        raise InvalidArgument(f"{what} must be text without NUL, not {text!r:.100}")
+        raise InvalidArgument(f"{what} must be text without NUL, not {reprlib.repr(text)}")
     return text

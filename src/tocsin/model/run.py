@@ -40,6 +40,11 @@ class Claim(Struct, frozen=True, gc=False):
         return self.key.decode("utf-8", "surrogateescape")
 
     @property
+    def has_ended(self) -> bool:
+        """The run is over, and is not to be run again: only the next time of its job is missing (lua/run_park.lua)."""
+        return self.attempt == 0
+
+    @property
     def run_id(self) -> str:
         return run_id(self.member, self.due)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from tocsin.model.durations import Millis, moment
 
 
@@ -11,7 +13,13 @@ def iso(ms: Millis | None) -> str | None:
 
 def local(ms: Millis | None) -> str:
     """In the zone of who reads it."""
-    return "" if ms is None else moment(ms).astimezone().isoformat(" ", timespec="seconds")
+    if ms is None:
+        return ""
+    when = moment(ms)
+    # Where the zone is ahead of UTC, it may be the year 10000 there.
+    with contextlib.suppress(OverflowError):
+        when = when.astimezone()
+    return when.isoformat(" ", timespec="seconds")
 
 
 def distance(ms: Millis | None, now: Millis) -> str:

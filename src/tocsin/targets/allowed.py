@@ -7,19 +7,18 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from tocsin.model.delivery import DeliveryFailed
+from tocsin.model.grants import ANY, Grants
 
-ANY = "*"
-# Variables that make a program run other code than its own: who may start one program could start any.
-TURNING = (
-    *("PATH", "LD_*", "DYLD_*", "GCONV_PATH", "IFS", "ENV", "BASH_*", "SHELLOPTS", "BASHOPTS", "PS4", "ZDOTDIR"),
-    *("PYTHON*", "PERL*", "RUBY*", "NODE_OPTIONS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"),
-)
+# Variables that jobs may set for any program: they say how it writes, and not what it runs. Any other may do that
+# (TAR_OPTIONS, GIT_CONFIG_*, LD_PRELOAD, HOME, and nobody knows them all), so the operator names those that a program
+# needs.
+HARMLESS = ("LANG", "LC_*", "TZ")
 
 
 class Allowed:
-    """What `subprocess.allow` lists: whole paths, and patterns of them."""
+    """What `subprocess.allow` lists: whole paths and patterns of them, and for each the variables that jobs may set."""
 
-    def __init__(self, entries: tuple[str, ...]) -> None:
+    def __init__(self, entries: Grants) -> None:
         self._entries = entries
 
     def find(self, name: str) -> tuple[str, str]:
@@ -37,20 +36,25 @@ class Allowed:
             f"the program {what} may not be started here: add its path to `subprocess.allow`", final=True
         )
 
-    def check_names(self, names: Iterable[str]) -> None:
-        """Of variables that a job sets."""
+    def check_names(self, path: str, names: Iterable[str]) -> None:
+        """Of variables that a job sets for a program that was found. Who may start any program may set any variable:
+        `env` would do it for them."""
         if ANY in self._entries:
             return
+        settable = [*HARMLESS, *(name for entry in self._fitting(path) for name in self._entries[entry])]
         for name in names:
-            if any(fnmatchcase(name, pattern) for pattern in TURNING):
+            if not any(fnmatchcase(name, pattern) for pattern in settable):
                 raise DeliveryFailed(
-                    f"a job may not set the variable {name}, which can make a program run something else, unless "
-                    "`subprocess.allow` has * for any program",
+                    f"a job may not set the variable {name} for {path}, because it may make the program run something "
+                    f"else: list it there in `subprocess.allow`, as {path}: [{name}], if it does not",
                     final=True,
                 )
 
     def _fits(self, path: str) -> bool:
-        return any(path == entry or fnmatchcase(path, entry) for entry in self._entries)
+        return bool(self._fitting(path))
+
+    def _fitting(self, path: str) -> list[str]:
+        return [entry for entry in self._entries if path == entry or fnmatchcase(path, entry)]
 
 
 def _looked_up(name: str) -> str:

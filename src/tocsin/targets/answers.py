@@ -10,11 +10,14 @@ from msgspec import Struct
 
 from tocsin.model.delivery import Delivered, DeliveryFailed, head_of
 from tocsin.model.http import Http, without_login
+from tocsin.targets.veil import NOTHING, Veil
 
 # 409: another attempt of the run is still at work there, as `tocsin.receive` says it; without a time to come back it is
 # a refusal like any other.
 RETRY_AFTER = (409, 429, 503)
 PASSING = (408, 425, 429)
+# As much of a body as is looked at, however small the pieces in which it comes.
+LARGEST_HEAD = 4096
 # Of an address in a message: what is said about it must have room too.
 LONGEST_SHOWN = 200
 
@@ -29,22 +32,23 @@ class Answer(Struct, frozen=True):
     location: str | None = None
 
 
-def told_of(answer: Answer, ms: int, secrets: tuple[str, ...] = ()) -> dict[str, Any]:
+def told_of(answer: Answer, ms: int, veil: Veil) -> dict[str, Any]:
     """For the run's event. A receiver may repeat what it was sent: secrets are not written down."""
-    body = answer.head
-    for secret in secrets:
-        body = body.replace(secret.encode(), b"***")
-    return {"status": answer.status, "ms": ms, "head": head_of(body)}
+    # A shorter one is all of the body.
+    head = veil.data(answer.head) if len(answer.head) < LARGEST_HEAD else veil.beginning(answer.head)
+    return {"status": answer.status, "ms": ms, "head": head_of(head)}
 
 
-def judge(target: Http, answer: Answer, told: dict[str, Any], now_s: float, longest_wait_s: float) -> Delivered:
+def judge(
+    target: Http, answer: Answer, told: dict[str, Any], now_s: float, longest_wait_s: float, veil: Veil
+) -> Delivered:
     """Done, or how it failed."""
     status = answer.status
     if is_success(target, status):
         return Delivered(told)
     wait = retry_after(answer.retry_after, now_s, longest_wait_s) if status in RETRY_AFTER else None
     final = not (status in PASSING or status >= 500 or wait is not None)
-    what = f"{briefly(target)} answered {status}{_advice(answer)}"
+    what = f"{briefly(target)} answered {status}{_advice(answer, veil)}"
     raise DeliveryFailed(what, told, status=status, final=final, retry_after=wait)
 
 
@@ -52,11 +56,11 @@ def is_success(target: Http, status: int) -> bool:
     return status in target.expect if target.expect else 200 <= status <= 299
 
 
-def _advice(answer: Answer) -> str:
+def _advice(answer: Answer, veil: Veil) -> str:
     if not 300 <= answer.status <= 399 or answer.location is None:
         return ""
     return (
-        f": it points to {shown(answer.location)}, and redirects are not followed; send it there, or give it "
+        f": it points to {shown(answer.location, veil)}, and redirects are not followed; send it there, or give it "
         "redirects=1 or more"
     )
 
@@ -66,9 +70,9 @@ def briefly(target: Http) -> str:
     return f"{target.method} {shown(target.url)}"
 
 
-def shown(url: str) -> str:
-    """For people: without a login, and not longer than fits into a message."""
-    text = without_login(url)
+def shown(url: str, veil: Veil = NOTHING) -> str:
+    """For people: without a login and what is secret, and not longer than fits into a message."""
+    text = veil.text(without_login(url))
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import math
 import secrets
+from collections.abc import Iterator
 from types import TracebackType
 
 from tocsin.engine.catalog import NotYet
@@ -23,7 +24,7 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreError
 from tocsin.resilience.breaker import Breaker, BreakerSettings, Permit, State
 from tocsin.store.hosts import Hosts, Probe
-from tocsin.targets.gate import SHORTEST_AWAY_S, Gate, Room
+from tocsin.targets.gate import SHORTEST_AWAY_S, Gate, Room, limit_of
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.gates")
@@ -91,16 +92,25 @@ class Gates:
     name = "hosts"
 
     def __init__(
-        self, hosts: Hosts, clock: Clock, permits: float, most: int, settings: BreakerSettings | None = None
+        self,
+        hosts: Hosts,
+        clock: Clock,
+        permits: float,
+        most: int,
+        settings: BreakerSettings | None = None,
+        *,
+        shared: bool = False,
     ) -> None:
-        """`most`: deliveries to one host at a time; `permits`: of the worker, 0 or less for any number."""
+        """`most`: deliveries to one host at a time; `permits`: of the worker, 0 or less for any number; `shared`: the
+        worker has handlers of its own, which need some of them."""
         self.wake = asyncio.Event()
         self.clock = clock
         # Of all breakers, since the beginning; of those that others opened, only what was held back here.
         self.trips = self.blocked = self.recoveries = 0
         self._hosts = hosts
         self._settings = settings or BreakerSettings()
-        self._room = Room(permits if permits > 0 else math.inf, most)
+        permits = permits if permits > 0 else math.inf
+        self.room = Room(permits, most, limit_of(permits, shared), clock.monotonic)
         self._gates: dict[str, Gate] = {}
         # What fails, as it was read last; what the fleet is to be told: the probe that found it, or the outage.
         self._failing: dict[str, Millis] = {}
@@ -126,6 +136,16 @@ class Gates:
         elif self._is_left_alone(gate):
             raise self.away(gate)
         return Passage(self, gate, deadline)
+
+    @contextlib.contextmanager
+    def beside_hosts(self) -> Iterator[None]:
+        """Around what goes to no host, and holds a permit like all that does: a program. Raises NotYet."""
+        self.room.check()
+        self.room.take()
+        try:
+            yield
+        finally:
+            self.room.leave()
 
     async def enter(self, gate: Gate, passage: Passage) -> None:
         """Raises NotYet."""
@@ -163,7 +183,7 @@ class Gates:
     # Within this worker
 
     def _new(self, host: str) -> Gate:
-        gate = Gate(host, self._room, Breaker(self._settings, self.clock.monotonic), self.clock.monotonic)
+        gate = Gate(host, self.room, Breaker(self._settings, self.clock.monotonic), self.clock.monotonic)
         if host in self._failing:
             self._shut(gate, self._failing[host])
         return gate
@@ -215,7 +235,17 @@ class Gates:
     async def _enter_as_probe(self, gate: Gate, passage: Passage) -> None:
         if self._is_left_alone(gate):
             raise self.away(gate)
+        self.room.check()
         gate.probing = True
+        # Before the fleet is asked: others may fill the room meanwhile.
+        gate.take()
+        try:
+            await self._become_probe(gate, passage)
+        except BaseException:
+            gate.leave(moves=False)
+            raise
+
+    async def _become_probe(self, gate: Gate, passage: Passage) -> None:
         name = secrets.token_hex(8)
         try:
             probe = await self._ask(gate, name)
@@ -238,7 +268,6 @@ class Gates:
             # Somebody found it well meanwhile.
             self._open_to_all(gate)
             passage.permit = gate.breaker.allow()
-        gate.take()
 
     async def _ask(self, gate: Gate, name: str) -> Probe | None:
         """None: the fleet knows nothing of it yet, or cannot be asked."""

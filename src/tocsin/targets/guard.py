@@ -1,4 +1,4 @@
-"""Where requests may go: not to what only this machine, its network or its cloud should reach.
+"""Where requests and messages may go: not to what only this machine, its network or its cloud should reach.
 
 Names are judged by the addresses that they turn out to be, when the socket is made that connects to one: a name that
 is looked up twice may mean something else the second time.
@@ -30,23 +30,25 @@ _FIRST_MATCHING: tuple[tuple[str, Callable[[Address], bool]], ...] = (
 
 
 class Refused(OSError):
-    """Not an address that requests may go to."""
+    """Not an address that jobs may reach. Raised before a socket is made, so the error is the same for an open and a
+    closed port."""
 
-    def __init__(self, address: str, what: str) -> None:
+    def __init__(self, address: str, what: str, setting: str) -> None:
         self.address = address
         self.what = what
         super().__init__(
             errno.EACCES,
-            f"{address} is a {what} address, and not for requests unless the operator lists it, its network or the "
-            "host's name in the setting `http.allow`",
+            f"{address} is a {what} address, and not for jobs unless the operator lists it, its network or the "
+            f"host's name in the setting `{setting}`",
         )
 
 
 class Guard:
-    """Public addresses, and what the operator allows beside them."""
+    """Public addresses, and what the operator allows beside them in `setting`."""
 
-    def __init__(self, allowed: Places) -> None:
+    def __init__(self, allowed: Places, setting: str = "http.allow") -> None:
         self._allowed = allowed
+        self._setting = setting
 
     def trusts(self, host: str) -> bool:
         """Whether the operator named it: then it may be wherever it is."""
@@ -57,7 +59,7 @@ class Guard:
         # Of a link-local address the interface is given too.
         what = self._refused(ip_address(address.partition("%")[0]))
         if what is not None:
-            raise Refused(address, what)
+            raise Refused(address, what, self._setting)
 
     def permits(self, address: str) -> bool:
         try:
@@ -67,7 +69,7 @@ class Guard:
         return True
 
     def open_socket(self, info: tuple[Any, ...]) -> socket.socket:
-        """For aiohttp, which connects it to this very address and no other."""
+        """For whoever connects it to this very address and no other."""
         family, kind, protocol, _, address = info
         self.check(address[0])
         return socket.socket(family, kind, protocol)

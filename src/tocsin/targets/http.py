@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING
 
 from tocsin.engine.unit import Unit
@@ -37,6 +38,7 @@ class HttpTarget:
         secrets: Secrets,
         longest_wait_s: float = 600.0,
         allow: tuple[str, ...] = (),
+        max_timeout_s: float = math.inf,
         resolver: AbstractResolver | None = None,
     ) -> None:
         self._namespace = namespace
@@ -45,6 +47,7 @@ class HttpTarget:
         self._secrets = secrets
         self._longest_wait_s = longest_wait_s
         self._guard = Guard(places(allow))
+        self._max_timeout_s = max_timeout_s
         self._resolver = resolver
         self._drafts = Drafts()
         self._sessions: Sessions | None = None
@@ -54,22 +57,23 @@ class HttpTarget:
         passage = self._gates.to(host_of(draft.target.url), unit.deadline)
         envelope = Envelope(unit, self._namespace)
         request = build(draft, envelope, self._secrets, clock.server_ms() / 1000)
-        async with passage:
-            started = clock.monotonic()
-            answer = await self._send(draft.target, request)
-            passage.ok = answer.status < 500 or answer.status in draft.target.expect
-        told = told_of(answer, round((clock.monotonic() - started) * 1000), request.secrets)
-        return judge(draft.target, answer, told, clock.server_ms() / 1000, self._longest_wait_s)
+        veil = request.veil
+        with veil.over_errors():
+            async with passage:
+                started = clock.monotonic()
+                answer = await self._send(draft.target, request)
+                passage.ok = answer.status < 500 or answer.status in draft.target.expect
+            told = told_of(answer, round((clock.monotonic() - started) * 1000), veil)
+            return judge(draft.target, answer, told, clock.server_ms() / 1000, self._longest_wait_s, veil)
 
     async def _send(self, target: Http, request: Request) -> Answer:
         """The answer, of wherever the request led to."""
+        timeout = min(target.timeout, self._max_timeout_s)
         try:
-            async with asyncio.timeout(target.timeout):
+            async with asyncio.timeout(timeout):
                 return await self._follow(target, request)
         except TimeoutError:
-            raise DeliveryFailed(
-                f"{briefly(target)}: no whole answer within {target.timeout:g} s", status=408
-            ) from None
+            raise DeliveryFailed(f"{briefly(target)}: no whole answer within {timeout:g} s", status=408) from None
 
     async def _follow(self, target: Http, request: Request) -> Answer:
         from tocsin.targets import redirects
@@ -79,7 +83,7 @@ class HttpTarget:
         followed = 0
         while redirects.leads_on(target, answer):
             if followed == target.redirects:
-                raise redirects.too_many(target, answer)
+                raise redirects.too_many(target, request, answer)
             followed += 1
             request = redirects.hop(target, request, answer)
             try:

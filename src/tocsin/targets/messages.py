@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,15 +12,20 @@ from tocsin.model.broker import Place
 from tocsin.model.delivery import Delivered, DeliveryFailed
 from tocsin.model.host import host_of
 from tocsin.model.message import Message
+from tocsin.model.networks import places
 from tocsin.model.target import target_of
 from tocsin.model.template import fill
 from tocsin.store.store import Store
 from tocsin.targets import cloudevents
-from tocsin.targets.brokers import Letter
+from tocsin.targets.brokers import Letter, cause_of
 from tocsin.targets.brokers.clients import IDLE_S, Clients
+from tocsin.targets.descriptors import are_used_up, handed_back, is_lack
+from tocsin.targets.dial import Dialer
 from tocsin.targets.envelope import Envelope, in_header, in_json
 from tocsin.targets.gates import Gates
+from tocsin.targets.guard import Guard
 from tocsin.targets.secrets import Secrets
+from tocsin.targets.veil import NOTHING, Veil, veil_of
 
 
 class MessageTarget:
@@ -27,12 +33,21 @@ class MessageTarget:
 
     stoppable = True
 
-    def __init__(self, store: Store, gates: Gates, secrets: Secrets, idle_s: float = IDLE_S) -> None:
+    def __init__(
+        self,
+        store: Store,
+        gates: Gates,
+        secrets: Secrets,
+        allow: tuple[str, ...] = (),
+        max_timeout_s: float = math.inf,
+        idle_s: float = IDLE_S,
+    ) -> None:
         self._namespace = store.keys.prefix
         self._clock = store.clock
         self._gates = gates
         self._secrets = secrets
-        self._clients = Clients(store, idle_s)
+        self._max_timeout_s = max_timeout_s
+        self._clients = Clients(store, Dialer(Guard(places(allow), "message.allow")), idle_s)
 
     async def deliver(self, unit: Unit) -> Delivered:
         target = target_of(unit.spec)
@@ -40,28 +55,43 @@ class MessageTarget:
         passage = self._gates.to(host_of(target.url), unit.deadline)
         letter = letter_of(target, Envelope(unit, self._namespace), self._namespace)
         place = self._with_login(target)
-        async with passage:
-            started = self._clock.monotonic()
-            told = await self._send(target, place, letter)
+        veil = _veil(place)
+        with veil.over_errors():
+            async with passage:
+                started = self._clock.monotonic()
+                told = veil.value(await self._send(target, place, letter))
         return Delivered({**told, "ms": round((self._clock.monotonic() - started) * 1000)})
 
     async def _send(self, target: Message, place: Place, letter: Letter) -> dict[str, Any]:
         """Where messages leave. No longer than the target's timeout, whatever the broker does."""
+        timeout = min(target.timeout, self._max_timeout_s)
         try:
-            return await self._clients.send(place, letter, target.timeout)
+            return await self._clients.send(place, letter, timeout)
         except TimeoutError:
-            raise DeliveryFailed(f"{target}: not acknowledged within {target.timeout:g} s", status=408) from None
+            raise DeliveryFailed(f"{target}: not acknowledged within {timeout:g} s", status=408) from None
+        except DeliveryFailed as error:
+            lack = cause_of(error, OSError, is_lack)
+            if lack is not None or are_used_up():
+                raise handed_back(str(lack or error)) from error
+            raise
 
     def _with_login(self, target: Message) -> Place:
         """A secret is read anew for each message: one that was changed is another login, and gets another client."""
         place = target.place
         if target.password is None:
             return place
-        login = replace(place.server, user=target.user, password=self._secrets.read(target.password))
+        hosts = [host for host, _ in place.server.nodes]
+        login = replace(place.server, user=target.user, password=self._secrets.read(target.password, hosts))
         return replace(place, server=login)
 
     async def close(self) -> None:
         await self._clients.close()
+
+
+def _veil(place: Place) -> Veil:
+    """A user without a password is a token, for NATS."""
+    secret = place.server.password or place.server.user
+    return veil_of((secret,)) if secret else NOTHING
 
 
 def letter_of(target: Message, envelope: Envelope, namespace: str) -> Letter:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from tocsin.engine.catalog import Deliver, Handler
+from tocsin.model.grants import Grants
 from tocsin.model.target import HTTP, MESSAGE, SUBPROCESS
 from tocsin.store.store import Store
 from tocsin.targets.brokers import is_installed
@@ -22,9 +23,13 @@ class Reach(Struct, frozen=True):
     """Where jobs may go, as the operator says."""
 
     http_allow: tuple[str, ...] = ()
+    message_allow: tuple[str, ...] = ()
     max_per_host: int = 50
-    secrets: tuple[str, ...] = ()
-    programs: tuple[str, ...] = ()
+    # Of a request or a message, whatever its job says.
+    max_timeout_s: float = 600.0
+    # Secrets that jobs may name, and their hosts; programs that they may start, and their variables.
+    secrets: Grants = {}
+    programs: Grants = {}
     # The other side may not make us wait longer than this.
     longest_wait_s: float = 600.0
 
@@ -34,9 +39,10 @@ class Outside:
 
     def __init__(self, store: Store, reach: Reach, gates: Gates) -> None:
         secrets, prefix, clock = Secrets(reach.secrets), store.keys.prefix, store.clock
-        self._http = HttpTarget(prefix, clock, gates, secrets, reach.longest_wait_s, reach.http_allow)
-        self._messages = MessageTarget(store, gates, secrets)
-        self._programs = SubprocessTarget(prefix, clock, secrets, reach.programs) if reach.programs else None
+        longest = reach.max_timeout_s
+        self._http = HttpTarget(prefix, clock, gates, secrets, reach.longest_wait_s, reach.http_allow, longest)
+        self._messages = MessageTarget(store, gates, secrets, reach.message_allow, longest)
+        self._programs = SubprocessTarget(prefix, clock, gates, secrets, reach.programs) if reach.programs else None
 
     def targets(self) -> Iterator[tuple[Handler, Deliver]]:
         """Those that this worker can deliver to: what is missing here is not known here, and left to others."""

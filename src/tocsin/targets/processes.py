@@ -40,6 +40,7 @@ class Processes:
             workers = max(2, os.cpu_count() or 2)
             self._pool = pebble.ProcessPool(max_workers=workers, context=context, initializer=_end_with_the_worker)
         fields = [_fields(claim) for claim, _ in unit.all()]
+        args = None if handler.process_args is None else handler.process_args(unit)
         message = codec.encode(
             (
                 handler.fn.__module__,
@@ -47,6 +48,7 @@ class Processes:
                 handler.batch is not None,
                 namespace,
                 fields,
+                args,
             )
         )
         try:
@@ -92,9 +94,9 @@ def _end_with_the_worker() -> None:
 
 def _execute(message: bytes) -> bytes:
     """In the child."""
-    module, qualname, batch, namespace, fields = codec.decode(message)
+    module, qualname, batch, namespace, fields, given = codec.decode(message)
     try:
-        fn = _resolve(module, qualname)
+        fn = resolve(module, qualname)
         runs = [_run(Claim(*values), namespace) for values in fields]
         if batch:
             outcomes = fn(runs)
@@ -102,7 +104,8 @@ def _execute(message: bytes) -> bytes:
                 return codec.encode(("outcomes", [_outcome(outcome) for outcome in outcomes], ""))
             return codec.encode(("result", _storable(outcomes), ""))
         run = runs[0]
-        args, kwargs = with_run(inspect.signature(fn), run.args, run.kwargs, run)
+        own = (run.args, run.kwargs) if given is None else (tuple(given), {})
+        args, kwargs = with_run(inspect.signature(fn), *own, run)
         return codec.encode(("result", _storable(fn(*args, **kwargs)), ""))
     except Exception as error:
         return codec.encode((type(error).__name__, str(error), traceback.format_exc()))
@@ -123,7 +126,7 @@ def _storable(value: Any) -> Any:
     return value
 
 
-def _resolve(module: str, qualname: str) -> Any:
+def resolve(module: str, qualname: str) -> Any:
     found: Any = sys.modules.get(module) or importlib.import_module(module)
     for name in qualname.split("."):
         found = getattr(found, name)

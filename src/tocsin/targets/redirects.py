@@ -7,15 +7,14 @@ from yarl import URL
 
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.http import LONGEST_URL, Http
-from tocsin.model.signing import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
 from tocsin.targets.answers import Answer, briefly, is_success, shown
-from tocsin.targets.request import Request, without
+from tocsin.targets.request import SIGNED, Request, without
 
 # With these the request is sent again as it is; with the others the answer is elsewhere, to be fetched.
 _SAME_REQUEST = (307, 308)
 _ELSEWHERE = (301, 302, 303)
 # Of a body that is left behind.
-_ABOUT_THE_BODY = frozenset(["content-type", "content-encoding", ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER])
+_ABOUT_THE_BODY = frozenset(["content-type", "content-encoding"]) | SIGNED
 
 
 def leads_on(target: Http, answer: Answer) -> bool:
@@ -26,10 +25,12 @@ def leads_on(target: Http, answer: Answer) -> bool:
 
 def hop(target: Http, request: Request, answer: Answer) -> Request:
     """The request that follows. What is for the receiver alone stays with its origin."""
-    there = _join(target, request.url, answer.location or "")
+    there = _join(target, request, answer.location or "")
     here = URL(request.url)
     if here.scheme == "https" and there.scheme == "http":
-        raise _refused(target, f"from https to {shown(str(there))}: what was encrypted would be read by others")
+        raise _refused(
+            target, f"from https to {shown(str(there), request.veil)}: what was encrypted would be read by others"
+        )
     method, body, headers = request.method, request.body, request.headers
     if answer.status in _ELSEWHERE:
         method, body = ("HEAD" if method == "HEAD" else "GET"), b""
@@ -42,18 +43,19 @@ def hop(target: Http, request: Request, answer: Answer) -> Request:
     return replace(request, method=method, url=str(there), headers=headers, body=body)
 
 
-def too_many(target: Http, answer: Answer) -> DeliveryFailed:
-    return _refused(target, f"more than {target.redirects} times, at last to {shown(answer.location or '')}")
+def too_many(target: Http, request: Request, answer: Answer) -> DeliveryFailed:
+    last = shown(answer.location or "", request.veil)
+    return _refused(target, f"more than {target.redirects} times, at last to {last}")
 
 
-def _join(target: Http, url: str, location: str) -> URL:
+def _join(target: Http, request: Request, location: str) -> URL:
     """Without a login: whoever answers may not choose one."""
     try:
-        there = URL(url).join(URL(location)).with_user(None)
+        there = URL(request.url).join(URL(location)).with_user(None)
     except (ValueError, TypeError):
-        raise _refused(target, f"to {shown(location)!r}, which is no URL") from None
+        raise _refused(target, f"to {shown(location, request.veil)!r}, which is no URL") from None
     if there.scheme not in ("http", "https") or not there.host or len(str(there)) > LONGEST_URL:
-        raise _refused(target, f"to {shown(location)!r}, where requests cannot go")
+        raise _refused(target, f"to {shown(location, request.veil)!r}, where requests cannot go")
     return there
 
 

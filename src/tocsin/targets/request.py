@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from urllib.parse import unquote
 
 from msgspec import Struct
 from opentelemetry import propagate, trace
@@ -20,11 +21,14 @@ from tocsin.model.target import target_of
 from tocsin.model.template import MARK, fill
 from tocsin.targets.envelope import Envelope, in_header, in_json, in_url
 from tocsin.targets.secrets import Secrets
+from tocsin.targets.veil import NOTHING, Veil, veil_of
 
 # Jobs of one definition share what was made of it; so many definitions are kept.
 MOST_DRAFTS = 1024
 # Larger ones are made anew each time, so that what is kept is bounded.
 LARGEST_KEPT = 4096
+# What a signature consists of.
+SIGNED = frozenset([ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER])
 _ONE_LINE = re.compile(r"[\t\x20-\x7e\xa0-\xff]+")
 
 
@@ -37,8 +41,8 @@ class Request(Struct, frozen=True):
     body: bytes
     # Headers, in lower case, that are for the receiver alone: no other origin gets them.
     private: frozenset[str] = frozenset()
-    # Values that may not be written down, whoever repeats them.
-    secrets: tuple[str, ...] = ()
+    # For what may not be written down, whoever repeats it.
+    veil: Veil = NOTHING
 
 
 class Draft(Struct, frozen=True):
@@ -50,6 +54,8 @@ class Draft(Struct, frozen=True):
     secret: tuple[tuple[str, Secret], ...]
     private: frozenset[str]
     fills_url: bool
+    # The password in the URL.
+    login: tuple[str, ...]
 
 
 class Drafts:
@@ -84,13 +90,24 @@ def build(draft: Draft, envelope: Envelope, secrets: Secrets, now_s: float) -> R
     _trace(headers, envelope)
     for name, text in draft.filled:
         headers[name] = fill(text, envelope.values, in_header)
-    hidden = []
+    hidden, private = list(draft.login), draft.private
+    hosts = _hosts(url) if draft.secret or target.sign is not None else ()
     for name, secret in draft.secret:
-        headers[name] = value = _on_one_line(secret, secrets.read(secret))
+        headers[name] = value = _on_one_line(secret, secrets.read(secret, hosts))
         hidden.append(value.removeprefix(secret.before))
     if target.sign is not None:
-        _sign(headers, target.sign, secrets.read(target.sign), envelope.key, int(now_s), body)
-    return Request(target.method, url, headers, body, draft.private, tuple(hidden))
+        text = secrets.read(target.sign, hosts)
+        _sign(headers, target.sign, text, envelope.key, int(now_s), body)
+        hidden += text.split()
+        private |= SIGNED if secrets.is_bound(target.sign) else frozenset()
+    return Request(target.method, url, headers, body, private, veil_of(tuple(hidden)) if hidden else NOTHING)
+
+
+def _hosts(url: str) -> tuple[str]:
+    """As aiohttp understands it, which connects there: others may find another host in the same text."""
+    from yarl import URL
+
+    return (URL(url).raw_host or "",)
 
 
 def _draft(spec: Spec) -> Draft:
@@ -105,7 +122,15 @@ def _draft(spec: Spec) -> Draft:
         secret=secret,
         private=frozenset([*(name.lower() for name, _ in secret), "authorization", "cookie"]),
         fills_url=MARK in target.url,
+        login=_passwords(target.url),
     )
+
+
+def _passwords(url: str) -> tuple[str, ...]:
+    """As it stands there, and as it is sent."""
+    login, _, _ = url.partition("://")[2].partition("/")[0].rpartition("@")
+    user, _, password = login.partition(":")
+    return tuple({each for text in (password or user,) for each in (text, unquote(text)) if each})
 
 
 def _on_one_line(secret: Secret, value: str) -> str:

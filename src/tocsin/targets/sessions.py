@@ -14,17 +14,30 @@ from yarl import URL
 
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.http import Http
-from tocsin.targets.answers import Answer, briefly
+from tocsin.targets.answers import LARGEST_HEAD, Answer, briefly
+from tocsin.targets.descriptors import are_used_up, handed_back, is_lack, most_connections
 from tocsin.targets.guard import Guard, Refused
 from tocsin.targets.request import Request
+from tocsin.targets.veil import Veil
 
 # Of a body so much is read, so that the connection can be used again; of a longer one it is closed.
 LARGEST_BODY = 64 * 1024
-# As much as is looked at, however small the pieces in which it comes.
-LARGEST_HEAD = 4096
 # Shorter than servers keep idle connections (five seconds is common): a request must not meet one that is just closing.
 IDLE_S = 4.0
 MOST_ADDRESSES = 1024
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Keeps so many idle connections and no more. aiohttp bounds only those in use: a job for each of a thousand hosts
+    would leave a thousand behind."""
+
+    def __init__(self, most_idle: int, **options: Any) -> None:
+        super().__init__(**options)
+        self._most_idle = most_idle
+
+    def _release(self, key: Any, protocol: Any, *, should_close: bool = False) -> None:
+        crowded = sum(map(len, self._conns.values())) >= self._most_idle
+        super()._release(key, protocol, should_close=should_close or crowded)
 
 
 class Sessions:
@@ -49,7 +62,9 @@ class Sessions:
                 head = await _read(answer)
                 return Answer(answer.status, head, said.get("Retry-After"), said.get("Location"))
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _failed(target, error) from error
+            if is_lack(getattr(error, "os_error", error)) or are_used_up():
+                raise handed_back(request.veil.text(_text(error))) from error
+            raise _failed(target, error, request.veil) from error
 
     async def close(self) -> None:
         await self._trusted.close()
@@ -59,7 +74,7 @@ class Sessions:
 
 def _session(**connector: Any) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S, **connector),
+        connector=_Connector(most_connections() // 2, limit=0, keepalive_timeout=IDLE_S, **connector),
         cookie_jar=aiohttp.DummyCookieJar(),
         # Of the run: see HttpTarget.
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
@@ -93,7 +108,7 @@ def _address(url: str) -> tuple[URL, str | None]:
     return whole.with_user(None), f"Basic {login}"
 
 
-def _failed(target: Http, error: Exception) -> DeliveryFailed:
+def _failed(target: Http, error: Exception, veil: Veil) -> DeliveryFailed:
     """What went wrong between us and the receiver. It may be over next time, unless it is the request itself."""
     what = briefly(target)
     refused = getattr(error, "os_error", None)
@@ -104,9 +119,10 @@ def _failed(target: Http, error: Exception) -> DeliveryFailed:
         return DeliveryFailed(f"{what}: the URL or a header cannot be sent", final=True)
     if isinstance(error, aiohttp.ClientResponseError):
         # Its status is not one that the receiver sent.
-        return DeliveryFailed(f"{what}: the answer is not HTTP ({error.message.strip():.200})", status=502)
+        said = veil.text(error.message.strip())
+        return DeliveryFailed(f"{what}: the answer is not HTTP ({said:.200})", status=502)
     sent = not isinstance(error, aiohttp.ClientConnectorError)
-    return DeliveryFailed(f"{what}: {_text(error):.500}", sent=sent)
+    return DeliveryFailed(f"{what}: {veil.text(_text(error)):.500}", sent=sent)
 
 
 def _text(error: Exception) -> str:

@@ -14,14 +14,18 @@ from tocsin.engine.catalog import NotYet
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import Clock
 from tocsin.model.delivery import Delivered, DeliveryFailed, head_of
+from tocsin.model.grants import Grants
 from tocsin.model.program import Subprocess
+from tocsin.model.secret import Secret
 from tocsin.model.target import target_of
 from tocsin.model.template import fill
 from tocsin.targets import leash
 from tocsin.targets.allowed import Allowed
 from tocsin.targets.envelope import Envelope
+from tocsin.targets.gates import Gates
 from tocsin.targets.leash import Order, Report
 from tocsin.targets.secrets import Secrets
+from tocsin.targets.veil import NOTHING, Veil, veil_of
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.programs")
@@ -56,52 +60,67 @@ class SubprocessTarget:
 
     stoppable = True
 
-    def __init__(self, namespace: str, clock: Clock, secrets: Secrets, allowed: tuple[str, ...]) -> None:
+    def __init__(self, namespace: str, clock: Clock, gates: Gates, secrets: Secrets, allowed: Grants) -> None:
         self._namespace = namespace
         self._clock = clock
+        self._gates = gates
         self._secrets = secrets
         self._allowed = Allowed(allowed)
 
     async def deliver(self, unit: Unit) -> Delivered:
         target = target_of(unit.spec)
         assert isinstance(target, Subprocess)
-        order = self._order(target, Envelope(unit, self._namespace))
-        started = self._clock.monotonic()
-        report, in_time = await _run(order, target.timeout)
-        return judge(target, report, round((self._clock.monotonic() - started) * 1000), in_time)
-
-    def _order(self, target: Subprocess, envelope: Envelope) -> Order:
         path, file = self._allowed.find(target.argv[0])
-        self._allowed.check_names(target.env)
-        argv = [path, *(fill(text, envelope.values) for text in target.argv[1:])]
-        env = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        for name, value in target.env.items():
-            env[name] = fill(value, envelope.values) if isinstance(value, str) else self._secrets.read(value)
-        env |= {
-            "TOCSIN_RUN": envelope.run_id,
-            "TOCSIN_JOB": envelope.job_id,
-            "TOCSIN_DUE": envelope.due,
-            "TOCSIN_ATTEMPT": str(envelope.attempt),
-            "TOCSIN_IDEMPOTENCY_KEY": envelope.key,
+        self._allowed.check_names(path, target.env)
+        secrets = {
+            name: self._secrets.read_for_program(value)
+            for name, value in target.env.items()
+            if isinstance(value, Secret)
         }
-        head, tail = shares(target.output)
-        return Order(
-            os.getpid(),
-            head,
-            tail,
-            os.fsencode(target.cwd or ""),
-            os.fsencode(file),
-            [_bytes(text) for text in argv],
-            [_bytes(f"{name}={value}") for name, value in env.items()],
-        )
+        order = _order(target, Envelope(unit, self._namespace), path, file, secrets)
+        veil = _veil(target, secrets)
+        with veil.over_errors(), self._gates.beside_hosts():
+            started = self._clock.monotonic()
+            report, in_time = await _run(order, target.timeout, veil)
+            return judge(target, report, round((self._clock.monotonic() - started) * 1000), in_time, veil)
 
 
-async def _run(order: Order, timeout: float) -> tuple[Report | None, bool]:
+def _veil(target: Subprocess, secrets: dict[str, str]) -> Veil:
+    """Also without what stands before a secret: a program prints what it likes of it."""
+    values = [(secrets[name], value.before) for name, value in target.env.items() if isinstance(value, Secret)]
+    return veil_of(tuple(text for whole, before in values for text in {whole, whole.removeprefix(before)}))
+
+
+def _order(target: Subprocess, envelope: Envelope, path: str, file: str, secrets: dict[str, str]) -> Order:
+    argv = [path, *(fill(text, envelope.values) for text in target.argv[1:])]
+    env = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    for name, value in target.env.items():
+        env[name] = fill(value, envelope.values) if isinstance(value, str) else secrets[name]
+    env |= {
+        "TOCSIN_RUN": envelope.run_id,
+        "TOCSIN_JOB": envelope.job_id,
+        "TOCSIN_DUE": envelope.due,
+        "TOCSIN_ATTEMPT": str(envelope.attempt),
+        "TOCSIN_IDEMPOTENCY_KEY": envelope.key,
+    }
+    head, tail = shares(target.output)
+    return Order(
+        os.getpid(),
+        head,
+        tail,
+        os.fsencode(target.cwd or ""),
+        os.fsencode(file),
+        [_bytes(text) for text in argv],
+        [_bytes(f"{name}={value}") for name, value in env.items()],
+    )
+
+
+async def _run(order: Order, timeout: float, veil: Veil) -> tuple[Report | None, bool]:
     """The report, and whether it ended by itself in time. However this ends, the program has ended too."""
     process = await _start_leash()
     assert process.stdin is not None
     process.stdin.write(leash.pack_order(order))
-    reading = asyncio.ensure_future(_report(process))
+    reading = asyncio.ensure_future(_report(process, veil))
     try:
         ended, _ = await asyncio.wait([reading], timeout=timeout)
         if not ended:
@@ -126,18 +145,17 @@ async def _start_leash() -> asyncio.subprocess.Process:
             env={name: os.environ[name] for name in _LOADER if name in os.environ},
         )
     except OSError as error:
-        log.warning("no process could be started: the run goes back", error=str(error))
-        raise NotYet(f"no process could be started: {error}", _NO_ROOM_S) from error
+        raise NotYet(f"no process could be started: {error}", _NO_ROOM_S, is_trouble=True) from error
 
 
-async def _report(process: asyncio.subprocess.Process) -> Report | None:
+async def _report(process: asyncio.subprocess.Process, veil: Veil) -> Report | None:
     """Short, however much the program writes."""
     assert process.stdout is not None
     said = await process.stdout.read()
     code = await process.wait()
     report = leash.unpack_report(said)
     if report is None:
-        log.error("the leash of a program failed", code=code, said=head_of(said))
+        log.error("the leash of a program failed", code=code, said=head_of(veil.data(said)))
     return report
 
 
@@ -153,15 +171,15 @@ async def _stop(process: asyncio.subprocess.Process, reading: asyncio.Future[Rep
     await asyncio.wait([reading])
 
 
-def judge(target: Subprocess, report: Report | None, ms: int, in_time: bool) -> Delivered:
-    """What an exit means: done, or how it failed."""
+def judge(target: Subprocess, report: Report | None, ms: int, in_time: bool, veil: Veil = NOTHING) -> Delivered:
+    """What an exit means: done, or how it failed. A program may print what it was given: secrets are not kept."""
     program = target.argv[0]
     if report is None:
         raise ProgramFailed(f"the process that watches over {program} was killed, and the program with it")
     if report.where:
         raise ProgramFailed(f"{program} could not be started{_why(target, report)}")
-    output = output_of(report, target.output)
-    told: dict[str, Any] = {"code": report.code, "ms": ms, "head": head_of(report.head + report.tail)}
+    output = output_of(report, target.output, veil)
+    told: dict[str, Any] = {"code": report.code, "ms": ms, "head": head_of(_kept(report, veil))}
     if in_time and report.code == 0:
         return Delivered(told, {"code": 0, "ms": ms, "output": output, "bytes": report.written})
     last = output.strip()[-ERROR_TAIL:]
@@ -192,14 +210,22 @@ def shares(output: int) -> tuple[int, int]:
     return output - tail, tail
 
 
-def output_of(report: Report, most: int) -> str:
+def output_of(report: Report, most: int, veil: Veil = NOTHING) -> str:
     """What it wrote, as text of at most so many bytes, whatever it is; and how much is missing in the middle."""
     missing = report.written - len(report.head) - len(report.tail)
     if not missing:
-        return _legible(report.head + report.tail)[:most].decode(errors="ignore")
+        return _legible(_kept(report, veil))[:most].decode(errors="ignore")
     head, tail = shares(most)
-    first, last = _legible(report.head)[:head], _legible(report.tail)[-tail:] if tail else b""
+    # Secrets may be cut in two as well.
+    first, last = veil.beginning(report.head), veil.end(report.tail)
+    first, last = _legible(first)[:head], _legible(last)[-tail:] if tail else b""
     return f"{first.decode(errors='ignore')}\n… {missing} bytes left out …\n{last.decode(errors='ignore')}"
+
+
+def _kept(report: Report, veil: Veil) -> bytes:
+    if report.written == len(report.head) + len(report.tail):
+        return veil.data(report.head + report.tail)
+    return veil.beginning(report.head) + veil.end(report.tail)
 
 
 def _legible(written: bytes) -> bytes:

@@ -9,21 +9,25 @@ import asyncio
 import importlib
 import importlib.util
 import logging
-import os
 import ssl
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
 from tocsin.model.broker import Place, Server
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.store.store import Store
+from tocsin.targets.brokers.authority import read_authority
+from tocsin.targets.dial import Line
+from tocsin.targets.guard import Refused
 
 # The package that each needs, which comes with the extra of the broker's name; Redis comes with Tocsin.
 PACKAGES = {"kafka": "aiokafka", "nats": "nats", "rabbitmq": "aio_pika"}
 # What they log: that a connection was lost is told by the run that needed it, and not ten times a second.
 _LOGGERS = {"kafka": ("aiokafka",), "nats": ("nats",), "rabbitmq": ("aio_pika", "aiormq")}
+
+Cause = TypeVar("Cause", bound=BaseException)
 
 
 class Letter(Struct, frozen=True):
@@ -59,47 +63,43 @@ def is_installed(broker: str) -> bool:
     return package is None or importlib.util.find_spec(package) is not None
 
 
-async def broker_for(server: Server, store: Store) -> Broker:
-    """Not connected yet. The import is left to a thread: it takes up to a second."""
-    _check_ca(server)
+async def broker_for(server: Server, store: Store, dial: Line) -> Broker:
+    """Not connected yet. Files are left to a thread; the import takes up to a second."""
+    authority = await asyncio.to_thread(read_authority, server) if server.ca is not None else None
     if server.broker == "redis":
         from tocsin.targets.brokers.streams import Streams
 
-        return Streams(server, store)
+        return Streams(server, store, dial, authority)
     module = await asyncio.to_thread(importlib.import_module, f"tocsin.targets.brokers.{server.broker}")
     for name in _LOGGERS[server.broker]:
         logger = logging.getLogger(name)
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.CRITICAL)
-    made: Broker = module.open(server)
+    made: Broker = module.open(server, dial, authority)
     return made
-
-
-def _check_ca(server: Server) -> None:
-    if server.ca is not None and not os.path.isfile(server.ca):
-        raise DeliveryFailed(f"{server}: where this worker runs is no file {server.ca}, which the address gives as ca")
-
-
-def tls_of(server: Server) -> ssl.SSLContext | None:
-    if not server.tls:
-        return None
-    try:
-        return ssl.create_default_context(cafile=server.ca)
-    except ssl.SSLError as error:
-        raise DeliveryFailed(f"{server}: {server.ca} is no file of certificates ({error})") from error
 
 
 def away(server: Server, error: BaseException) -> DeliveryFailed:
     """Nobody answers, or not in a way that we understand: another time it may be well again."""
+    refused = cause_of(error, Refused)
+    if refused is not None:
+        return DeliveryFailed(f"{server}: {refused.strerror}", final=True, sent=False)
     said = " ".join(str(error).split()) or type(error).__name__
-    distrust = next((link for link in _causes(error) if isinstance(link, ssl.SSLCertVerificationError)), None)
+    distrust = cause_of(error, ssl.SSLCertVerificationError)
     if distrust is not None:
         # Neither does waiting change a certificate, nor is that the word of the broker.
         return DeliveryFailed(f"{server} has a certificate that cannot be trusted ({distrust.verify_message})")
     return DeliveryFailed(f"{server} is not available: {said}", status=503)
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
+def cause_of(
+    error: BaseException | None, kind: type[Cause], fits: Callable[[Cause], bool] = lambda _: True
+) -> Cause | None:
+    """The first error of that kind among those that led to this one. Libraries link errors in circles, too."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, kind) and fits(error):
+            return error
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
+    return None

@@ -1,5 +1,7 @@
 """One client per broker and login, shared by all messages that go there: opened when the first comes, replaced when its
-connection is lost, closed when none came for a while."""
+connection is lost, closed when none came for a while, or when others need its place.
+
+There are so many of them at most, for one address and in all: jobs choose the login, and each has a connection."""
 
 from __future__ import annotations
 
@@ -8,23 +10,31 @@ import contextlib
 import math
 from typing import Any
 
+from tocsin.engine.catalog import NotYet
 from tocsin.model.broker import Place, Server
 from tocsin.model.clock import monotonic
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.store.store import Store
 from tocsin.targets.brokers import Broker, Letter, broker_for
+from tocsin.targets.dial import Dialer, Line
 
 # Connecting goes on for those who come later when a message with less patience gives up.
 CONNECT_S = 30.0
 CLOSE_S = 6.0
 IDLE_S = 60.0
+MOST_PER_HOST = 20
+MOST = 200
+# A run that finds all clients in use comes again after so long.
+AWAY_S = 1.0
 
 
 class Client:
     """A broker, how many messages are on their way to it, and when it last took one."""
 
-    def __init__(self, server: Server, connecting: asyncio.Task[Broker]) -> None:
+    def __init__(self, server: Server, line: Line, connecting: asyncio.Task[Broker]) -> None:
         self.server = server
+        self.host = str(server)
+        self.line = line
         self.connecting = connecting
         self.users = 0
         self.used = monotonic()
@@ -39,15 +49,16 @@ class Client:
 
 
 class Clients:
-    def __init__(self, store: Store, idle_s: float = IDLE_S) -> None:
+    def __init__(self, store: Store, dialer: Dialer, idle_s: float = IDLE_S) -> None:
         self._store = store
+        self._dialer = dialer
         self._idle_s = idle_s
         self._clients: dict[Server, Client] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
 
     async def send(self, place: Place, letter: Letter, timeout: float) -> dict[str, Any]:
-        """What the broker said. Raises DeliveryFailed, or TimeoutError."""
+        """What the broker said. Raises DeliveryFailed, TimeoutError, or NotYet."""
         client = self._client(place.server)
         client.users += 1
         began = monotonic()
@@ -82,17 +93,37 @@ class Clients:
             self._retire(client)
             client = None
         if client is None:
-            client = self._clients[server] = Client(server, asyncio.ensure_future(self._connect(server)))
+            self._make_room(str(server))
+            line = self._dialer.line()
+            client = self._clients[server] = Client(server, line, asyncio.ensure_future(self._connect(server, line)))
             self._watch()
         return client
 
-    async def _connect(self, server: Server) -> Broker:
-        broker = await broker_for(server, self._store)
+    def _make_room(self, host: str) -> None:
+        """Close clients that nobody uses, those first that were used longest ago. Raises NotYet if there are none."""
+        clients = list(self._clients.values())
+        same = [client for client in clients if client.host == host]
+        if len(same) >= MOST_PER_HOST:
+            self._close_oldest(same, f"{host} is used with {MOST_PER_HOST} logins at the moment")
+        elif len(clients) >= MOST or self._dialer.is_full:
+            self._close_oldest(clients, "this worker uses as many brokers and logins as it may at the moment")
+
+    def _close_oldest(self, clients: list[Client], otherwise: str) -> None:
+        unused = [client for client in clients if not client.users]
+        if not unused:
+            raise NotYet(otherwise, AWAY_S)
+        oldest = min(unused, key=lambda client: client.used)
+        # Nobody waits for it any more.
+        oldest.connecting.cancel()
+        self._retire(oldest)
+
+    async def _connect(self, server: Server, line: Line) -> Broker:
+        broker = await broker_for(server, self._store, line)
         try:
             async with asyncio.timeout(CONNECT_S):
                 await broker.connect()
         except BaseException as error:
-            await _close(broker)
+            await _close(broker, line)
             if isinstance(error, TimeoutError):
                 raise DeliveryFailed(f"{server} did not let us in within {CONNECT_S:g} s", status=408) from None
             raise
@@ -113,7 +144,7 @@ class Clients:
     def _close_later(self, client: Client) -> None:
         if client.connecting.cancelled() or client.connecting.exception() is not None:
             return
-        task = asyncio.ensure_future(_close(client.connecting.result()))
+        task = asyncio.ensure_future(_close(client.connecting.result(), client.line))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -151,8 +182,11 @@ async def _connected(client: Client) -> Broker:
         ) from error.__cause__
 
 
-async def _close(broker: Broker) -> None:
+async def _close(broker: Broker, line: Line) -> None:
     """Whatever its library makes of it: it is not used any more."""
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(CLOSE_S):
-            await broker.close()
+    try:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(CLOSE_S):
+                await broker.close()
+    finally:
+        line.hang_up()

@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import Any
+from urllib.parse import ParseResult
 
-from nats.aio.client import Client
+from nats.aio.client import DEFAULT_BUFFER_SIZE, Client, Srv
+from nats.aio.transport import TcpTransport
 from nats.errors import Error, MaxPayloadError, NoServersError
 from nats.js.errors import APIError, NoStreamResponseError
 
 from tocsin.model.broker import Place, Server
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.targets.brokers import Letter, away, tls_of
+from tocsin.targets.brokers import Letter, away
+from tocsin.targets.brokers.authority import tls_of
+from tocsin.targets.dial import Line
 from tocsin.targets.envelope import in_header
 
 # By which a stream knows a message again, for as long as its duplicate window.
 ID = "Nats-Msg-Id"
 CONNECT_S = 10
+# Of servers that a server names without one.
+DEFAULT_PORT = 4222
 CLOSE_S = 0.5
 # Each message has its own timeout, which is what counts.
 LONGEST_S = 86_400.0
@@ -29,10 +35,11 @@ _REFUSALS = ("authorization violation", "permissions violation", "authentication
 class Nats:
     """One connection, which is not mended: the next message gets another."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, dial: Line, authority: str | None = None) -> None:
         self.lost = False
         self._server = server
-        self._client = Client()
+        self._authority = authority
+        self._client = _Client(dial)
         self._said: Exception | None = None
         # Who waits for an acknowledgement, and the subject: told when none will come.
         self._waiting: dict[asyncio.Future[DeliveryFailed], str] = {}
@@ -50,7 +57,7 @@ class Nats:
                 connect_timeout=CONNECT_S,
                 error_cb=self._on_error,
                 closed_cb=self._on_close,
-                tls=tls_of(server),
+                tls=tls_of(server, self._authority),
                 **_login(server),
             )
         except (Error, OSError) as error:
@@ -111,6 +118,30 @@ class Nats:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._client.close()
+
+
+class _Client(Client):
+    """Connects by the dialer, also to the servers that a server says there are beside it."""
+
+    def __init__(self, dial: Line) -> None:
+        super().__init__()
+        self._dial = dial
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        self._transport = transport = _Transport(self._dial)
+        await transport.connect(s.uri, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"])
+
+
+class _Transport(TcpTransport):
+    def __init__(self, dial: Line) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._dial = dial
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        async with asyncio.timeout(connect_timeout):
+            sock = await self._dial(uri.hostname or "", uri.port or DEFAULT_PORT)
+            self._bare_io_reader, self._bare_io_writer = await asyncio.open_connection(sock=sock, limit=buffer_size)
+        self._io_reader, self._io_writer = self._bare_io_reader, self._bare_io_writer
 
 
 def _login(server: Server) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from typing import Any
 
 from aio_pika import Connection, DeliveryMode, Message
@@ -16,11 +17,15 @@ from aio_pika.exceptions import (
     DeliveryError,
     PublishError,
 )
+from aiormq.connection import TransportFactory
 from aiormq.exceptions import AuthenticationError, ChannelAccessRefused, InvalidFrameError, ProbableAuthenticationError
+from yarl import URL
 
-from tocsin.model.broker import Place, Server
+from tocsin.model.broker import Node, Place, Server
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.targets.brokers import Letter, away, tls_of
+from tocsin.targets.brokers import Letter, away
+from tocsin.targets.brokers.authority import tls_of
+from tocsin.targets.dial import Line
 from tocsin.targets.envelope import in_header
 
 # As many as a broker allows a connection by default, and some to spare.
@@ -36,7 +41,7 @@ class RabbitMq:
     """One connection. A channel carries one message at a time: the broker closes it when it does not like what it is
     sent, and nobody else's message is to be lost by that."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, dial: Line, authority: str | None = None) -> None:
         self.lost = False
         self._server = server
         self._idle: list[AbstractChannel] = []
@@ -51,7 +56,9 @@ class RabbitMq:
             virtualhost=server.vhost,
             ssl=server.tls,
         )
-        self._connection = Connection(url, ssl_context=tls_of(server))
+        tls = tls_of(server, authority)
+        self._connection = Connection(url, ssl_context=tls)
+        self._connection.kwargs["transport_factory"] = _Dialled(dial, (host, port), tls)
         self._connection.close_callbacks.add(self._on_close)
 
     def _on_close(self, *_: object) -> None:
@@ -136,6 +143,20 @@ class RabbitMq:
             task.cancel()
         with contextlib.suppress(*_FAILURES):
             await self._connection.close()
+
+
+class _Dialled(TransportFactory):
+    """Connects by the dialer."""
+
+    def __init__(self, dial: Line, node: Node, tls: ssl.SSLContext | None) -> None:
+        self._dial = dial
+        self._node = node
+        self._tls = tls
+
+    async def create(self, url: URL, **_: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        sock = await self._dial(*self._node)
+        host = self._node[0] if self._tls else None
+        return await asyncio.open_connection(sock=sock, ssl=self._tls, server_hostname=host)
 
 
 async def _end(channel: AbstractChannel) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from tocsin.model.broker import Place, Server
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.errors import StoreError, StoreFull, StoreRefused, StoreUnavailable
 from tocsin.store.address import Address, Tls
-from tocsin.store.connect import FAILURES, Client, open_client, translate
+from tocsin.store.connect import FAILURES, Client, open_dialled_client, translate
+from tocsin.store.keys import is_shaped_like_ours, registers_beside
 from tocsin.store.pooling import ConnectionSettings
 from tocsin.store.store import Store
-from tocsin.targets.brokers import Letter, away
+from tocsin.targets.brokers import Letter, away, cause_of
+from tocsin.targets.dial import Line
+from tocsin.targets.guard import Refused
 
 # Each message has its own timeout, which is what counts; connections are opened when they are needed.
 _CONNECTIONS = ConnectionSettings(timeout_s=86_400.0, connect_timeout_s=86_400.0, max_wait_s=86_400.0, min_idle=0)
@@ -25,34 +29,49 @@ class Streams:
 
     lost = False
 
-    def __init__(self, server: Server, store: Store) -> None:
+    def __init__(self, server: Server, store: Store, dial: Line, authority: str | None = None) -> None:
         self._server = server
+        self._dial = dial
         self._own = not server.nodes
-        self._address = store.address if self._own else _address(server)
+        self._address = store.address if self._own else _address(server, authority)
         self._store = store
         self._opened: Client | None = None
 
     async def connect(self) -> None:
         if not self._own:
-            self._opened = open_client(self._address, _CONNECTIONS)
+            self._opened = open_dialled_client(self._address, _CONNECTIONS, self._dial)
 
     async def publish(self, place: Place, letter: Letter) -> dict[str, Any]:
-        if self._own and self._store.keys.owns(place.name):
-            raise DeliveryFailed(f"{place.name!r} is a key of Tocsin's own: give the stream another name", final=True)
         client = self._opened or self._store.client
         fields: dict[Any, Any] = {**letter.headers, "content-type": letter.content_type, "value": letter.value}
         if letter.key is not None:
             fields["key"] = letter.key
         try:
+            if await self._is_tocsins(client, place.name):
+                raise DeliveryFailed(
+                    f"{place.name!r} is a key of Tocsin's own, or would be: give the stream another name", final=True
+                )
             entry: Any = await client.xadd(place.name, fields, maxlen=place.maxlen or None, approximate=True)
         except FAILURES as error:
             raise self._failure(error, place) from error
         return {"stream": place.name, "entry": entry.decode()}
 
+    async def _is_tocsins(self, client: Client, name: str) -> bool:
+        """Of this namespace or another, on whatever server: an address may lead to Tocsin's own by another way. A
+        stream where a script expects something else would stop the fleet that it belongs to."""
+        if self._store.keys.owns(name) or is_shaped_like_ours(name):
+            return True
+        for register in registers_beside(name):
+            # A login that may not look there is kept from Tocsin's keys by the server.
+            with contextlib.suppress(NoPermissionError):
+                if await client.exists(register):
+                    return True
+        return False
+
     def _failure(self, error: Exception, place: Place) -> DeliveryFailed:
         if isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE"):
             return DeliveryFailed(f"{self._address.shown}: {place.name!r} is there, and is no stream", final=True)
-        if any(isinstance(link, ssl.SSLCertVerificationError) for link in (error, error.__cause__, error.__context__)):
+        if cause_of(error, ssl.SSLCertVerificationError) or cause_of(error, Refused):
             return away(self._server, error)
         meant = translate(error, self._address)
         return DeliveryFailed(str(meant), status=_status(meant), final=isinstance(meant, StoreRefused))
@@ -62,14 +81,14 @@ class Streams:
             await self._opened.aclose()
 
 
-def _address(server: Server) -> Address:
+def _address(server: Server, authority: str | None) -> Address:
     return Address(
         kind="tcp",
         nodes=server.nodes,
         db=server.db,
         username=server.user,
         password=server.password,
-        tls=Tls(ca_certs=server.ca) if server.tls else None,
+        tls=Tls(ca_data=authority) if server.tls else None,
     )
 
 

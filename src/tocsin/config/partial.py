@@ -1,0 +1,66 @@
+"""Some settings in a program's own words: a mapping, nested as in the file or by dotted keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tocsin.config.origins import one_line
+from tocsin.config.settings import GROUPS, SETTINGS, Setting, meant, parent, short
+from tocsin.config.values import Given, Value, WrongValue, parse, wanted
+from tocsin.model.errors import InvalidConfig
+
+
+def read_mapping(given: Mapping[str, Any]) -> dict[str, Value]:
+    """By dotted key. Raises InvalidConfig: a line for each problem. `merged` checks how settings fit together."""
+    found: dict[str, Value] = {}
+    problems: list[str] = []
+    for key, value in _flat(given, ""):
+        if key not in SETTINGS:
+            problems.append(_unknown(key))
+            continue
+        try:
+            found[key] = parse(SETTINGS[key], _as_written(SETTINGS[key], value))
+        except WrongValue as error:
+            problems.append(f"{key} {error}")
+    if problems:
+        raise InvalidConfig("\n".join(map(one_line, problems)))
+    return found
+
+
+def _flat(given: Mapping[Any, Any], above: str) -> Iterator[tuple[str, Any]]:
+    for name, value in given.items():
+        key = f"{above}.{name}" if above else str(name)
+        if isinstance(value, Mapping) and key in GROUPS:
+            yield from _flat(value, key)
+        else:
+            yield key, value
+
+
+def _unknown(key: str) -> str:
+    if key and key in GROUPS:
+        return f"{key} is a group: give a mapping of the settings in it"
+    # The first part that is unknown is the one to compare.
+    known = key
+    while parent(known) not in GROUPS:
+        known = parent(known)
+    return f"there is no setting {short(key)!r}; {meant(known)}"
+
+
+def _as_written(setting: Setting, value: Any) -> Given:
+    """As it would stand in the file: text in quotes, numbers and truth without."""
+    if isinstance(value, str):
+        return Given(value, plain=False)
+    if setting.kind in (tuple, dict) and _is_texts(value):
+        return Given("", plain=False, items=tuple(value))
+    if setting.kind is dict and isinstance(value, Mapping) and _is_texts([*value]):
+        lists = all(_is_texts(texts) for texts in value.values())
+        if lists:
+            return Given("", plain=False, lists={name: tuple(texts) for name, texts in value.items()})
+    if isinstance(value, int | float) and setting.kind not in (str, tuple, dict):
+        return Given(str(value).lower() if isinstance(value, bool) else repr(value), plain=True)
+    raise WrongValue(f"must be {wanted(setting)}, not {value!r:.60}")
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
