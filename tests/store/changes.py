@@ -8,7 +8,16 @@ from typing import Any
 import msgspec
 from line import Line, packed, packed_block, record
 
-from tocsin.store.runs import SUCCEEDED, failed_item, finish_item, plan_item, release_item, retry_item
+from tocsin.store.runs import (
+    SUCCEEDED,
+    advance_item,
+    failed_item,
+    finish_item,
+    park_item,
+    plan_item,
+    release_item,
+    retry_item,
+)
 from tocsin.store.scripts import orders_of, script, script_names
 from tocsin.store.store import RESULTS_MAX
 
@@ -129,6 +138,20 @@ async def _park(line: Line) -> list[Any]:
     return list(line.runs.settle("park", line.queue, 0, [item]).args)
 
 
+async def _advance(line: Line) -> list[Any]:
+    await line.put("a", every=5)
+    await line.settle("park", park_item(await line.take("a"), b"odd", outcome=SUCCEEDED))
+    await line.unpark("a")
+    claim = await line.take("a")
+    item = advance_item(claim, claim.due + 5000)
+    return list(line.runs.settle("advance", line.queue, 0, [item]).args)
+
+
+async def _park_overdue(line: Line) -> list[Any]:
+    await line.put("a", every=5)
+    return [0, encode(["a"])]
+
+
 async def _pause_queue(line: Line) -> list[Any]:
     return ["1"]
 
@@ -190,6 +213,7 @@ CHANGES: dict[str, Prepare] = {
     "job_cancel": _cancel,
     "job_delete": _delete,
     "job_fire": _fire,
+    "job_park": _park_overdue,
     "job_pause": _pause,
     "job_put": _put,
     "job_resume": _resume,
@@ -201,6 +225,7 @@ CHANGES: dict[str, Prepare] = {
     "line_mend": _mend_line,
     "queue_pause": _pause_queue,
     "queue_update": _update_queue,
+    "run_advance": _advance,
     "run_bury": _bury,
     "run_claim": _claim,
     "run_claim_ids": _claim_ids,
@@ -222,6 +247,7 @@ IDLE: dict[str, list[Any]] = {
     "job_cancel": ["a", 0, RESULTS_MAX],
     "job_delete": ["", encode(["a"])],
     "job_fire": ["a", encode([0])],
+    "job_park": [0, encode(["a"])],
     "job_pause": ["a"],
     "job_put": [packed("a", record(), 0, mode=4)],
     "job_resume": ["a", 0, 0],

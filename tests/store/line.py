@@ -15,6 +15,7 @@ from tocsin.model.queue import check_weights, checked
 from tocsin.model.run import Claim
 from tocsin.model.tick import Skip
 from tocsin.model.trigger import Every
+from tocsin.store import apart
 from tocsin.store.events import decisions
 from tocsin.store.jobs import EDIT, IGNORE, Entry, Jobs, Put, read_entry, record_of
 from tocsin.store.keys import STAGE_KEYS
@@ -22,6 +23,7 @@ from tocsin.store.queues import update
 from tocsin.store.runs import (
     SUCCEEDED,
     Claimed,
+    Deadlines,
     Item,
     Runs,
     Wish,
@@ -234,8 +236,8 @@ class Line:
     async def park(self, claim: Claim, *, runs: Runs | None = None) -> list[str]:
         return await self.settle("park", failed_item(claim, b"\x91\xa3odd"), runs=runs)
 
-    async def recover(self, owner: str = "worker-1.1", overdue: int = 0) -> int:
-        return await self.other.recover(self.queue, 0, owner, overdue)
+    async def recover(self, owner: str = "worker-1.1", overdue: int = 0, **deadlines: Any) -> int:
+        return await self.other.recover(self.queue, 0, owner, Deadlines(overdue, **deadlines))
 
     # What Redis holds
 
@@ -286,7 +288,12 @@ class Line:
 
     async def not_before(self, member: str) -> int | None:
         score = await self.store.client.zscore(self.keys["waiting"], member)
-        return None if score is None else int(score)
+        return None if score is None else int(apart.not_before(score))
+
+    async def commands(self) -> int:
+        """How many the server has executed, those of scripts included."""
+        stats = await self.store.client.info("commandstats")
+        return sum(each["calls"] for each in stats.values())
 
     async def outcome(self, member: str) -> str | None:
         found = await self.jobs.outcome(self.queue, member)

@@ -6,13 +6,13 @@ counts those that changed something: each is one event.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from waits import Waits
+from picks import Picks
 
-from tocsin.model.codec import handler_digest
 from tocsin.model.job import NORMAL
+from tocsin.model.run import Claim
 from tocsin.store.jobs import CHANGED, CONFLICT, EDIT, IGNORE, MISSING, NEW, POSTPONE, REMEMBERED, UNCHANGED, UPDATE
 from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 
@@ -49,7 +49,7 @@ class Job:
     version: int
     stage: str
     # Not before in `waiting` and `paused`, the deadline in `working`, since when elsewhere.
-    score: int
+    score: float
     due: int
     attempt: int = 1
     recoveries: int = 0
@@ -63,6 +63,8 @@ class Job:
     place: int | None = None
     # What the server says below the millisecond of its score: it goes before the id.
     below: float = 0.0
+    # A suspect that is due: it waits, and in no line.
+    apart: bool = False
     # While it is working:
     token: int = 0
     owner: str = ""
@@ -70,13 +72,17 @@ class Job:
     removing: bool = False
     wish: Wish | None = None
 
+    @property
+    def is_suspect(self) -> bool:
+        return self.recoveries > 1
+
     def fresh(self, due: int) -> None:
         """Another run."""
         self.due, self.attempt, self.recoveries, self.place = due, 1, 0, None
         self.cancelled, self.unread = False, 0
 
     def move(self, stage: str, score: int) -> None:
-        self.stage, self.score = stage, score
+        self.stage, self.score, self.apart = stage, score, False
         self.token, self.owner = 0, ""
         self.pausing = self.removing = False
         self.wish = None
@@ -91,17 +97,19 @@ class Job:
 
 
 @dataclass
-class Model(Waits):
+class Model(Picks):
     def new_job(self, what: Definition, stage: str, due: int) -> Job:
         return Job(what, self.calls + 1, stage, due, due)
 
     # Where jobs wait for their turn. Queues of another order have lines of their own.
 
     def line_up(self, member: str, not_before: int) -> None:
-        self.jobs[member].move("waiting", not_before)
+        self.enter(member, not_before)
 
     def keep_place(self, member: str) -> None:
         """It was edited where it stands."""
+        if self.jobs[member].apart:
+            self.enter(member, self.jobs[member].due)
 
     def set_aside(self, member: str, score: int) -> None:
         self.jobs[member].move("paused", score)
@@ -140,6 +148,9 @@ class Model(Waits):
             job.removing = False
             return CHANGED
         job.define(definition, version)
+        if keeps and job.stage == "parked" and job.attempt == 0:
+            # Its run has ended: it must not come back because its arguments changed.
+            return CHANGED
         if keeps and job.stage != "parked":
             self.keep_place(member)
             return CHANGED
@@ -210,6 +221,7 @@ class Model(Waits):
             return 0
         self.calls += 1
         self.end(now, member, job.definition.keep, CANCELLED)
+        self.forget(now)
         return 1
 
     def fire(self, now: int, member: str, due: int) -> list[int] | None:
@@ -251,30 +263,6 @@ class Model(Waits):
 
     # What a worker does
 
-    def due_now(self, now: int) -> list[str]:
-        """In the order in which they are claimed."""
-        waiting = [(job.score + job.below, member) for member, job in self.jobs.items() if job.stage == "waiting"]
-        return [member for score, member in sorted(waiting) if score < now + 1]
-
-    def parked_for(self, now: int, handlers: set[str]) -> list[str]:
-        return [
-            member
-            for member, job in self.jobs.items()
-            if job.stage == "parked" and max(job.due, job.score) <= now and job.definition.handler in handlers
-        ]
-
-    def keep_for_those_who_know(self, now: int, handlers: set[str], members: Iterable[str]) -> None:
-        """What could not be read, and is not for this worker either."""
-        for member in members:
-            job = self.jobs.get(member)
-            if (
-                job
-                and job.stage == "parked"
-                and max(job.due, job.score) <= now
-                and job.definition.handler not in handlers
-            ):
-                job.score = handler_digest(job.definition.handler)
-
     def claim(self, now: int, owner: str, handlers: set[str], token: int, found: list[str], parked: list[str]) -> None:
         """`found` are due, `parked` are parked and known to this worker; strange ones among `found` are parked."""
         taken = [member for member in found if self.jobs[member].definition.handler in handlers]
@@ -284,11 +272,15 @@ class Model(Waits):
             job.move("working", now + job.definition.timeout)
             job.token, job.owner = token, owner
         for member in set(found) - set(taken):
-            self.jobs[member].move("parked", handler_digest(self.jobs[member].definition.handler))
+            self.jobs[member].move("parked", self.digest_of(member))
 
     def holds(self, member: str, owner: str, token: int) -> bool:
         job = self.jobs.get(member)
         return job is not None and job.stage == "working" and (job.token, job.owner) == (token, owner)
+
+    def settled(self, held: Sequence[Claim]) -> None:
+        """A call that ends claims is an event, unless none of them is held: that changes and writes nothing."""
+        self.calls += bool(held)
 
     def finish(self, now: int, member: str, next_due: int, outcome: int, keep: int) -> None:
         job, parent = self.jobs[member], self.parent(member)
@@ -372,7 +364,7 @@ class Model(Waits):
             job.move("dead", now)
             self.tell(member, FAILED)
 
-    def park(self, now: int, member: str) -> None:
+    def park(self, now: int, member: str, wait: int = 0) -> None:
         job = self.jobs[member]
         edited = job.wish is not None
         if self._obeyed(member, 0, ended=False):
@@ -382,7 +374,29 @@ class Model(Waits):
             self.line_up(member, job.due)
         else:
             job.unread = min(job.unread + 1, 15)
-            job.move("parked", now + 1000 * 2 ** min(job.unread - 1, 8))
+            job.move("parked", now + (wait or 1000 * 2 ** min(job.unread - 1, 8)))
+
+    def park_ended(self, now: int, member: str, outcome: int, wait: int) -> None:
+        """The run is over, and nobody can tell when the job is due next."""
+        job = self.jobs[member]
+        job.count(outcome)
+        job.attempt, job.recoveries, job.cancelled = 0, 0, False
+        self.tell(member, outcome)
+        anew = job.wish is not None and job.wish.due > 0
+        if self._obeyed(member, 0, ended=anew or not job.pausing):
+            return
+        job.unread = min(job.unread + 1, 15)
+        job.move("parked", now + (wait or 1000 * 2 ** min(job.unread - 1, 8)))
+
+    def advance(self, now: int, member: str, next_due: int) -> None:
+        job = self.jobs[member]
+        if self._obeyed(member, next_due, ended=True):
+            return
+        if next_due:
+            job.fresh(next_due)
+            self.line_up(member, next_due)
+        else:
+            self.end(now, member, 0, CANCELLED)
 
     def extend(self, now: int, member: str, by: int) -> None:
         self.calls += 1

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from picks import Picked
+
 from model import Job, Model
 from tocsin.store.jobs import CHANGED, NEW
 
@@ -13,20 +15,9 @@ BANDS = range(5)
 
 
 @dataclass
-class Picked:
-    """What a claim takes, in its order, what it sets aside, and how many it must leave to others."""
-
-    taken: list[str] = field(default_factory=list)
-    parked: list[str] = field(default_factory=list)
-    held_back: int = 0
-
-
-@dataclass
 class OrderedModel(Model):
     """In bands; within one by due time, then first come, first served."""
 
-    # The time of the call that is being made.
-    now: int = 0
     settings: dict[str, float] = field(default_factory=dict)
     # Who has an entry in `claims`.
     entries: set[str] = field(default_factory=set)
@@ -39,19 +30,24 @@ class OrderedModel(Model):
         plain = not (job.place or job.attempt > 1 or job.recoveries or job.cancelled or job.unread)
         if job.place is None or (plain and not_before == job.due):
             self.entries.discard(member)
-        self._enter(member, not_before)
+        self.enter(member, not_before)
 
     def keep_place(self, member: str) -> None:
-        if self.jobs[member].stage == "ready":
-            self._enter(member, self.jobs[member].due)
+        if self.jobs[member].stage == "ready" or self.jobs[member].apart:
+            self.enter(member, self.jobs[member].due)
 
-    def _enter(self, member: str, not_before: int) -> None:
+    def enter(self, member: str, not_before: int) -> None:
         job = self.jobs[member]
         if not_before > self.now:
             job.move("waiting", not_before)
             job.place = job.place if member in self.entries else None
+        elif job.is_suspect:
+            self.stand_apart(member)
         else:
             self._stand(member)
+
+    def enter_ready(self, member: str) -> None:
+        self._stand(member)
 
     def _stand(self, member: str) -> None:
         job = self.jobs[member]
@@ -95,16 +91,16 @@ class OrderedModel(Model):
     # Who is next
 
     def pick(self, handlers: set[str], limit: int, suspects: int) -> Picked:
+        if "max_active" in self.settings:
+            limit = max(0, min(limit, int(self.settings["max_active"]) - self.count("working")))
+        picked, most = Picked(), min(suspects, limit)
         for member in self.due_now(self.now):
             self.jobs[member].place = self.jobs[member].place or 0
-            self._stand(member)
+            self.enter(member, self.jobs[member].due)
         self.keep_for_those_who_know(self.now, handlers, self.jobs)
-        for member in self.parked_for(self.now, handlers):
-            self._stand(member)
+        self.enter_parked(handlers, most)
+        self.call_up(picked, handlers, most)
         self.end_call()
-        if "max_active" in self.settings:
-            limit = min(limit, int(self.settings["max_active"]) - self.count("working"))
-        picked = Picked()
         if limit > 0:
             self._pick(picked, handlers, limit, suspects)
         return picked
@@ -115,22 +111,15 @@ class OrderedModel(Model):
                 return
             suspects -= self.serve(picked, member, handlers, suspects) == "suspect"
 
-    def serve(self, picked: Picked, member: str, handlers: set[str], suspects: int) -> str:
-        job = self.jobs[member]
-        if job.definition.handler not in handlers:
-            picked.parked.append(member)
-            return "parked"
-        if job.recoveries > 1 and suspects < 1:
-            picked.held_back += 1
-            return "held"
-        picked.taken.append(member)
-        return "suspect" if job.recoveries > 1 else "taken"
-
     def _key(self, member: str) -> tuple[Any, ...]:
         job = self.jobs[member]
         band, place = job.definition.band, job.place or 0
         age = job.due + place / 4096 + band * self.settings["aging"] if "aging" in self.settings else 0
         return age, band, job.due, place, member
+
+    def key_apart(self, member: str) -> tuple[int, int, str]:
+        job = self.jobs[member]
+        return job.definition.band, job.due, member
 
     def ready(self) -> list[str]:
         return [member for member, job in self.jobs.items() if job.stage == "ready"]
@@ -146,7 +135,7 @@ class OrderedModel(Model):
         return self.now if self.ready() else self.waiting_head()
 
     def waiting_head(self) -> int:
-        return min((job.score for job in self.jobs.values() if job.stage == "waiting"), default=-1)
+        return min((job.score for _, job in self.in_line()), default=-1)
 
     def stand_up(self) -> bool:
         """The limits changed: whether somebody who rested may try again."""
@@ -224,31 +213,25 @@ class FairModel(OrderedModel):
     def _pick(self, picked: Picked, handlers: set[str], limit: int, suspects: int) -> None:
         lines = {lane: iter(self._in_order(lane)) for lane in map(self._lane, map(self.jobs.__getitem__, self.ready()))}
         nexts: dict[tuple[int, str], str | None] = {lane: next(line) for lane, line in lines.items()}
-        holding: set[tuple[int, str]] = set()
-        passed_by: set[tuple[int, str]] = set()
         active = {tenant: self.active(tenant) for tenant in self.shares.values()}
         touched: set[str] = set()
-        while len(picked.taken) < limit and (lane := self._next_lane(nexts, passed_by)) is not None:
+        while len(picked.taken) < limit and (lane := self._next_lane(nexts)) is not None:
             band, tenant = lane
             member, tag = nexts.get(lane), self.turns[band][tenant]
             if active.get(tenant, 0) >= self.settings.get("tenant_max_active", float("inf")):
                 self.resting.add(tenant)
                 self._leave_turns(lane, tag, touched)
-            elif member is None and lane in holding:
-                passed_by.add(lane)
             elif member is None:
                 self._leave_turns(lane, tag, touched)
             else:
                 nexts[lane] = next(lines[lane], None)
                 how = self.serve(picked, member, handlers, suspects)
                 suspects -= how == "suspect"
-                if how == "held":
-                    holding.add(lane)
                 if how in ("taken", "suspect"):
                     active[tenant] = active.get(tenant, 0) + 1
                     touched.add(tenant)
                     to = self._charge(lane, tag, self.jobs[member])
-                    if nexts[lane] is not None or lane in holding:
+                    if nexts[lane] is not None:
                         self.turns[band][tenant] = to
                     else:
                         self._leave_turns(lane, to, touched)
@@ -260,10 +243,10 @@ class FairModel(OrderedModel):
         members = [member for member in self.ready() if self._lane(self.jobs[member]) == lane]
         yield from sorted(members, key=lambda member: (self.jobs[member].due, self.jobs[member].place, member))
 
-    def _next_lane(self, nexts: dict[Any, str | None], passed_by: set[Any]) -> tuple[int, str] | None:
+    def _next_lane(self, nexts: dict[Any, str | None]) -> tuple[int, str] | None:
         firsts = []
         for band in BANDS:
-            turns = [(tag, tenant) for tenant, tag in self.turns[band].items() if (band, tenant) not in passed_by]
+            turns = [(tag, tenant) for tenant, tag in self.turns[band].items()]
             if turns:
                 lane = (band, min(turns)[1])
                 member = nexts.get(lane)

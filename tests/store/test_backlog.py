@@ -7,13 +7,14 @@ import secrets
 from collections.abc import Iterable
 
 import pytest
-from line import Line
+from line import Line, record
 
 from servers import Server, cluster
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.ids import EXTRA, job_of
 from tocsin.model.queue import OUTGROWN, Queue, outgrown
 from tocsin.store.backlog import Backlog, ReadyCount
+from tocsin.store.jobs import Put
 from tocsin.store.store import OpenQueue, Store
 from tocsin.testing import ManualClock
 
@@ -270,3 +271,21 @@ async def test_a_cluster_is_looked_at_as_one(clock: ManualClock):
         assert await ReadyCount(store, [wide]).look() == Backlog(32, False, 2.0, 32)
         assert await ReadyCount(store, [wide], lambda _: {"a"}).look() == Backlog(16, False, 1.0, 32)
         await store.close()
+
+
+# Suspects, which stand apart
+
+
+@pytest.mark.parametrize("queue", ["due", "priority"], indirect=True)
+async def test_suspects_are_ready_and_as_old_as_their_runs(line: Line, ready: ReadyCount):
+    await line.put("a")
+    for _ in range(2):
+        await line.claim()
+        await line.recover()
+    line.clock.advance("5s")
+    assert await ready.look() == Backlog(1, False, 5.0, 1)
+    assert await own(line, "a").look() == Backlog(1, False, 5.0, 1)
+    await line.jobs.put_many(
+        line.queue, [Put("older", record(), line.now - 20_000), Put("later", record(), line.now + 1)]
+    )
+    assert await ready.look() == Backlog(2, False, 20.0, 3)

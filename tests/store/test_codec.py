@@ -22,7 +22,7 @@ from tocsin.store.runs import FAILED, Runs
 
 U32 = 0xFFFF_FFFF
 KNOWN = codec.handler_digest(HANDLER)
-SMALL = Header(recurring=False, timeout=1, handler=1, trigger=0, band=0, cost=0)
+SMALL = Header(recurring=False, timeout=1, handler=1, trigger=0, band=0, cost=1)
 LARGE = Header(
     recurring=True, timeout=U32, handler=U32, trigger=U32, band=4, cost=0xFFFF, keep=U32, tenant="t" * 250,
     succeeded=U32 - 9, failed=U32 - 9, attempts=U32 - 9,

@@ -15,7 +15,7 @@ from line import FOR_EVER, Line, record
 from logged import capture_logs
 from servers import Cluster, Server, ask, available, cluster
 from tocsin.model import codec
-from tocsin.model.errors import StoreChanged, StoreError, StoreFull, StoreUnavailable
+from tocsin.model.errors import StoreChanged, StoreFull, StoreUnavailable, WrongKeyType
 from tocsin.model.queue import Queue
 from tocsin.store import healing
 from tocsin.store.address import parse
@@ -263,10 +263,10 @@ async def test_a_script_that_fails_is_counted(line: Line):
     for keys in wide.keys[:2]:
         await line.store.client.set(keys["waiting"], "not ours")
     answers = await line.runs.claim([Wish(wide, partition, 1) for partition in range(3)], FOR_EVER)
-    assert [type(answer) for answer in answers] == [StoreError, StoreError, Claimed]
+    assert [type(answer) for answer in answers] == [WrongKeyType, WrongKeyType, Claimed]
     assert line.store.script_errors == 2
     await line.store.client.set(line.keys["waiting"], "not ours")
-    with pytest.raises(StoreError, match="WRONGTYPE"):
+    with pytest.raises(WrongKeyType, match="holds a string where Tocsin keeps a zset"):
         await line.put("a")
     assert line.store.script_errors == 3
 

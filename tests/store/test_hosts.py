@@ -132,6 +132,18 @@ async def test_a_probe_of_an_earlier_outage_does_not_end_a_later_one(hosts: Host
     assert HOST in await hosts.failing()
 
 
+async def test_a_time_that_nobody_can_have_meant_closes_no_host(hosts: Hosts, store: Store, clock: ManualClock):
+    keys = store.keys.fleet()
+    await store.client.zadd(keys["hosts"], {HOST: "inf", b"\xff\xfe": "1e300", "odd": "-inf"})
+    await store.client.hset(keys["outages"], mapping={HOST: "1|a", b"\xff\xfe": b"\xff", "odd": b"9" * 5000 + b"|b"})
+    assert await hosts.failing() == {"odd": 0}
+    assert await hosts.probe(HOST, "a", HALF_OPEN) == Probe(True)
+    assert (await hosts.probe("odd", "a", HALF_OPEN)).go
+    assert await hosts.find("odd") is not None
+    assert await hosts.trip(HOST, COOLDOWN) == clock.ms + COOLDOWN
+    assert (await hosts.failing())[HOST] == clock.ms + COOLDOWN
+
+
 async def test_hosts_that_nobody_has_anything_for_are_forgotten(hosts: Hosts, store: Store, clock: ManualClock):
     for n in range(120):
         await hosts.trip(f"http://{n}:80", COOLDOWN)

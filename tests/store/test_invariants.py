@@ -22,9 +22,21 @@ from tocsin.model import codec
 from tocsin.model.ids import EXTRA, job_of
 from tocsin.model.queue import Queue
 from tocsin.model.run import Claim
+from tocsin.store import apart
 from tocsin.store.jobs import DUE_MASK, EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, read_entry
 from tocsin.store.keys import STAGE_KEYS
-from tocsin.store.runs import Item, Runs, failed_item, finish_item, plan_item, release_item, retry_item
+from tocsin.store.runs import (
+    NOT_ENDED,
+    Item,
+    Runs,
+    advance_item,
+    failed_item,
+    finish_item,
+    park_item,
+    plan_item,
+    release_item,
+    retry_item,
+)
 from tocsin.store.scripts import script
 from tocsin.store.store import RESULTS_MAX, OpenQueue, Store
 
@@ -48,7 +60,7 @@ delays = st.integers(-2000, 3000)
 
 # What may happen, as often as it should.
 EVENTS = ["put"] * 2 + ["edit"] * 3 + ["change"] * 6 + ["claim"] * 5 + ["claim_by_id"] * 2 + ["settle"] * 8
-EVENTS += ["plan"] * 3
+EVENTS += ["plan", "set_aside"] * 3 + ["workers_die_in_a_row"] * 2
 EVENTS += ["extend", "a_worker_dies", "deadlines_are_looked_at", "time_passes", "the_clock_goes_back"]
 EVENTS += ["a_late_copy_arrives"] + ["block"] * 3 + ["carry"] * 5
 
@@ -93,20 +105,20 @@ class Calls(WaitCalls, RuleBasedStateMachine):
     # Sending
 
     def deliver(self, name: str, session: str, seq: int, args: list[Any]) -> Any:
+        self.model.now = self.now
         what = self.queue.script(name)
         about = [self.queue.epochs[0], self.now, session, seq]
         return what.blocking(self.client, self.queue.keys_of(what, 0), [*about, *args])
 
-    def send(self, data: st.DataObject, name: str, *args: Any, session: str = "program") -> Any:
-        """Now and then the reply is lost and the call is sent again."""
+    def send(self, data: st.DataObject, name: str, *args: Any, session: str = "program", traced: bool = True) -> Any:
+        """Now and then the reply is lost and the call is sent again. `traced`: the server remembers its seq."""
         call = (name, session, next(self.seq), list(args))
         answer = self.deliver(*call)
         assert answer[0] == 1
         if data.draw(st.booleans(), "again"):
             assert self.told_again(name, self.deliver(*call)) == self.told_again(name, answer)
         self.sent = [*self.sent[-30:], call]
-        # A look at deadlines that finds nothing leaves nothing behind, not even its seq.
-        if call[3][0] != "":
+        if traced:
             self.newest[session] = call[2]
         return answer
 
@@ -120,7 +132,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
 
     def a_late_copy_arrives(self, data: st.DataObject) -> None:
         # Not of looks at deadlines: these leave nothing behind, and may be done at any time.
-        old = [call for call in self.sent if call[3][0] != "" and call[2] < self.newest[call[1]]]
+        old = [call for call in self.sent if call[3][0] != "" and call[2] < self.newest.get(call[1], 0)]
         if old:
             assert self.deliver(*data.draw(st.sampled_from(old), "call")) == [-2]
 
@@ -228,35 +240,30 @@ class Calls(WaitCalls, RuleBasedStateMachine):
 
     # Workers
 
-    def send_claim(self, data: st.DataObject, name: str, owner: str, last: Any) -> Any:
+    def send_claim(self, data: st.DataObject, name: str, owner: str, suspects: int, last: Any) -> Any:
         known = b"".join(codec.handler_digest(handler).to_bytes(4, "big") for handler in sorted(WORKERS[owner]))
-        return self.send(data, name, owner, self.now, known, 0, 1000, "1", last, session=f"{owner}:claim")
+        return self.send(data, name, owner, self.now, known, 0, suspects, "1", last, session=f"{owner}:claim")
 
     def claim(self, data: st.DataObject) -> None:
         self.now += data.draw(st.sampled_from([0, 0, 1500]), "after")
         owner, limit = data.draw(workers, "owner"), data.draw(st.sampled_from([1, 2, 100]), "limit")
-        parked = [member for member, job in self.model.jobs.items() if job.stage == "parked"]
-        if len(self.known(owner, self.model.due_now(self.now)[:limit])) + len(parked) > limit:
-            # It would take some of the parked ones by chance, and nothing here may depend on that.
-            limit = 100
-        found = self.model.due_now(self.now)[:limit]
-        eligible = self.model.parked_for(self.now, WORKERS[owner])
-        self.model.keep_for_those_who_know(self.now, WORKERS[owner], parked)
-        answer = self.send_claim(data, "run_claim", owner, limit)
-        assert sorted(self.claimed(owner, answer, found)) == sorted(eligible)
-        due = self.model.due_now(self.now)
-        waiting = [job.score for job in self.model.jobs.values() if job.stage == "waiting"]
-        assert (answer[6], answer[8]) == (min(waiting, default=-1), len(due))
+        self.claim_as(data, owner, limit, data.draw(st.sampled_from([0, 1, 1000]), "suspects"))
+
+    def claim_as(self, data: st.DataObject, owner: str, limit: int, suspects: int) -> int:
+        """The token of what it got."""
+        answer = self.send_claim(data, "run_claim", owner, suspects, limit)
+        picked = self.model.pick(WORKERS[owner], limit, suspects)
+        assert codec.decode(answer[3]) == picked.taken
+        self.claimed(owner, answer, [*picked.taken, *picked.parked])
+        assert (answer[6], answer[8]) == (self.model.next_due(), len(self.model.due_now(self.now)))
+        return answer[2]
 
     def claim_by_id(self, data: st.DataObject) -> None:
         owner, named = data.draw(workers, "owner"), data.draw(st.lists(members, min_size=1, max_size=3), "named")
-        due = set(self.model.due_now(self.now))
-        found = [member for member in dict.fromkeys(named) if member in due]
-        parked = self.model.parked_for(self.now, WORKERS[owner])
-        eligible = [member for member in dict.fromkeys(named) if member in parked]
-        self.model.keep_for_those_who_know(self.now, WORKERS[owner], named)
-        answer = self.send_claim(data, "run_claim_ids", owner, codec.encode(named))
-        assert self.claimed(owner, answer, found) == eligible
+        suspects = data.draw(st.sampled_from([0, 1, 1000]), "suspects")
+        answer = self.send_claim(data, "run_claim_ids", owner, suspects, codec.encode(named))
+        picked, eligible = self.model.pick_named(WORKERS[owner], list(dict.fromkeys(named)), suspects)
+        assert self.claimed(owner, answer, [*picked.taken, *picked.parked]) == eligible
         waiting = {member: job.score for member, job in self.model.jobs.items() if job.stage == "waiting"}
         assert answer[9] == [waiting.get(member, -1) for member in named]
 
@@ -318,14 +325,48 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         items = [make.get(verb, lambda claim: failed_item(claim, ERROR))(claim) for claim in claims]
         call = self.runs[owner].settle(verb, self.queue, 0, items)
         held = [claim for claim in claims if self.held(owner, claim)]
-        answer = self.send(data, f"run_{verb}", *call.args, session=call.session)
+        answer = self.send(data, f"run_{verb}", *call.args, session=call.session, traced=bool(held))
         assert answer[1] == [claim.key for claim in claims if claim not in held]
-        self.model.calls += 1
+        self.model.settled(held)
         for claim in held:
             args = {"finish": ending(claim), "retry": (delay * 1000,)}.get(verb, ())
             getattr(self.model, verb)(self.now, claim.member, *args)
-        if verb in ("finish", "retry"):
+        if held and verb == "finish":
             self.model.forget(self.now)
+
+    def set_aside(self, data: st.DataObject) -> None:
+        """Schedules of which nobody can tell when they are due next, and such that go on."""
+        owner, claims = self.some_claims(data)
+        claims = [
+            claim for claim in claims if EXTRA not in claim.member and codec.decode_header(claim.record).recurring
+        ]
+        if not claims:
+            return
+        # Some have ended, the others could not be read.
+        outcomes = [data.draw(st.integers(0, NOT_ENDED), "outcome") for _ in claims]
+        wait, steps = (data.draw(st.integers(0, 3), name) for name in ("wait", "steps"))
+        verb = data.draw(st.sampled_from(["park", "advance"]), "verb")
+        if verb == "park":
+            items = [
+                park_item(claim, ERROR, b"", outcome, wait * 1000)
+                for claim, outcome in zip(claims, outcomes, strict=True)
+            ]
+        else:
+            items = [advance_item(claim, claim.due + 1000 * steps if steps else 0) for claim in claims]
+        call = self.runs[owner].settle(verb, self.queue, 0, items)
+        held = [self.held(owner, claim) for claim in claims]
+        answer = self.send(data, f"run_{verb}", *call.args, session=call.session, traced=any(held))
+        assert answer[1] == [claim.key for claim, is_held in zip(claims, held, strict=True) if not is_held]
+        self.model.settled([claim for claim, is_held in zip(claims, held, strict=True) if is_held])
+        for claim, outcome, is_held in zip(claims, outcomes, held, strict=True):
+            if not is_held:
+                continue
+            if verb == "advance":
+                self.model.advance(self.now, claim.member, claim.due + 1000 * steps if steps else 0)
+            elif outcome == NOT_ENDED:
+                self.model.park(self.now, claim.member, wait * 1000)
+            else:
+                self.model.park_ended(self.now, claim.member, outcome, wait * 1000)
 
     def plan(self, data: st.DataObject) -> None:
         """Occurrences get runs of their own; a run has none."""
@@ -339,9 +380,9 @@ class Calls(WaitCalls, RuleBasedStateMachine):
             "plan", self.queue, 0, [plan_item(claim, following[claim.key], alone) for claim in claims]
         )
         held = [claim for claim in claims if self.held(owner, claim)]
-        answer = self.send(data, "run_plan", *call.args, session=call.session)
+        answer = self.send(data, "run_plan", *call.args, session=call.session, traced=bool(held))
         assert answer[1] == [claim.key for claim in claims if claim not in held]
-        self.model.calls += 1
+        self.model.settled(held)
         told = [
             part
             for claim in held
@@ -365,13 +406,23 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         dead = data.draw(workers, "dead")
         if data.draw(st.booleans(), "for good"):
             self.claims = [(by, claim) for by, claim in self.claims if by != dead]
+        self.bring_back(data, dead)
+
+    def bring_back(self, data: st.DataObject, dead: str) -> None:
         answer = self.send(data, "run_recover", dead, "0", 0, 1000, session="w3:recover")
         assert answer[1] == b"0"
         self.recovered(answer, [member for member, job in self.model.jobs.items() if job.owner == dead])
 
+    def workers_die_in_a_row(self, data: st.DataObject) -> None:
+        """What they hold becomes suspect."""
+        for owner in ("w2", "w2"):
+            self.claim_as(data, owner, 100, 1000)
+            self.bring_back(data, owner)
+
     def deadlines_are_looked_at(self, data: st.DataObject) -> None:
         overdue = data.draw(st.sampled_from([0, 1000]), "overdue")
-        answer = self.send(data, "run_recover", "", "0", overdue, 1000, session="w3:recover")
+        # One that finds nothing leaves nothing behind, not even its seq.
+        answer = self.send(data, "run_recover", "", "0", overdue, 1000, session="w3:recover", traced=False)
         late = self.now - overdue
         over = [m for m, job in self.model.jobs.items() if job.stage == "working" and job.score <= late]
         self.recovered(answer, over)
@@ -426,7 +477,12 @@ class Calls(WaitCalls, RuleBasedStateMachine):
 
     def same(self, key: bytes, record: bytes, entry: Any, stages: dict[str, dict[bytes, float]]) -> None:
         job, header, spec = self.model.jobs[key.decode()], codec.decode_header(record), codec.decode_spec(record)
-        score, job.below = divmod(stages[job.stage][key], 1)
+        score = stages[job.stage][key]
+        assert job.apart == (job.stage == "waiting" and apart.is_apart(score))
+        if job.apart:
+            score = apart.not_before(score)
+        # Half a digest tells of a suspect.
+        score, job.below = (score, 0.0) if job.stage == "parked" else divmod(score, 1)
         assert score == job.score
         uncounted = 0
         if self.order == "due":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -40,14 +39,6 @@ class OrderedCalls(Calls):
     def make_model(self) -> Model:
         return OrderedModel()
 
-    def deliver(self, name: str, session: str, seq: int, args: list[Any]) -> Any:
-        self.model.now = self.now
-        return super().deliver(name, session, seq, args)
-
-    def told_again(self, name: str, answer: Any) -> Any:
-        # What was held back then is not known any more: it is asked for again.
-        return answer[:6] if name == "run_claim_ordered" else answer
-
     @rule(data=st.data(), what=st.sampled_from(ORDERED_EVENTS))
     def something_happens(self, data: st.DataObject, what: str) -> None:
         getattr(self, what)(data)
@@ -71,19 +62,19 @@ class OrderedCalls(Calls):
     def claim(self, data: st.DataObject) -> None:
         self.now += data.draw(st.sampled_from([0, 0, 1500]), "after")
         owner, limit = data.draw(workers, "owner"), data.draw(st.sampled_from([1, 2, 3, 100]), "limit")
-        suspects = data.draw(st.sampled_from([0, 1, 1000]), "suspects")
-        known = b"".join(codec.handler_digest(handler).to_bytes(4, "big") for handler in sorted(WORKERS[owner]))
-        args = [owner, self.now, known, 0, suspects, "1", limit]
-        answer = self.send(data, "run_claim_ordered", *args, session=f"{owner}:claim")
+        self.claim_as(data, owner, limit, data.draw(st.sampled_from([0, 1, 1000]), "suspects"))
+
+    def claim_as(self, data: st.DataObject, owner: str, limit: int, suspects: int) -> int:
+        answer = self.send_claim(data, "run_claim_ordered", owner, suspects, limit)
         picked = self.model.pick(WORKERS[owner], limit, suspects)
         assert codec.decode(answer[3]) == picked.taken
         assert answer[7] == len(picked.parked)
         found = [*picked.taken, *picked.parked]
         self.claimed(owner, answer, found)
         full = self.model.is_full()
-        nothing = picked.held_back and not found
-        assert answer[6] == (-1 if full else self.now + 100 if nothing else self.model.head())
-        assert answer[8] == (0 if full else max(len(self.model.ready()) - picked.held_back, 0))
+        assert answer[6] == (-1 if full else self.model.or_again(self.model.head()))
+        assert answer[8] == (0 if full else len(self.model.ready()))
+        return answer[2]
 
     # What must hold after each step
 

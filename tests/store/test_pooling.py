@@ -20,7 +20,7 @@ from tocsin.store.connect import FAILURES, open_blocking_client, translate
 from tocsin.store.pooling import ConnectionSettings
 from tocsin.store.store import Store
 
-SHORT = ConnectionSettings(max_total=2, max_wait_s=0.2, timeout_s=0.2, connect_timeout_s=0.2)
+SHORT = ConnectionSettings(max_total=2, max_wait_s=0.2, timeout_s=0.5, connect_timeout_s=0.5)
 EXHAUSTED = r"exhausted.*redis\.connection\.pool\.max-wait-millis.*redis\.connection\.pool\.max-total"
 NO_ANSWER = r"no answer within redis\.connection\.timeout"
 NO_CONNECTION = r"(could not connect|no sentinel answered) within redis\.connection\.connect-timeout"

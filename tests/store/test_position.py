@@ -12,7 +12,7 @@ from tocsin.model.queue import Queue, checked
 from tocsin.store import position
 from tocsin.store.jobs import Put, record_of
 from tocsin.store.queues import update
-from tocsin.store.runs import Wish
+from tocsin.store.runs import Runs, Wish
 
 HANDLER = "tests.handler"
 
@@ -104,3 +104,22 @@ async def test_rates_and_caps_are_read_as_the_claim_counts_them(store, jobs, run
     assert (after.limit.active, after.limit.held_until(clock.ms)) == (1, clock.ms + 1000)
     assert (after.tenant.is_full, after.tenant.held_until(clock.ms)) == (True, clock.ms + 60_000)
     assert [answer.next_due for answer in await runs.claim([Wish(queue, 0, 1)], 1e15)] == [clock.ms + 1000]
+
+
+@pytest.mark.parametrize("order", ["due", "priority"])
+async def test_suspects_stand_before_nobody_but_each_other(store, jobs, runs, clock, order):
+    queue = await store.open_queue(Queue("q", order, partitions=1))
+    names, reaper = [f"lost{n}" for n in range(3)], Runs(store, "reaper")
+    for name in names:
+        await jobs.put(queue, put(name, clock.ms))
+    for _ in range(2):
+        [answer] = await runs.claim([Wish(queue, 0, 10)], 1e15)
+        assert len(answer.claims) == 3
+        assert await reaper.recover(queue, 0, runs.owner) == 3
+    clock.advance("1s")
+    for name in ("first", "second"):
+        await jobs.put(queue, put(name, clock.ms))
+    lines = [await line_of(store, queue, jobs, clock, name) for name in ("first", "second")]
+    assert [(line.ahead, line.entering) for line in lines] == [(0, 0), (1, 0)]
+    if order == "due":
+        assert [(await line_of(store, queue, jobs, clock, name)).ahead for name in names] == [0, 1, 2]

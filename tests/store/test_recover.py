@@ -68,12 +68,6 @@ class TestByOwner:
         assert (await self.ask(line, 50))[0] == [f"good{n:02}" for n in range(39, 60)]
         assert await line.jobs.count(line.queue, ["waiting", "working"]) == {"waiting": lost - 1, "working": 61}
 
-    async def test_a_claim_looks_at_a_thousand_that_are_held_back_and_then_says_when_to_ask_again(self, line: Line):
-        await self.lose_twice(line, 1200)
-        await line.put("good")
-        assert await self.ask(line, 20) == ([], line.now + 100)
-        assert (await self.ask(line, 200))[0] == ["good"]
-
     async def test_only_the_claims_of_that_worker_come_back(self, line: Line):
         for member in "abc":
             await line.put(member)
@@ -297,3 +291,13 @@ class TestPaused:
         assert await line.stage("a") is None
         assert await line.entry("a") is None
         assert await line.store.client.hlen(line.keys["errors"]) == 0
+
+
+async def test_a_walk_looks_at_what_is_at_work_only(line: Line):
+    """Paused and retried jobs have an entry in `claims` too, any number of them."""
+    await line.put_all([f"{n:04}" for n in range(500)])
+    for claim in await line.claim():
+        await line.retry(claim, delay=60_000)
+    await line.put("a")
+    await line.take("a")
+    assert await line.raw("run_recover", [line.runs.owner, "0", 0, 100]) == [1, b"0", [b"a"], line.now]

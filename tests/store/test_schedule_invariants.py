@@ -33,11 +33,8 @@ class Schedules(Calls):
         """All that is due is run, a few times, as by a worker that has nothing else to do."""
         for _ in range(data.draw(st.sampled_from([1, 2, 5, 15, 16]), "times")):
             self.now += 1000
-            found = self.model.due_now(self.now)
-            eligible = self.model.parked_for(self.now, {"x"})
-            answer = self.send_claim(data, "run_claim", "w1", 100)
-            assert sorted(self.claimed("w1", answer, found)) == sorted(eligible)
-            self.finish_in_time(data, [claim for _, claim in self.claims if claim.token == answer[2]])
+            token = self.claim_as(data, "w1", 100, 1000)
+            self.finish_in_time(data, [claim for _, claim in self.claims if claim.token == token])
 
     def finish_in_time(self, data: st.DataObject, claims: list[Any]) -> None:
         if not claims:

@@ -18,7 +18,7 @@ from tocsin.store.keys import FLEET_KEYS, PARTITION_KEYS
 from tocsin.store.runs import Wish
 from tocsin.store.scripts import Script, script, script_names
 
-KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bells*", "parts*", "mail", "leader"}
+KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bells*", "parts*", "mail", "leader", "misused", "elsewhere", "garbled"}
 
 
 def words_of(what: Script) -> set[str]:

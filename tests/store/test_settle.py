@@ -103,6 +103,17 @@ async def test_a_success_of_which_nothing_is_told_has_the_item_of_any_other(line
     assert next_item(claim, claim.due + 5000) == finish_item(claim, claim.due + 5000, SUCCEEDED)
 
 
+@pytest.mark.parametrize("queue", ["due", "priority", "fair"], indirect=True)
+@pytest.mark.parametrize("verb", [*VERBS, "plan"])
+async def test_a_call_that_finds_none_of_its_claims_writes_nothing(line: Line, verb: str):
+    await line.put("a", every=5 if verb == "plan" else None)
+    lost = await line.take("a")
+    await line.recover()
+    before = await line.dump()
+    assert await getattr(line, verb)(lost) == ([[b"a"], []] if verb == "plan" else ["a"])
+    assert await line.dump() == before
+
+
 async def test_a_batch_is_one_event_and_says_which_claims_were_lost(line: Line):
     for member in "abc":
         await line.put(member)

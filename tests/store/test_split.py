@@ -11,7 +11,7 @@ import pytest
 from servers import SERVICE, Server, Watched, ask, flavours, sentinel, until
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store.address import parse
-from tocsin.store.connect import FAILURES, open_blocking_client, open_client, translate
+from tocsin.store.connect import FAILURES, leave_former_primary, open_blocking_client, open_client, translate
 from tocsin.store.pooling import ConnectionSettings, Single
 
 WRITE = "return redis.call('SET', KEYS[1], ARGV[1])"
@@ -46,10 +46,10 @@ async def connected(url: str) -> AsyncIterator[Single]:
     await client.aclose()
 
 
-def split(watched: Watched) -> None:
+def split(watched: Watched, *, min_replicas: int = 1) -> None:
     """The sentinels have made the replica the primary, and the old one was not reached."""
     with watched.primary.client() as old, watched.replica.client() as new, watched.sentinel.client() as sentinels:
-        ask(old, "CONFIG SET", "min-replicas-to-write", 1)
+        ask(old, "CONFIG SET", "min-replicas-to-write", min_replicas)
         ask(new, "REPLICAOF", "NO", "ONE")
         ask(sentinels, "SENTINEL REMOVE", SERVICE)
         ask(sentinels, "SENTINEL MONITOR", SERVICE, "127.0.0.1", watched.replica.port, 1)
@@ -70,7 +70,7 @@ async def test_after_a_split_a_client_leaves_the_old_primary(write: Write) -> No
             split(watched)
             error = await refused(write(client), watched.url)
             assert type(error) is StoreUnavailable
-            assert "Not enough good replicas to write" in str(error)
+            assert "another server may be the primary by now (Not enough good replicas to write" in str(error)
             assert await write(client)
 
 
@@ -81,6 +81,36 @@ def test_after_a_split_the_heartbeat_leaves_the_old_primary() -> None:
         with pytest.raises(FAILURES):
             client.set("k", 2)
         assert client.set("k", 3)
+
+
+async def test_a_primary_that_the_sentinels_replaced_is_left_although_it_still_writes() -> None:
+    with sentinel() as watched:
+        async with connected(watched.url) as client:
+            blocking = open_blocking_client(parse(watched.url))
+            await client.set("k", "old")
+            blocking.set("beat", "old")
+            split(watched, min_replicas=0)
+            await client.tend()
+            await client.set("k", "new")
+            leave_former_primary(blocking)
+            blocking.set("beat", "new")
+            blocking.close()
+        with watched.primary.client() as old, watched.replica.client() as new:
+            assert (old.mget("k", "beat"), new.mget("k", "beat")) == ([b"old"] * 2, [b"new"] * 2)
+
+
+async def test_a_primary_is_used_on_while_no_sentinel_can_be_asked() -> None:
+    with sentinel() as watched:
+        async with connected(watched.url) as client:
+            blocking = open_blocking_client(parse(watched.url))
+            blocking.set("beat", 1)
+            await client.set("k", 1)
+            watched.sentinel.kill()
+            await client.tend()
+            assert await client.set("k", 2)
+            leave_former_primary(blocking)
+            assert blocking.set("beat", 2)
+            blocking.close()
 
 
 @ways

@@ -33,6 +33,8 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
     """Field names are redis-py's without their `ssl_`."""
 
     ca_certs: str | None = None
+    # The certificates themselves; not in an address.
+    ca_data: str | None = None
     certfile: str | None = None
     keyfile: str | None = None
     cert_reqs: str = "required"

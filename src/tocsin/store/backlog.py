@@ -23,8 +23,9 @@ from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.model.queue import OUTGROWN, outgrown
+from tocsin.store.apart import OTHERS, is_apart, not_before
 from tocsin.store.backlog_line import LIMITS, Limits, Line, look, read_limits
-from tocsin.store.connect import FAILURES, translate
+from tocsin.store.connect import FAILURES, answers_of, translate
 from tocsin.store.jobs import due_by
 from tocsin.store.keys import BANDS
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
@@ -58,6 +59,8 @@ class _Place:
         self.ready: list[int] = []
         # When the first that waits is due. Not looked at yet: at once.
         self.head = -math.inf
+        # Since when the one that is tried first is due, of those that stand apart.
+        self.apart_since = math.inf
         self.depth = 0
         # How many had been claimed, if that was seen.
         self.claimed: int | None = None
@@ -69,9 +72,15 @@ class _Place:
             pipe.zcard(self.keys[band])
 
     def learn(self, answers: Iterator[Any]) -> None:
-        head, waiting = next(answers), next(answers)
-        self.ready = [next(answers) for _ in self.bands]
-        self.head = -math.inf if any(self.ready) else head[0][1] if head else math.inf
+        head, waiting, *ready = [next(answers) for _ in range(2 + len(self.bands))]
+        if any(isinstance(answer, Exception) for answer in (head, waiting, *ready)):
+            # Somebody garbled it: nothing of it could start, and it is asked in its turn.
+            self.ready, self.head, self.apart_since, self.depth = [], math.inf, math.inf, 0
+            return
+        self.ready = ready
+        first = head[0][1] if head else math.inf
+        self.head = -math.inf if any(self.ready) else first
+        self.apart_since = not_before(first) if is_apart(first) else math.inf
         self.depth = waiting + sum(self.ready)
 
     def line(self) -> Line:
@@ -154,12 +163,14 @@ class ReadyCount:
                 pipe.hmget(place.meta, LIMITS)
                 pipe.zcard(place.keys["working"])
                 pipe.zcount(place.waiting, "-inf", due_by(now))
-                most = 1 if own is None else MOST
-                pipe.zrange(place.waiting, "-inf", due_by(now), byscore=True, offset=0, num=most, withscores=True)
+                start, most = (OTHERS, 1) if own is None else ("-inf", MOST)
+                pipe.zrange(place.waiting, start, due_by(now), byscore=True, offset=0, num=most, withscores=True)
 
         answers = await self._ask(ask)
         found, longer, lines = [], [], []
         for place, own, limits, count, first in zip(due, owned, *_limits(answers, now), strict=True):
+            if limits is None:
+                continue
             held = limits.holds(place.claimed)
             place.claimed = limits.claimed
             if limits.paused:
@@ -169,7 +180,8 @@ class ReadyCount:
                 if own and count > len(first):
                     longer.append((place, own, found[-1]))
             elif not held:
-                found.append(_Due(count, oldest=first[0][1] if first else math.inf))
+                oldest = min(place.apart_since, first[0][1] if first else math.inf)
+                found.append(_Due(count, oldest=oldest))
                 if any(place.ready):
                     lines.append(place.line())
         if longer:
@@ -187,7 +199,7 @@ class ReadyCount:
 
         answers = await self._ask(ask)
         for (_, own, due), members, answer in zip(longer, samples, answers, strict=True):
-            scores = [score for score in answer if score is not None and score < now + 1]
+            scores = [not_before(score) for score in answer if score is not None and score < now + 1]
             due.is_estimate = len(members) < len(own)
             due.oldest = min([due.oldest, *scores])
             # Those that were seen in line are there, whatever the sample says.
@@ -198,19 +210,23 @@ class ReadyCount:
         try:
             async with self._store.client.pipeline(transaction=False) as pipe:
                 fill(pipe)
-                return list(await pipe.execute())
+                return await answers_of(pipe)
         except FAILURES as error:
             raise translate(error, self._store.address) from error
 
 
-def _limits(answers: list[Any], now: Millis) -> tuple[list[Limits], list[Any], list[Any]]:
-    """Of each partition its limits, how many are due, and the first of them."""
+def _limits(answers: list[Any], now: Millis) -> tuple[list[Limits | None], list[Any], list[Any]]:
+    """Of each partition its limits, how many are due, and the first of them. No limits: somebody garbled it."""
     fields, working, counts, firsts = (answers[i::4] for i in range(4))
-    return [read_limits(*each, now) for each in zip(fields, working, strict=True)], counts, firsts
+    limits = [
+        None if any(isinstance(answer, Exception) for answer in each) else read_limits(each[0], each[1], now)
+        for each in zip(fields, working, counts, firsts, strict=True)
+    ]
+    return limits, counts, firsts
 
 
 def _among(line: Iterable[tuple[bytes, float]], own: Collection[str]) -> _Due:
-    scores = [score for member, score in line if member.decode(errors="replace") in own]
+    scores = [not_before(score) for member, score in line if member.decode(errors="replace") in own]
     return _Due(len(scores), oldest=min(scores, default=math.inf))
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.store.keys import BANDS, TURNS
+from tocsin.store.numbers import is_whole, number, time_of, whole
 
 # So many tenants of a band, or of those that rest, are looked at.
 TENANTS = 20
@@ -59,11 +60,11 @@ class Limits(Struct, frozen=True):
 
 def read_limits(fields: list[bytes | None], working: int, now: Millis) -> Limits:
     paused, most, every, burst, spent, capped, claimed = fields
-    full = most is not None and working >= int(most)
+    full = is_whole(most) and working >= whole(most)
     # More than a rate can have spent was spent by a slower one: it begins anew (lua/lib/pace.lua).
-    over = float(spent or 0) - now - float(burst or 0)
-    ahead = every is not None and 0 < over <= float(every)
-    return Limits(paused is not None, full or ahead, capped is not None, int(claimed or 0))
+    over = (number(spent) or 0.0) - now - (number(burst) or 0.0)
+    ahead = 0 < over <= (number(every) or 0.0)
+    return Limits(paused is not None, full or ahead, capped is not None, whole(claimed))
 
 
 async def look(ask: Ask, lines: list[Line]) -> list[Ready]:
@@ -98,9 +99,9 @@ def _ask_heads(pipe: Any, line: Line) -> None:
 
 
 def _priority(line: Line, answers: Iterator[Any]) -> Ready:
-    heads = [next(answers) for _ in BANDS]
+    heads = [_read(answers, []) for _ in BANDS]
     # Below the millisecond is the place in line.
-    return Ready(sum(line.counts), oldest=min((math.floor(head[0][1]) for head in heads if head), default=math.inf))
+    return Ready(sum(line.counts), oldest=min((time_of(head[0][1]) for head in heads if head), default=math.inf))
 
 
 class _Fair:
@@ -108,11 +109,11 @@ class _Fair:
 
     def __init__(self, line: Line, answers: Iterator[Any]) -> None:
         self._line = line
-        turns = [next(answers) for _ in BANDS]
+        turns = [_read(answers, []) for _ in BANDS]
         self._served = [(band, tenant) for band, names in zip(BANDS, turns, strict=True) for tenant in names]
         self._all_turns_seen = all(len(names) < TENANTS for names in turns)
-        self._resting: list[bytes] = next(answers)
-        self._rest_count: int = next(answers)
+        self._resting: list[bytes] = _read(answers, [])
+        self._rest_count: int = _read(answers, 0)
         self._used = [band for band, count in zip(BANDS, line.counts, strict=True) if count]
 
     def ask(self, pipe: Any) -> None:
@@ -124,8 +125,8 @@ class _Fair:
                 pipe.zlexcount(self._line.keys[band], *_range(tenant))
 
     def ready(self, answers: Iterator[Any]) -> Ready:
-        heads = [next(answers) for _ in self._served]
-        held = sum(next(answers) for _ in self._resting for _ in self._used)
+        heads = [_read(answers, []) for _ in self._served]
+        held = sum(_read(answers, 0) for _ in self._resting for _ in self._used)
         dues = [_due(head[0]) for head in heads if head]
         if not dues and self._all_turns_seen:
             # Nobody who has work has a turn.
@@ -136,6 +137,12 @@ class _Fair:
         return Ready(max(0, sum(self._line.counts) - held), is_estimate, min(dues, default=math.inf))
 
 
+def _read(answers: Iterator[Any], otherwise: Any) -> Any:
+    """The next answer, or what stands for it if somebody garbled the key."""
+    answer = next(answers)
+    return otherwise if isinstance(answer, Exception) else answer
+
+
 def _range(tenant: bytes) -> tuple[bytes, bytes]:
     return b"[" + tenant + b"\0", b"(" + tenant + b"\1"
 
@@ -143,4 +150,4 @@ def _range(tenant: bytes) -> tuple[bytes, bytes]:
 def _due(member: bytes) -> float:
     """What is none of ours says nothing of a time."""
     parts = member.split(b"\0", 3)
-    return int(parts[1]) if len(parts) == 4 and parts[1].isdigit() else math.inf
+    return whole(parts[1]) if len(parts) == 4 and is_whole(parts[1]) else math.inf

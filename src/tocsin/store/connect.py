@@ -7,6 +7,7 @@ cluster redirects (MOVED, ASK, TRYAGAIN) was not executed and is still sent on.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import ssl
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from typing import Any, TypeAlias
 import msgspec
 import redis
 from redis import exceptions
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import Connection, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
@@ -24,6 +25,7 @@ from redis.backoff import NoBackoff
 
 from tocsin.model.errors import (
     InvalidConfig,
+    NodeUnavailable,
     StoreError,
     StoreFull,
     StoreRefused,
@@ -32,13 +34,22 @@ from tocsin.model.errors import (
     nearest,
 )
 from tocsin.store.address import Address
-from tocsin.store.cluster import BlockingCluster, Cluster, as_redis_error
+from tocsin.store.blocking_cluster import BlockingCluster
+from tocsin.store.cluster import Cluster
 from tocsin.store.demoted import BlockingParser, Parser
+from tocsin.store.own_socket import BlockingOwnUnixConnection, ForeignServer, OwnUnixConnection, is_embedded
 from tocsin.store.pooling import ConnectionSettings, Pool, SentinelPool, Single
-from tocsin.store.prompt import PromptConnection, PromptTlsConnection, PromptUnixConnection
+from tocsin.store.prompt import (
+    Dial,
+    DialledConnection,
+    DialledTlsConnection,
+    PromptConnection,
+    PromptTlsConnection,
+    PromptUnixConnection,
+)
 
 Client: TypeAlias = Single | Cluster
-BlockingClient: TypeAlias = redis.Redis | redis.RedisCluster
+BlockingClient: TypeAlias = redis.Redis
 
 # What a client of ours may raise.
 FAILURES = (exceptions.RedisError, OSError)
@@ -46,7 +57,7 @@ FAILURES = (exceptions.RedisError, OSError)
 DEFAULTS = ConnectionSettings()
 # A blocking read may ask the server to wait this long; the connection is given up a little later, because
 # a server that vanished without a word would hold it for ever.
-LONGEST_BLOCK = 30.0
+LONGEST_BLOCK = 5.0
 
 OLDEST = (6, 2)
 
@@ -64,23 +75,30 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def open_client(address: Address, settings: ConnectionSettings = DEFAULTS) -> Client:
     """For everything that does not block. Nothing is sent before the first command."""
-    return _open(address, settings, settings.timeout_s)
+    return _open(address, settings, settings.timeout_s, tells=True)
+
+
+def open_dialled_client(address: Address, settings: ConnectionSettings, dial: Dial) -> Single:
+    """Of one server, over sockets that `dial` connects."""
+    options = _options(address, settings, settings.timeout_s) | {"dial": dial}
+    return Single.from_pool(_pool(address, settings, options))  # type: ignore[return-value]
 
 
 def open_waiting_client(address: Address, settings: ConnectionSettings = DEFAULTS) -> Client:
     """For one blocking read at a time, of at most LONGEST_BLOCK seconds."""
-    return _open(address, msgspec.structs.replace(settings, max_total=1), LONGEST_BLOCK + settings.timeout_s)
+    one = msgspec.structs.replace(settings, max_total=1)
+    return _open(address, one, LONGEST_BLOCK + settings.timeout_s, tells=False)
 
 
 def open_blocking_client(address: Address, settings: ConnectionSettings = DEFAULTS) -> BlockingClient:
-    """For the heartbeat's thread. The one for a cluster connects at once, so this may raise StoreError."""
+    """For the heartbeat's thread. Nothing is sent before the first command."""
     options = _common(address, settings) | {"retry": _no_retry(redis.retry.Retry)} | _tls(address)
     if address.tls is not None:
         # redis-py takes the tickets that end a TLS handshake for stray data and gives the connection up,
         # unless there was a round trip before: let it introduce itself.
         del options["driver_info"]
     if address.kind == "cluster":
-        return _blocking_cluster(address, options)
+        return BlockingCluster(address.nodes, **options)
     client = _blocking_single(address, options)
     # Redis() takes no parser, only its connections do.
     client.connection_pool.connection_kwargs["parser_class"] = BlockingParser
@@ -89,32 +107,39 @@ def open_blocking_client(address: Address, settings: ConnectionSettings = DEFAUL
 
 def _blocking_single(address: Address, options: dict[str, Any]) -> redis.Redis:
     if address.kind == "unix":
-        return redis.Redis(unix_socket_path=address.path, db=address.db, **options)
+        client = redis.Redis(unix_socket_path=address.path, db=address.db, **options)
+        if is_embedded(address):
+            client.connection_pool.connection_class = BlockingOwnUnixConnection
+        return client
     if address.kind == "sentinel":
         asking = options | _sentinel_login(address)
         watchers = redis.sentinel.Sentinel(address.nodes, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
         options["db"] = address.db
-        client: redis.Redis = watchers.master_for(address.service, **options)  # type: ignore[no-untyped-call]
-        return client
+        behind: redis.Redis = watchers.master_for(address.service, **options)  # type: ignore[no-untyped-call]
+        return behind
     ((host, port),) = address.nodes
     return redis.Redis(host=host, port=port, db=address.db, **options)
 
 
-def _blocking_cluster(address: Address, options: dict[str, Any]) -> BlockingCluster:
-    try:
-        with as_redis_error():
-            nodes = [redis.cluster.ClusterNode(*node) for node in address.nodes]  # type: ignore[no-untyped-call]
-            return BlockingCluster(startup_nodes=nodes, **options)
-    except FAILURES as error:
-        raise translate(error, address) from error
+def leave_former_primary(client: BlockingClient) -> None:
+    """Where sentinels have named another since the last look, be connected to that. The former may still answer."""
+    pool = client.connection_pool
+    if isinstance(pool, redis.sentinel.SentinelConnectionPool):
+        # Nobody to ask: the primary may be well.
+        with contextlib.suppress(redis.sentinel.MasterNotFoundError):
+            pool.get_master_address()  # type: ignore[no-untyped-call]
 
 
-def _open(address: Address, settings: ConnectionSettings, read_timeout: float) -> Client:
-    options = _common(address, settings) | {"socket_timeout": read_timeout, "retry": _no_retry(Retry)}
+def _open(address: Address, settings: ConnectionSettings, read_timeout: float, *, tells: bool) -> Client:
+    options = _options(address, settings, read_timeout)
     if address.kind == "cluster":
         nodes = [ClusterNode(host, port) for host, port in address.nodes]
-        return Cluster(settings, startup_nodes=nodes, **options, **_tls(address))
+        return Cluster(settings, tells=tells, startup_nodes=nodes, **options, **_tls(address))
     return Single.from_pool(_pool(address, settings, options))  # type: ignore[return-value]
+
+
+def _options(address: Address, settings: ConnectionSettings, read_timeout: float) -> dict[str, Any]:
+    return _common(address, settings) | {"socket_timeout": read_timeout, "retry": _no_retry(Retry)}
 
 
 def _pool(address: Address, settings: ConnectionSettings, options: dict[str, Any]) -> Pool:
@@ -122,10 +147,14 @@ def _pool(address: Address, settings: ConnectionSettings, options: dict[str, Any
     if address.kind == "sentinel":
         return _sentinel_pool(address, settings, options)
     if address.kind == "unix":
-        return Pool(connection_class=PromptUnixConnection, path=address.path, **options)
+        unix = OwnUnixConnection if is_embedded(address) else PromptUnixConnection
+        return Pool(connection_class=unix, path=address.path, **options)
     ((host, port),) = address.nodes
     tls = _tls(address)
-    kind = PromptTlsConnection if tls.pop("ssl", False) else PromptConnection
+    secure, dialled = tls.pop("ssl", False), "dial" in options
+    kind: type[Connection] = PromptTlsConnection if secure else PromptConnection
+    if dialled:
+        kind = DialledTlsConnection if secure else DialledConnection
     return Pool(connection_class=kind, host=host, port=port, **options, **tls)
 
 
@@ -271,10 +300,31 @@ def translate(error: Exception, address: Address) -> StoreError:
         )
     if code in _REFUSALS:
         return StoreRefused(f"{where} {_REFUSALS[code]} ({said})")
+    if is_wrong_type(cause):
+        return StoreError(
+            f"a key on {where} holds another kind of data than Tocsin keeps there: `tocsin doctor` names it, and "
+            f"`tocsin doctor --repair` sets it aside ({said})"
+        )
     return _refusal(cause, where, said) or _other(cause, code, where, said)
 
 
+def is_wrong_type(error: BaseException) -> bool:
+    return "WRONGTYPE" in str(error)
+
+
+async def answers_of(pipe: Any) -> list[Any]:
+    """Of a pipeline that reads many keys. Of a key that holds another kind of data the answer is the error: it must not
+    keep the others from being read. Raises any other error."""
+    answers: list[Any] = await pipe.execute(raise_on_error=False)
+    for answer in answers:
+        if isinstance(answer, Exception) and not is_wrong_type(answer):
+            raise answer
+    return answers
+
+
 def _refusal(cause: BaseException, where: str, said: str) -> StoreRefused | None:
+    if isinstance(cause, ForeignServer):
+        return StoreRefused(said)
     if isinstance(cause, exceptions.AuthenticationError):
         return StoreRefused(f"{where} does not accept the login in the address ({said})")
     if isinstance(cause, _NO_MASTER) and "AuthenticationError" in said:
@@ -284,7 +334,7 @@ def _refusal(cause: BaseException, where: str, said: str) -> StoreRefused | None
         return StoreRefused(f"{where} {_REFUSALS['NOAUTH']} ({said})")
     if "DB index is out of range" in said:
         return StoreRefused(f"{where} has no such database ({said})")
-    if "Cluster mode is not enabled" in said:
+    if "cluster support disabled" in said:
         return StoreRefused(f"{where} is not a cluster: write redis://HOST:PORT")
     for link in _chain(cause):
         if isinstance(link, ssl.SSLCertVerificationError):
@@ -295,16 +345,20 @@ def _refusal(cause: BaseException, where: str, said: str) -> StoreRefused | None
 def _other(cause: BaseException, code: str | None, where: str, said: str) -> StoreError:
     passing = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ClusterError, OSError)
     if code or isinstance(cause, passing) or "not covered" in said:
-        kind = StoreTimeout if isinstance(cause, exceptions.TimeoutError) else StoreUnavailable
-        return kind(f"{where} is not available: {_limit(said)}")
+        return _unavailable_kind(cause)(f"{where} is not available: {_meaning(code, said)}")
     return StoreError(f"{where} answered: {said}")
+
+
+def _unavailable_kind(cause: BaseException) -> type[StoreUnavailable]:
+    if getattr(cause, "of_one_node", False):
+        return NodeUnavailable
+    return StoreTimeout if isinstance(cause, exceptions.TimeoutError) else StoreUnavailable
 
 
 # What redis-py says when one of our limits was reached.
 _LIMITS = {
     "No connection available": "the connection pool is exhausted: all were in use for as long as "
     "redis.connection.pool.max-wait-millis; raise it, or redis.connection.pool.max-total",
-    "TTL exhausted": "a slot is on its way to another node, and neither of the two would serve it",
     "Timeout connecting": "could not connect within redis.connection.connect-timeout",
     "Timeout reading": "no answer within redis.connection.timeout",
     "Timeout writing": "nothing could be sent within redis.connection.timeout",
@@ -312,9 +366,19 @@ _LIMITS = {
 }
 
 
-def _limit(said: str) -> str:
-    reached = next((meaning for sign, meaning in _LIMITS.items() if sign in said), None)
-    return f"{reached} ({said})" if reached else said
+# What a server says that is not, or may not be, the primary.
+_DEMOTED = {
+    "NOREPLICAS": "it has fewer replicas than min-replicas-to-write and so writes nothing; if a split has cut it off, "
+    "another server may be the primary by now",
+    "READONLY": "it is a replica and so writes nothing; if it was the primary, another server is by now, and what was "
+    "written here and not passed on is lost",
+}
+
+
+def _meaning(code: str | None, said: str) -> str:
+    limit = next((meaning for sign, meaning in _LIMITS.items() if sign in said), None)
+    meaning = _DEMOTED.get(code or "", limit)
+    return f"{meaning} ({said})" if meaning else said
 
 
 _NO_MASTER = (MasterNotFoundError, redis.sentinel.MasterNotFoundError)
@@ -331,8 +395,10 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
         yield error
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from typing import Any
 
-from tocsin.store.connect import FAILURES, translate
+from tocsin.store.connect import FAILURES, answers_of, translate
 from tocsin.store.keys import BANDS
+from tocsin.store.numbers import whole
 from tocsin.store.store import OpenQueue, Store
 from tocsin.telemetry.queues import Numbers
 
@@ -41,11 +42,13 @@ class QueueCounts:
             async with self._store.client.pipeline(transaction=False) as pipe:
                 for queue, partition in asked:
                     _ask(pipe, queue, partition)
-                answers = iter(await pipe.execute())
+                answers = iter(await answers_of(pipe))
         except FAILURES as error:
             raise translate(error, self._store.address) from error
         for queue, partition in asked:
-            self._seen[queue.name, partition] = _numbers(queue, answers)
+            numbers = _numbers(queue, answers)
+            if numbers is not None:
+                self._seen[queue.name, partition] = numbers
         self._by_queue = {queue.name: found for queue in self._queues if (found := self._sum(queue)) is not None}
 
     def _sum(self, queue: OpenQueue) -> Numbers | None:
@@ -67,8 +70,10 @@ def _ask(pipe: Any, queue: OpenQueue, partition: int) -> None:
     pipe.hmget(keys["meta"], "put", "claimed")
 
 
-def _numbers(queue: OpenQueue, answers: Iterator[Any]) -> Numbers:
-    active, waiting = next(answers), next(answers)
-    ready = sum(next(answers) for _ in _bands(queue))
-    put, claimed = next(answers)
-    return Numbers(waiting + ready, active, int(put or 0), int(claimed or 0))
+def _numbers(queue: OpenQueue, answers: Iterator[Any]) -> Numbers | None:
+    """None of a partition that somebody garbled: what was seen before stays."""
+    found = [next(answers) for _ in range(3 + len(_bands(queue)))]
+    if any(isinstance(answer, Exception) for answer in found):
+        return None
+    active, waiting, *ready, (put, claimed) = found
+    return Numbers(waiting + sum(ready), active, whole(put), whole(claimed))

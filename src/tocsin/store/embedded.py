@@ -27,7 +27,8 @@ import platformdirs
 
 from tocsin.model.errors import StoreRefused, StoreUnavailable
 from tocsin.store import keeper
-from tocsin.store.keeper import EXCLUSIVE, SHARED, Lock
+from tocsin.store.data_folder import make_folder, open_folder
+from tocsin.store.keeper import EXCLUSIVE, SHARED, Foreign, Lock
 
 # How long the server may take to answer, not counting the time in which it says that it reads its data.
 _START_S = 30.0
@@ -47,19 +48,20 @@ class _Answer(Enum):
 
 
 class _Locks:
-    """Our descriptors of the folder's lock files."""
+    """Our descriptors of the folder and of its lock files."""
 
     def __init__(self, folder: Path) -> None:
         with contextlib.ExitStack() as opened:
+            self.folder = open_folder(folder)
+            opened.callback(os.close, self.folder)
             self.start, self.users, self.keeper, self.server = (
-                self._open(folder / f"{name}.lock", opened) for name in ("start", "users", "keeper", "server")
+                self._open(f"{name}.lock", opened) for name in ("start", "users", "keeper", "server")
             )
             self._opened = opened.pop_all()
         self.shared = False
 
-    @staticmethod
-    def _open(path: Path, opened: contextlib.ExitStack) -> Lock:
-        lock = Lock(str(path))
+    def _open(self, name: str, opened: contextlib.ExitStack) -> Lock:
+        lock = Lock(name, self.folder)
         opened.callback(lock.close)
         return lock
 
@@ -75,8 +77,7 @@ class EmbeddedServer:
 
     def __init__(self, folder: Path) -> None:
         with _explained(folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._folder = folder.resolve()
+            self._folder = make_folder(folder)
             self._identity = _identity(self._folder)
         # Not from the path: a folder that is made anew while the server of the old one still runs must
         # not share its socket.
@@ -123,6 +124,7 @@ class EmbeddedServer:
                     if launched:
                         raise StoreUnavailable(f"the embedded server ended while it started. {self._log()}")
                     launched = self._join(locks)
+                keeper.check_runtime_folder()
                 answer = _ask(self.socket)
                 if answer is _Answer.READY:
                     return
@@ -153,17 +155,19 @@ class EmbeddedServer:
                 locks.shared = True
             if locks.keeper.is_held():
                 return False
-            self._launch()
+            self._launch(locks.folder)
             return True
         finally:
             locks.start.release()
 
-    def _launch(self) -> None:
+    def _launch(self, folder: int) -> None:
+        self._same_folder()
         keeper.make_runtime_folder()
         # -I and -S: what the user's environment does to Python is not for the keeper.
         program = [sys.executable, "-I", "-S", keeper.__file__]
-        launched = subprocess.run(
-            [*program, self._same_folder(), self.socket, str(_binary()), _allocator()],
+        launched = subprocess.run(  # noqa: S603  # this Python, a file of ours
+            [*program, str(folder), self.socket, str(_binary()), _allocator()],
+            pass_fds=[folder],
             start_new_session=True,
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -281,6 +285,7 @@ def _ask(path: str) -> _Answer:
         connection.settimeout(1.0)
         try:
             connection.connect(path)
+            keeper.check_peer(connection, path)
             connection.sendall(b"PING\r\n")
             reply = connection.recv(64)
         except (TimeoutError, BlockingIOError):
@@ -296,6 +301,8 @@ def _ask(path: str) -> _Answer:
 def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
+    except Foreign as error:
+        raise StoreRefused(str(error)) from error
     except OSError as error:
         if error.errno in _PASSING:
             raise StoreUnavailable(f"the embedded server of {folder} is out of reach: {error}") from error

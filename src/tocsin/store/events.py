@@ -4,16 +4,18 @@ tick of a schedule."""
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from tocsin.model import codec
 from tocsin.model.durations import Millis, moment
 from tocsin.model.ids import job_of, run_id
 from tocsin.model.tick import Why
 from tocsin.store.jobs import DUE_MASK, OUTCOMES
+from tocsin.store.numbers import time_of
 from tocsin.store.store import OpenQueue, Store
 
 PAGE = 100
@@ -21,6 +23,9 @@ _RUN = struct.Struct(">QIB")
 _ids = msgspec.msgpack.Decoder(list[str])
 _skips = msgspec.msgpack.Decoder(list[str | int])
 _told_of = msgspec.json.Decoder(dict[str, Any])
+_SUCCEEDED = OUTCOMES.index("succeeded")
+# Events that name a job although something was done for those that wait for it.
+_ABOUT_OTHERS = (b"watch", b"end")
 # Attempts that did not end their run are told by the call that ended them.
 _ENDS = {b"retry": "retried", b"bury": "dead"}
 
@@ -93,6 +98,27 @@ async def decisions(store: Store, queue: OpenQueue, partition: int) -> AsyncIter
             yield decision
 
 
+async def succeeded_last(store: Store, queue: OpenQueue, partition: int, members: Collection[bytes]) -> set[bytes]:
+    """Those of the jobs of a partition of which the newest event is that they succeeded. For jobs that are no more, and
+    of which nothing else is remembered."""
+    left, found = set(members), set[bytes]()
+    async for event in _newest_first(store, queue, partition):
+        if event[b"kind"] in _ABOUT_OTHERS:
+            continue
+        try:
+            ids = [key.encode() for key in _ids.decode(event[b"ids"])]
+        except msgspec.MsgspecError:
+            continue
+        if left.isdisjoint(ids):
+            continue
+        ends = _RUN.iter_unpack(event.get(b"runs", b"")) if event[b"kind"] == b"finish" else ()
+        found |= {key for key, end in zip(ids, ends, strict=False) if key in left and end[2] == _SUCCEEDED}
+        left -= set(ids)
+        if not left:
+            break
+    return found
+
+
 async def _newest_first(store: Store, queue: OpenQueue, partition: int) -> AsyncIterator[dict[bytes, Any]]:
     key, before = queue.keys[partition]["events"], "+"
     while True:
@@ -105,14 +131,18 @@ async def _newest_first(store: Store, queue: OpenQueue, partition: int) -> Async
 
 
 def _runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
-    ends, at = event.get(b"runs", b""), int(event[b"at"])
+    """None of an event that somebody garbled."""
+    try:
+        return _readable_runs(queue, event)
+    except (*codec.UNREADABLE, KeyError, struct.error):
+        return []
+
+
+def _readable_runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
+    ends, at = event.get(b"runs", b""), time_of(event[b"at"])
     if not ends:
         return []
-    try:
-        members = _ids.decode(event[b"ids"])
-    except msgspec.MsgspecError:
-        return []
-    notes = _notes(event)
+    members, notes = _ids.decode(event[b"ids"]), _notes(event)
     return [
         PastRun(
             id=run_id(member, due & DUE_MASK),
@@ -124,6 +154,7 @@ def _runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
             ended_ms=at,
             told=notes.get(member, {}),
         )
+        # Runs come first: of the other members of the event none has ended.
         for member, (due, attempt, outcome) in zip(members, _RUN.iter_unpack(ends), strict=False)
     ]
 
@@ -134,7 +165,7 @@ def _notes(event: dict[bytes, Any]) -> dict[str, dict[str, Any]]:
     try:
         flat = _ids.decode(event[b"notes"])
         return {member: _told_of.decode(note) for member, note in zip(*[iter(flat)] * 2, strict=True)}
-    except (msgspec.MsgspecError, ValueError):
+    except codec.UNREADABLE:
         return {}
 
 
@@ -144,10 +175,10 @@ def _decisions(queue: str, event: dict[bytes, Any]) -> list[Decision]:
     try:
         flat = _skips.decode(event[b"skips"]) if b"skips" in event else []
         found = [
-            Decision(job_of(str(member)), queue, int(first), int(until), *_told(Why(int(why))), int(event[b"at"]))
+            Decision(job_of(str(member)), queue, int(first), int(until), *_told(Why(int(why))), time_of(event[b"at"]))
             for member, first, until, why in zip(*[iter(flat)] * 4, strict=True)
         ]
-    except (msgspec.MsgspecError, ValueError):
+    except (*codec.UNREADABLE, KeyError):
         found = []
     found += [
         Decision(run.job_id, queue, run.due_ms, run.due_ms + 1, "ran", run.outcome, run.ended_ms)

@@ -43,6 +43,8 @@ class Healing:
         self.errors = 0
         self._address = address
         self._loaded_at: dict[_Place, int] = {}
+        # The nodes that had all scripts. One that joined since, or took over from another, has forgotten nothing.
+        self._nodes = {""}
         self._loading = SharedCalls()
         self._warned: dict[tuple[str, str], float] = {}
 
@@ -51,6 +53,7 @@ class Healing:
         scripts = all_scripts()
         if isinstance(client, RedisCluster):
             nodes = client.get_primaries()
+            self._nodes |= {node.name for node in nodes}
             answers = await asyncio.gather(*(_load_on(node, client, scripts) for node in nodes))
         else:
             answers = [await _load_in_one(client, scripts)]
@@ -89,7 +92,8 @@ class Healing:
         self.loads += 1
         self.reloaded += 1
         self._loaded_at[place] = self.loads
-        self._warn("script was forgotten by the server and is loaded again", what)
+        if place[1] in self._nodes:
+            self._warn("script was forgotten by the server and is loaded again", what)
 
     def _warn(self, event: str, what: Script, **facts: Any) -> None:
         now = monotonic()

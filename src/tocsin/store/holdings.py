@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tocsin.model import codec
+from tocsin.model.run import Claim
 from tocsin.store.runs import columns
 from tocsin.store.scripts import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
@@ -34,8 +35,18 @@ class Holdings:
         look, args = script("claim_look"), [cursor, PAGE, codec.encode(list(names))]
         following, found = await self._store.read(lambda c: look(c, queue.keys_of(look, partition), args))
         return following, [
-            Holding(key, token, owner.decode()) for key, token, owner in zip(*[iter(found)] * 3, strict=True)
+            Holding(key, token, owner.decode(errors="replace"))
+            for key, token, owner in zip(*[iter(found)] * 3, strict=True)
         ]
+
+    async def release_all(self, queue: OpenQueue, owner: str, claims: Sequence[Claim]) -> list[int]:
+        """Hand back runs that this owner has claimed, wherever their jobs are by now. The partitions that have some.
+        Raises QueueMoved."""
+        by_partition: dict[int, list[Holding]] = {}
+        for claim in claims:
+            holding = Holding(claim.key, claim.token, owner)
+            by_partition.setdefault(queue.partition_of_key(claim.key), []).append(holding)
+        return [partition for partition, some in by_partition.items() if await self.release(queue, partition, some)]
 
     async def release(self, queue: OpenQueue, partition: int, holdings: Sequence[Holding]) -> int:
         """Hand back those that are still held as they were seen. How many were. Raises QueueMoved."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from tocsin.model.durations import Millis
+from tocsin.model.durations import LATEST_MS, Millis
+from tocsin.store.numbers import time_of, whole
 from tocsin.store.scripts import script
 from tocsin.store.store import LARGEST_BATCH, Store
 
@@ -40,14 +41,15 @@ class Hosts:
         found = await self._store.read(
             lambda c: c.zrange(self._keys["hosts"], 0, MOST_HOSTS - 1, withscores=True),
         )
-        return {host.decode(errors="replace"): int(score) for host, score in found}
+        # What nobody of ours wrote closes no host: it would never be probed.
+        return {host.decode(errors="replace"): time_of(score) for host, score in found if score <= LATEST_MS}
 
     async def find(self, host: str) -> Outage | None:
         score = await self._store.read(lambda c: c.zscore(self._keys["hosts"], host))
         raw = await self._store.read(lambda c: c.hget(self._keys["outages"], host))
         if score is None or raw is None:
             return None
-        return Outage(host, int(raw.partition(b"|")[0]), int(score))
+        return Outage(host, whole(raw.partition(b"|")[0]), time_of(score))
 
     async def trip(self, host: str, cooldown: Millis, probe: str = "") -> Millis:
         """It fails. When it may be probed."""
@@ -55,8 +57,8 @@ class Hosts:
 
     async def probe(self, host: str, probe: str, half_open: Millis) -> Probe:
         """`probe` is the name of this one, so that asking again after a lost reply is not another."""
-        code, *more = await self._store.fleet(script("host_probe"), self._now(), host, probe, half_open)
-        return Probe(code != 0, *map(int, more))
+        code, *known = await self._store.fleet(script("host_probe"), self._now(), host, probe, half_open)
+        return Probe(code != 0, int(known[0]), whole(known[1])) if known else Probe(code != 0)
 
     async def close(self, host: str, since: Millis) -> bool:
         """It answers again, as a probe of that outage has found. Whether it was still known to fail."""

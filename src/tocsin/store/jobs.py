@@ -14,8 +14,9 @@ from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import QueueMoved, RecordUnreadable, UnknownJob
 from tocsin.model.job import Failure, Header, Job, Spec, Stage
-from tocsin.store import ready
+from tocsin.store import apart, ready
 from tocsin.store.keys import BANDS, STAGE_KEYS
+from tocsin.store.numbers import time_of
 from tocsin.store.putter import FIELDS
 from tocsin.store.spread import spread
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
@@ -34,10 +35,13 @@ HASHES = ("jobs", "claims", "errors", "results", "needs", "spots")
 _SETS = ("waiting", "working", "paused", "parked", "dead", "done", "blocked", "unnamed")
 # In the order of the codes in lua/lib/settle.lua.
 OUTCOMES = ("failed", "succeeded", "skipped", "cancelled")
+# It has ended, and somebody garbled how.
+UNKNOWN = "unknown"
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """One job to put. `due` is a time, or with `relative` a delay on the server's clock."""
+    """One job to put. `due` is a time, or with `relative` a delay on the server's clock; with `now_if_past` a time that
+    has passed is now, so that nobody goes before those who wait by naming one."""
 
     member: str
     record: bytes
@@ -45,6 +49,12 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     relative: bool = False
     mode: int = IGNORE
     expected: int = 0
+    now_if_past: bool = False
+
+    @property
+    def kind(self) -> bytes:
+        """Of its due time, as lua/job_put.lua numbers them."""
+        return b"\x01" if self.relative else b"\x02" if self.now_if_past else b"\x00"
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -78,9 +88,12 @@ def due_by(now: Millis) -> str:
 
 
 def read_entry(raw: bytes) -> Entry:
+    """Raises struct.error for what is none, as lua/lib/claims.lua does."""
     token, due, attempt, recoveries, intent, size = _CLAIM.unpack_from(raw)
     end = _CLAIM.size + size
-    after_tenant = end + 1 + (raw[end] if len(raw) > end else 0)
+    after_tenant = end + 1 + (raw[end] if len(raw) > end else 255)
+    if len(raw) < after_tenant + (16 if intent & _PUT_INTENT else 0):
+        raise struct.error("a claim is longer")
     pending = raw[after_tenant + 16 :] if intent & _PUT_INTENT else None
     owner = raw[_CLAIM.size : end].decode(errors="replace")
     return Entry(token, due & DUE_MASK, attempt, recoveries, intent, owner, pending, due >> _UNCOUNTED)
@@ -154,7 +167,7 @@ class Jobs:
         answer = await self._change("job_cancel", queue, member, member, due, most)
         if answer[4]:
             await self._carry(queue, queue.partition_of(member))
-        return int(answer[1]), answer[2].decode(), int(answer[3])
+        return int(answer[1]), answer[2].decode(errors="surrogateescape"), int(answer[3])
 
     async def fire(self, queue: OpenQueue, member: str, dues: list[Millis]) -> list[Millis]:
         """Add extra runs (0: now) and return when each is due. Raises UnknownJob."""
@@ -228,7 +241,7 @@ class Jobs:
         return {stage: sum(counts[i :: len(wanted)]) for i, stage in enumerate(wanted)}
 
     async def ready_counts(self, queue: OpenQueue) -> list[int]:
-        """How many are ready, by band; none in a queue of order `due`."""
+        """How many are due and in line, by band, in a queue of another order than `due`."""
         return await ready.counts(self._store, queue)
 
     async def position(self, queue: OpenQueue, member: str) -> int | None:
@@ -304,7 +317,7 @@ def _packed(put: Put) -> list[bytes]:
     return [
         codec.text(put.member.encode()),
         codec.integer(put.due),
-        b"\x01" if put.relative else b"\x00",
+        put.kind,
         bytes((put.mode,)),
         codec.integer(put.expected),
         codec.text(put.record),
@@ -348,13 +361,13 @@ def _as_job(
     failure = codec.decode_failure(error) if error else None
     try:
         current = (entry.pending if entry and entry.pending else record) or b""
-        header, spec = codec.decode_header(current), codec.decode_spec(current)
+        header, spec = codec.read_record(current)
     except RecordUnreadable as unreadable:
         header, spec = Header(recurring=False, timeout=0, handler=0), Spec(name="?")
         failure = failure or Failure(error=str(unreadable))
-    at = int(score)
+    at = time_of(apart.not_before(score) if stage is Stage.WAITING else score)
     if queue.queue.order == "due":
-        uncounted = entry.uncounted if entry else int((score - at) * 16)
+        uncounted = entry.uncounted if entry else int((score - at) * 16) if at <= score < at + 1 else 0
         header = replace(header, succeeded=header.succeeded + uncounted, attempts=header.attempts + uncounted)
     return Job(
         id=member.decode(errors="replace"),
@@ -372,11 +385,15 @@ def _as_job(
 
 
 def _as_outcome(raw: bytes) -> Outcome:
+    if len(raw) < 9 or raw[0] >= len(OUTCOMES):
+        return Outcome(UNKNOWN, 0, None, lost="how it ended is garbled")
     name, at, result = OUTCOMES[raw[0]], int.from_bytes(raw[1:9], "big"), raw[9:]
-    if result[:1] == codec.NO_RESULT:
-        lost = codec.decode(result[1:]) if len(result) > 1 else ""
-        return Outcome(name, at, None, kept=bool(lost), lost=lost)
     try:
+        if result[:1] == codec.NO_RESULT:
+            lost = str(codec.decode(result[1:])) if len(result) > 1 else ""
+            return Outcome(name, at, None, kept=bool(lost), lost=lost)
+        if codec.is_nested_deeper(result, codec.MOST_LEVELS):
+            return Outcome(name, at, None, lost=f"it is nested more than {codec.MOST_LEVELS} levels deep")
         return Outcome(name, at, codec.decode(result) if result else None)
     except codec.UNREADABLE as error:
         return Outcome(name, at, None, lost=f"it cannot be read: {error}")

@@ -20,9 +20,12 @@ import contextlib
 import fcntl
 import glob
 import os
+import pwd
 import queue
 import signal
+import socket as sockets
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -39,11 +42,34 @@ _THIRD_START_S = 5.0
 _LONGEST_LOG = 1 << 20
 
 
+# Where everybody may make folders: so what is there is checked each time (check_runtime_folder, check_peer).
+_ANYBODYS = "/tmp"  # noqa: S108
+# What the server writes is for its user alone, whatever the folder's mode and the user's umask.
+_UMASK = 0o077
+
+
+class Foreign(Exception):
+    """Another user made it, or could have: what and who, and what to do."""
+
+
+def is_ours(uid: int) -> bool:
+    """Root's is as good as ours: root can do anything anyway."""
+    return uid in (os.geteuid(), 0)
+
+
+def user(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
 class Lock:
     """An flock on a file that is never deleted."""
 
-    def __init__(self, path: str) -> None:
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(self, path: str, folder: int | None = None) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self.fd = os.open(path, flags, 0o600, dir_fd=folder)
 
     def take(self, how: int, timeout: float | None = 0.0) -> bool:
         """Whether we got it in time; None waits for ever."""
@@ -74,7 +100,7 @@ class Lock:
         return True
 
 
-def runtime_folder(parent: str = "/tmp") -> str:
+def runtime_folder(parent: str = _ANYBODYS) -> str:
     """The folder of this user's sockets: short, because a socket's path ends at 107 bytes.
 
     Not $XDG_RUNTIME_DIR or $TMPDIR: a login shell and a cron job of the same user must find the same
@@ -83,14 +109,39 @@ def runtime_folder(parent: str = "/tmp") -> str:
     return os.path.join(parent, f"tocsin-{os.getuid()}")
 
 
-def make_runtime_folder(parent: str = "/tmp") -> None:
+def make_runtime_folder(parent: str = _ANYBODYS) -> None:
     """Anybody may write to /tmp, so what is there is only used if nobody else can have made it."""
-    folder = runtime_folder(parent)
     with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    found = os.lstat(folder)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not a private folder of this user: remove it, or have it removed")
+        os.mkdir(runtime_folder(parent), 0o700)
+    check_runtime_folder(parent)
+
+
+def check_runtime_folder(parent: str = _ANYBODYS) -> None:
+    """Also for whoever joins a running server: where the folder was cleaned away, anybody may have made it anew."""
+    folder = runtime_folder(parent)
+    try:
+        found = os.lstat(folder)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode) or not is_ours(found.st_uid) or found.st_mode & 0o077:
+        raise Foreign(
+            f"{folder}, the place of the embedded server's socket, is not a private folder of this user: it belongs "
+            f"to {user(found.st_uid)} and has mode {stat.filemode(found.st_mode)}. Remove it, or have it removed"
+        )
+
+
+def check_peer(connection: sockets.socket, path: str) -> None:
+    """Raise Foreign if the server at the other end is another user's. The connection knows; a path could change."""
+    if hasattr(sockets, "SO_PEERCRED"):
+        told = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, struct.calcsize("iII"))
+        _, uid, _ = struct.unpack("iII", told)
+    else:
+        uid = os.lstat(path).st_uid
+    if not is_ours(uid):
+        raise Foreign(
+            f"the server at {path} belongs to {user(uid)}, not to this user, so nothing is sent to it: have that file "
+            "removed; the server of this user then makes it anew"
+        )
 
 
 def stop_server(folder: str) -> None:
@@ -201,7 +252,8 @@ class Keeper:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(left_over)
         self._starts.append(time.monotonic())
-        return subprocess.Popen(
+        # The binary of an installed package, with settings of ours.
+        return subprocess.Popen(  # noqa: S603
             [self._binary, *self._settings()],
             stdin=subprocess.DEVNULL,
             pass_fds=[lock.fd],
@@ -251,14 +303,17 @@ def _detach() -> None:
     with contextlib.suppress(FileNotFoundError):
         if os.path.getsize("server.log") > _LONGEST_LOG:
             os.replace("server.log", "server.log.old")
-    log = os.open("server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open("server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for stream in (1, 2):
         os.dup2(log, stream)
     os.close(log)
 
 
 def main(folder: str, socket: str, binary: str, allocator: str) -> None:
-    os.chdir(folder)
+    """`folder` is the descriptor of the one that our user has checked: its path may lead elsewhere by now."""
+    os.umask(_UMASK)
+    os.fchdir(int(folder))
+    os.close(int(folder))
     lock = Lock("keeper.lock")
     if not lock.take(EXCLUSIVE, _PATIENCE_S):
         sys.exit("another keeper is there")

@@ -2,9 +2,10 @@
 
 Per partition of a queue, all under one hash tag, so in one slot of a Redis Cluster:
 
-meta      HASH    epoch, order, partitions, sealed, seq, fence, widest, counters, settings
+meta      HASH    epoch, order, partitions, sealed, seq, fence, widest, walk, counters, settings
 jobs      HASH    id -> record: header and body (model/codec.py)
-waiting   ZSET    id -> not before, epoch ms; below the ms, in sixteenths: successes the record lacks (order `due`)
+waiting   ZSET    id -> not before, epoch ms; below the ms, in sixteenths: successes the record lacks (order `due`);
+                  suspects that are due: below -2^51, by band and due time (lua/lib/apart.lua)
 ready0…4  ZSET    by priority band, what is due: id -> due and place; in a fair queue tenant, due, place, id -> 0
 turns0…4  ZSET    in a fair queue, whose turn it is: tenant -> start tag
 tenants   HASH    tenant -> its runs, its rate's time, its finish tags
@@ -16,8 +17,8 @@ claims    HASH    id -> claim (lua/lib/claims.lua), from the first claim to the 
 sessions  HASH    session -> seq, time, answer of its last call; in partition 0 also session|epoch, of partitions that
                   were repartitioned since
 paused    ZSET    id -> not before ms
-parked    ZSET    id -> digest of its handler, by which a worker that knows it finds it; or the ms from which on another
-                  worker may try to read it
+parked    ZSET    id -> digest of its handler, by which a worker that knows it finds it, and a half for suspects; or the
+                  ms from which on another worker may try to read it
 dead      ZSET    id -> since ms
 errors    HASH    id -> last failure, until it succeeds
 done      ZSET    id -> remembered until ms
@@ -34,8 +35,10 @@ For the whole fleet, under one tag of their own:
 queues    HASH    queue -> order, partitions, the last change of them and the one under way (store/register.py)
 workers   HASH    worker -> what it says of itself
 beats     HASH    worker -> counter
-heard     HASH    worker -> when it last beat, ms
-buried    ZSET    worker -> since ms
+pulses    ZSET    worker -> when it last beat, ms
+buried    ZSET    worker that died -> until when somebody brings back its runs, ms
+steps     STRING  how the server's clock was set (lua/lib/steps.lua)
+declared  HASH    set of agents that some workers declare -> their digests (store/declared.py)
 zones     STRING  the version of the zone database by which jobs are planned
 hosts     ZSET    host that fails -> nobody sends to it before ms
 outages   HASH    such a host -> since ms, and the probe that was let through last
@@ -49,6 +52,7 @@ cleanup-leader  STRING  the worker whose term it is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from tocsin.model.errors import InvalidConfig
@@ -60,11 +64,24 @@ PARTITION_KEYS = (
     "ready0", "ready1", "ready2", "ready3", "ready4", "turns0", "turns1", "turns2", "turns3", "turns4",
     "tenants", "spots", "resting", "weights",
 )  # fmt: skip
+_HASHES = ("meta", "jobs", "claims", "sessions", "errors", "results", "needs", "tenants", "spots", "weights")
+_FLEET_HASHES = ("queues", "workers", "beats", "declared", "outages")
 BANDS = ("ready0", "ready1", "ready2", "ready3", "ready4")
 TURNS = ("turns0", "turns1", "turns2", "turns3", "turns4")
-FLEET_KEYS = ("queues", "workers", "beats", "heard", "buried", "zones", "hosts", "outages")
+FLEET_KEYS = ("queues", "workers", "beats", "pulses", "buried", "steps", "declared", "zones", "hosts", "outages")
 LEADER_KEY = "cleanup-leader"
+# What kind of data each holds, as Redis names it.
+TYPES = (
+    dict.fromkeys((*PARTITION_KEYS, "pulses", "buried", "hosts"), "zset")
+    | dict.fromkeys((*_HASHES, *_FLEET_HASHES), "hash")
+    | {"events": "stream", "zones": "string", "steps": "string", LEADER_KEY: "string", "bell": "list", "mail": "list"}
+)
 _BASES = (*PARTITION_KEYS, *FLEET_KEYS, LEADER_KEY, "bell", "mail")
+# What stands before the tag in a key of any prefix: a base, and for most a queue or worker. Where an operator has
+# renamed the base, the tag of a partition still ends in its number.
+_BEFORE_TAG = re.compile(rf"(?:{'|'.join(_BASES)})[:{{]")
+_PARTITION_TAG = re.compile(r":\d+\}\Z")
+_FLEET_TAG = "tocsin"
 # The fields of `meta` that count something, as lua/*.lua names them.
 COUNTERS = ("put", "claimed", "succeeded", "failed", "skipped", "cancelled", "retried", "recovered", "buried")
 
@@ -107,8 +124,12 @@ class Keys:
             return False
         return bool(brace) or base in (*PARTITION_KEYS, LEADER_KEY, *self._names.values())
 
+    def types_of_fleet(self) -> dict[str, str]:
+        """What each key of the whole fleet holds, but for bells and mail."""
+        return {key: TYPES[base] for base, key in self.fleet().items()} | {self.leader(): TYPES[LEADER_KEY]}
+
     def _fleet_tag(self) -> str:
-        return f"{{{self.hash_tag or 'tocsin'}}}"
+        return f"{{{self.hash_tag or _FLEET_TAG}}}"
 
     def _name(self, base: str, queue: str, partition: int) -> str:
         base = self._names.get(base, base)
@@ -116,3 +137,18 @@ class Keys:
             # Seed 000's own names, so that its redis-cli commands answer.
             return f"{self.prefix}{base}{{{self.hash_tag}}}" if self.hash_tag else f"{self.prefix}{base}"
         return f"{self.prefix}{base}:{queue}{{{self.hash_tag or queue}:{partition}}}"
+
+
+def is_shaped_like_ours(key: str) -> bool:
+    """Whether some Tocsin, with whatever prefix and hash tag, has or could have a key of that name. Keys of the agents'
+    queue without a hash tag are plain words, which anybody may use: see `registers_beside`."""
+    head, brace, tag = key.rpartition("{")
+    if not brace or not tag.endswith("}"):
+        return False
+    return _BEFORE_TAG.search(head + brace) is not None or (":" in head and _PARTITION_TAG.search(tag) is not None)
+
+
+def registers_beside(key: str) -> list[str]:
+    """Registers of queues, for a key that ends in one of our words: where one of them exists, the key is Tocsin's."""
+    prefixes = [key.removesuffix(base) for base in (*PARTITION_KEYS, LEADER_KEY) if key.endswith(base)]
+    return [f"{prefix}queues{{{_FLEET_TAG}}}" for prefix in prefixes]

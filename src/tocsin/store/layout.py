@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from tocsin.model.errors import QueueMoved
+from tocsin.model.errors import QueueMoved, StoreChanged, StoreError
 from tocsin.model.ids import partition_of, partition_of_key
 from tocsin.model.queue import Queue
 from tocsin.store import register
@@ -18,6 +18,9 @@ from tocsin.store.scripts import Script, script
 # A script takes at most this many items, and about twice this many bytes, so that it never holds the server for long.
 LARGEST_BATCH = 1000
 LARGEST_BYTES = 2 * 1024 * 1024
+# Answers of a script that changed nothing.
+WRONG_EPOCH = -1
+STALE_SEQ = -2
 
 
 class OpenQueue:
@@ -90,6 +93,17 @@ class Call(msgspec.Struct, frozen=True):
     seq: int
     args: Sequence[Any]
     layout: str
+
+    def checked(self, answer: list[Any]) -> list[Any]:
+        """The answer of a call that was made; raises why it was not."""
+        if answer[0] == WRONG_EPOCH:
+            raise StoreChanged(
+                f"partition {self.partition} of queue {self.queue.name!r} is not the one that was opened: "
+                "the server was wiped, restored or replaced"
+            )
+        if answer[0] == STALE_SEQ:
+            raise StoreError(f"a later call of session {self.session} was answered before: this one was refused")
+        return answer
 
 
 def kept_session(session: str, epoch: bytes) -> bytes:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from tocsin.model import codec
 from tocsin.store.keys import BANDS, TURNS
+from tocsin.store.numbers import is_whole, whole
 from tocsin.store.store import OpenQueue
 from tocsin.store.survey import Survey
 from tocsin.store.together import Together
@@ -90,8 +91,7 @@ class Lines:
         together.ask("ZCARD", keys["working"])
         together.ask("HMGET", keys["meta"], "max_active", "claimed", "claimed_before_cap")
         working, (most, claimed, before) = await together.answers(self._store)
-        max_active = int(most) if most is not None and most.isdigit() else None
-        return Cap(working, max_active, int(claimed or 0) != int(before or 0))
+        return Cap(working, whole(most) if is_whole(most) else None, whole(claimed) != whole(before))
 
 
 def tenant_of(member: bytes) -> bytes:

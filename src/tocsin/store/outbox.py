@@ -20,9 +20,13 @@ from tocsin.store.together import Together
 
 # Entries of one page, and watchers of one job that are told in one pass.
 PAGE = 100
+# Told to a dependent whose upstream nobody knows, beside the outcomes.
+UNKNOWN = 4
 # Answers of job_watch that are no outcome.
 WATCHING, LATER, RECURRING, GONE = "w", "l", "r", "g"
 IS_WORKING = 6
+# How an entry of an outbox ends that tells of an end: with one of the outcomes of lua/lib/endings.lua.
+_ENDS = tuple(b"\0%d" % outcome for outcome in range(4))
 
 
 class Upstream(msgspec.Struct, frozen=True, order=True):
@@ -46,9 +50,12 @@ class Wait(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         return codec.encode([self.life, int(self.anyway), *(upstream.source for upstream in self.upstreams)])
 
+    def entry(self, member: str, upstream: Upstream) -> bytes:
+        """As job_block writes it into the outbox."""
+        return f"W\0{member}\0{self.life}\0{upstream.source}".encode()
+
     def entries(self, member: str) -> list[bytes]:
-        """As job_block writes them into the outbox."""
-        return [f"W\0{member}\0{self.life}\0{upstream.source}".encode() for upstream in self.upstreams]
+        return [self.entry(member, upstream) for upstream in self.upstreams]
 
     def watcher(self, queue: str, member: str) -> str:
         return f"{queue}\0{member}\0{self.life}"
@@ -74,12 +81,26 @@ class Told(msgspec.Struct, frozen=True):
     to_carry: bool
 
 
+def is_end(entry: bytes) -> bool:
+    """Whether an entry of an outbox says that a job has ended (lua/lib/endings.lua)."""
+    return entry[:2] == b"E\0" and entry.count(b"\0") == 2 and entry[-2:] in _ENDS
+
+
+def is_ask(entry: bytes) -> bool:
+    """Whether an entry of an outbox asks to let a job be told of an end."""
+    return entry[:2] == b"W\0" and entry.count(b"\0") == 4
+
+
+def is_watcher(watcher: bytes) -> bool:
+    return watcher.count(b"\0") == 3
+
+
 def read_wait(raw: bytes) -> Wait | None:
     """None if it is none of ours."""
     try:
         life, anyway, *sources = msgspec.msgpack.decode(raw, type=list[str | int])
         pairs = [str(source).partition("\0") for source in sources]
-    except (msgspec.MsgspecError, ValueError):
+    except codec.UNREADABLE:
         return None
     return Wait(str(life), bool(anyway), [Upstream(queue, upstream) for queue, _, upstream in pairs])
 
@@ -153,13 +174,15 @@ class Outbox:
         found = await together.answers(self._store)
         return [[] if there is None else list(some) for there, some in zip(found[::2], found[1::2], strict=True)]
 
-    async def filled(self, places: Sequence[tuple[OpenQueue, int]]) -> list[tuple[OpenQueue, int]]:
-        """Those that have something to carry."""
+    async def filled(
+        self, places: Sequence[tuple[OpenQueue, int]], base: str = "outbox"
+    ) -> list[tuple[OpenQueue, int]]:
+        """Those that have something to carry; with `needs`, those that have blocked jobs."""
 
         async def ask(client: Any) -> Any:
             async with client.pipeline(transaction=False) as pipe:
                 for queue, partition in places:
-                    pipe.exists(queue.keys[partition]["outbox"])
+                    pipe.exists(queue.keys[partition][base])
                 return await pipe.execute()
 
         found = await self._store.read(ask) if places else []
@@ -170,26 +193,6 @@ class Outbox:
         key = queue.keys[queue.partition_of(member)]["needs"]
         raw = await self._store.read(lambda c: c.hget(key, member))
         return None if raw is None else read_wait(raw)
-
-    async def is_unheard(self, queue: OpenQueue, member: str, wait: Wait, upstream: Upstream, where: OpenQueue) -> bool:
-        """Whether nothing will tell a blocked job of that end. `where`: the queue of the upstream.
-
-        In this order: an entry goes when the watcher is there, a watcher when the job was told."""
-        if await self._is_asked_for(queue, member, wait, upstream, where):
-            return False
-        now = await self.wait_of(queue, member)
-        return now is not None and now.life == wait.life and upstream in now.upstreams
-
-    async def _is_asked_for(
-        self, queue: OpenQueue, member: str, wait: Wait, upstream: Upstream, where: OpenQueue
-    ) -> bool:
-        outbox = queue.keys[queue.partition_of(member)]["outbox"]
-        entry = f"W\0{member}\0{wait.life}\0{upstream.source}"
-        if await self._store.read(lambda c: c.zscore(outbox, entry)) is not None:
-            return True
-        watchers = where.keys[where.partition_of(upstream.id)]["watchers"]
-        watcher = f"{upstream.id}\0{wait.watcher(queue.name, member)}"
-        return await self._store.read(lambda c: c.zscore(watchers, watcher)) is not None
 
 
 def _key_of_put(item: tuple[Put, Wait]) -> bytes:
@@ -205,7 +208,7 @@ def _packed(put: Put, wait: Wait) -> list[bytes]:
     return [
         codec.text(put.member.encode()),
         codec.integer(put.due),
-        b"\x01" if put.relative else b"\x00",
+        put.kind,
         bytes((put.mode,)),
         codec.text(put.record),
         codec.text(wait.encode()),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tocsin.model.durations import Millis
+from tocsin.store.connect import answers_of
 from tocsin.store.scripts import script
 from tocsin.store.store import OpenQueue, Store
 
@@ -27,12 +28,13 @@ class Outcomes:
                     keys = queue.keys[partition]
                     pipe.zrange(keys["done"], 0, 0, withscores=True)
                     pipe.zcard(keys["unnamed"])
-                return await pipe.execute()
+                return await answers_of(pipe)
 
         found = iter(await self._store.read(ask))
         return [
             (queue, partition)
             for (queue, partition), first, unnamed in zip(places, found, found, strict=True)
+            if not isinstance(first, Exception) and not isinstance(unnamed, Exception)
             if (first and first[0][1] <= now) or unnamed > self._store.most_unnamed(queue)
         ]
 

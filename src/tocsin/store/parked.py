@@ -36,16 +36,18 @@ async def parked_in(store: Store, queue: OpenQueue, partition: int) -> list[Park
 
 async def _look(store: Store, keys: dict[str, str]) -> list[Parked]:
     found: list[Parked] = []
-    # The score is the digest of the handler; what could not be read has 0, or a time that is beyond all digests.
-    digest: float = 0
+    # The score is the digest of the handler, and a half for suspects; what could not be read has 0, or a time that is
+    # beyond all digests.
+    digest = 0
     for _ in range(MOST_HANDLERS):
-        after = f"({digest:.0f}"
-        first: Any = await store.client.zrangebyscore(keys["parked"], after, MOST_DIGEST, 0, 1, withscores=True)
+        after = f"({digest}.5"
+        first: Any = await store.client.zrangebyscore(keys["parked"], after, MOST_DIGEST + 0.5, 0, 1, withscores=True)
         if not first:
             break
-        [(member, digest)] = first
+        [(member, score)] = first
+        digest = int(score)
         async with store.client.pipeline(transaction=False) as pipe:
-            pipe.zcount(keys["parked"], digest, digest)
+            pipe.zcount(keys["parked"], digest, digest + 0.5)
             pipe.hget(keys["jobs"], member)
             count, record = await pipe.execute()
         try:

@@ -13,12 +13,14 @@ idle connections are closed by `tend` only (cluster.py).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from redis.asyncio import ConnectionPool, Redis
-from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.asyncio.sentinel import MasterNotFoundError, SentinelConnectionPool
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from tocsin.store.turns import Turns
@@ -26,6 +28,8 @@ from tocsin.store.turns import Turns
 if TYPE_CHECKING:
     from tocsin.store.healing import Healing
 
+
+Ask = Callable[[Sequence[tuple[Any, ...]]], Awaitable[list[Any]]]
 
 # A connection that came back may be wanted again at once: in a burst, by those who wait for one.
 LINGER_S = 0.1
@@ -105,6 +109,16 @@ class Pool(ConnectionPool):
 
 
 class SentinelPool(SentinelConnectionPool, Pool):
+    async def tend(self) -> None:
+        """Also: be connected to the primary that the sentinels name now. The former may still answer."""
+        former = self.master_address
+        # Nobody to ask: the primary may be well.
+        with contextlib.suppress(MasterNotFoundError):
+            if await self.get_master_address() != former:  # type: ignore[no-untyped-call]
+                for connection in self._in_use_connections:
+                    connection.mark_for_reconnect()  # type: ignore[no-untyped-call]
+        await super().tend()
+
     async def aclose(self) -> None:
         await super().aclose()
         await self.sentinel_manager.aclose()
@@ -132,6 +146,24 @@ class Single(Redis):
             return answers
         finally:
             await self.connection_pool.release(connection)
+
+    @contextlib.asynccontextmanager
+    async def pinned(self, key: str) -> AsyncIterator[Ask]:
+        """One connection, for commands of which one depends on what the connection did before."""
+        connection: Any = await self.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+        try:
+            yield functools.partial(ask_in_order, connection)
+        finally:
+            await self.connection_pool.release(connection)
+
+
+async def ask_in_order(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The answers. Raises the first error among them."""
+    answers = await ask_all(connection, commands)
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers
 
 
 async def ask_all(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:

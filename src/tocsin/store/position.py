@@ -10,8 +10,10 @@ from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.model.job import Job, Stage
+from tocsin.store.apart import APART, OTHERS, is_apart
 from tocsin.store.jobs import Entry, entry_of
 from tocsin.store.keys import BANDS, TURNS
+from tocsin.store.numbers import number, whole
 from tocsin.store.parked import MOST_DIGEST
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.together import Together
@@ -125,7 +127,8 @@ def _spot_of(queue: OpenQueue, job: Job, member: bytes, spot: bytes | None, scor
     if order == "due":
         return _Spot(0)
     if order == "fair" and spot is not None:
-        return _Spot(int(spot[:1]), member=spot[1:] + b"\0" + member, tenant=spot[1:].rsplit(b"\0", 2)[0])
+        band, place = min(whole(spot[:1]), len(BANDS) - 1), spot[1:]
+        return _Spot(band, member=place + b"\0" + member, tenant=place.rsplit(b"\0", 2)[0])
     at = next((band for band, score in enumerate(scores) if score is not None), None)
     if at is not None:
         return _Spot(at, score=scores[at] or 0.0)
@@ -142,12 +145,15 @@ async def _line(
     counted = {"due": _ask_due, "priority": _ask_priority, "fair": _ask_fair}[order]
     together = Together()
     together.ask("ZSCORE", keys["waiting"], member)
-    together.ask("ZCOUNT", keys["waiting"], "-inf", now)
+    together.ask("ZCOUNT", keys["waiting"], OTHERS, now)
     counted(together, keys, member, spot, aging)
     own, due, *counts = await together.answers(store)
+    stands_apart = own is not None and is_apart(float(own))
     if order == "due":
-        return None if counts[0] is None else Line(ahead=counts[0])
-    entering = max(0, due - (own is not None))
+        rank, apart = counts
+        # Those that stand apart go before nobody else.
+        return None if rank is None else Line(ahead=rank if stands_apart else rank - apart)
+    entering = max(0, due - (own is not None and not stands_apart))
     if order == "priority":
         return None if None in counts else Line(ahead=sum(counts), entering=entering)
     ahead, turn, turns, *above = counts
@@ -156,6 +162,7 @@ async def _line(
 
 def _ask_due(together: Together, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
     together.ask("ZRANK", keys["waiting"], member)
+    together.ask("ZCOUNT", keys["waiting"], *APART)
 
 
 def _ask_priority(together: Together, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
@@ -202,7 +209,7 @@ def _tenant(raw: bytes | None) -> tuple[int, float]:
 
 
 def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+    return number(value)
 
 
 def _digest(score: Any) -> int | None:
@@ -211,4 +218,5 @@ def _digest(score: Any) -> int | None:
 
 
 def _whole(value: Any) -> int | None:
-    return None if value is None else int(float(value))
+    found = number(value)
+    return None if found is None else int(found)

@@ -6,11 +6,16 @@ load a turn is milliseconds, in which the server would wait for what is ready to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import hiredis
 from redis.asyncio import Connection, SSLConnection, UnixDomainSocketConnection
+
+# A connected socket to a host and port.
+Dial = Callable[[str, int], Awaitable[socket.socket]]
 
 
 class _Prompt:
@@ -49,4 +54,36 @@ class PromptTlsConnection(_Prompt, SSLConnection):
 
 
 class PromptUnixConnection(_Prompt, UnixDomainSocketConnection):
+    pass
+
+
+class _Dialled:
+    """Over a socket that somebody else connects: redis-py would look the name up and connect to whatever it means."""
+
+    host: str
+    port: int
+    socket_connect_timeout: float | None
+
+    def __init__(self, *, dial: Dial, **options: Any) -> None:
+        super().__init__(**options)
+        self._dial = dial
+        self._dialled: socket.socket | None = None
+
+    async def _connect(self) -> None:
+        async with asyncio.timeout(self.socket_connect_timeout):
+            self._dialled = await self._dial(self.host, self.port)
+        await super()._connect()  # type: ignore[misc]
+
+    def _connection_arguments(self) -> dict[str, Any]:
+        arguments = {**super()._connection_arguments(), "sock": self._dialled}  # type: ignore[misc]
+        host = arguments.pop("host")
+        del arguments["port"]
+        return {**arguments, "server_hostname": host} if "ssl" in arguments else arguments
+
+
+class DialledConnection(_Dialled, PromptConnection):
+    pass
+
+
+class DialledTlsConnection(_Dialled, PromptTlsConnection):
     pass

@@ -7,9 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from tocsin.model import codec
-from tocsin.model.errors import InvalidConfig, QueueMoved, QueueMoving, RecordUnreadable
+from tocsin.model.errors import (
+    InvalidConfig,
+    NodeUnavailable,
+    QueueMoved,
+    QueueMoving,
+    StoreError,
+    StoreUnavailable,
+    WrongKeyType,
+)
 from tocsin.model.queue import SETTINGS, Queue, parse_rate, refuse_spread
 from tocsin.store import register
+from tocsin.store.numbers import is_whole, number
 from tocsin.store.store import OpenQueue, Store
 
 
@@ -33,16 +42,21 @@ async def open_all(store: Store) -> list[OpenQueue]:
 
 
 async def open_registered(store: Store) -> tuple[list[OpenQueue], list[str]]:
-    """The same, and the names of those that are being repartitioned. Nobody waits for these, and an entry that cannot
-    be read is passed over: neither may stop work on other queues. The doctor reports both."""
-    found = await store.read(lambda c: c.hgetall(store.keys.fleet()["queues"]))
+    """The same, and the names of those that are being repartitioned, or on a node of a cluster that is away. Nobody
+    waits for these, and an entry that cannot be read, or a partition that cannot be opened, is passed over: they may
+    not stop work on other queues. The doctor reports all of them. Where the register itself is garbled, these are the
+    queues that this process has open."""
+    try:
+        found = await store.read(lambda c: c.hgetall(store.keys.fleet()["queues"]))
+    except WrongKeyType:
+        return store.opened(), []
     entries = sorted((name.decode(errors="replace"), raw) for name, raw in found.items())
     opened = await asyncio.gather(*(_open_registered(store, name, raw) for name, raw in entries))
-    moving = [each.queue for each in opened if isinstance(each, QueueMoving)]
+    moving = [name for (name, _), each in zip(entries, opened, strict=True) if isinstance(each, StoreError)]
     return [each for each in opened if isinstance(each, OpenQueue)], moving
 
 
-async def _open_registered(store: Store, name: str, raw: bytes) -> OpenQueue | QueueMoving | None:
+async def _open_registered(store: Store, name: str, raw: bytes) -> OpenQueue | StoreError | None:
     try:
         entry = register.read(raw)
         if entry.moving is not None:
@@ -51,9 +65,11 @@ async def _open_registered(store: Store, name: str, raw: bytes) -> OpenQueue | Q
         if queue is not None and queue.layout != entry.move:
             await store.reopen(queue)
         return queue
-    except QueueMoving as moving:
-        return moving
-    except (RecordUnreadable, InvalidConfig):
+    except (QueueMoving, NodeUnavailable) as later:
+        return later
+    except StoreUnavailable:
+        raise
+    except (StoreError, InvalidConfig):
         return None
 
 
@@ -84,12 +100,13 @@ async def settings_of(store: Store, queue: OpenQueue) -> dict[str, str]:
     """Those that are set."""
     meta = queue.keys[0]["meta"]
     found = await store.read(lambda c: c.hmget(meta, SETTINGS))
-    return {name: value.decode() for name, value in zip(SETTINGS, found, strict=True) if value is not None}
+    known = zip(SETTINGS, found, strict=True)
+    return {name: value.decode(errors="replace") for name, value in known if value is not None}
 
 
 async def weights_of(store: Store, queue: OpenQueue) -> dict[str, float]:
     found = await store.read(lambda c: c.hgetall(queue.keys[0]["weights"]))
-    return {tenant.decode(errors="replace"): float(weight) for tenant, weight in found.items()}
+    return {tenant.decode(errors="replace"): number(weight) or 1.0 for tenant, weight in found.items()}
 
 
 async def _left_to_code(store: Store, queue: OpenQueue, settings: list[str]) -> list[str]:
@@ -107,7 +124,7 @@ def shown(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _shown(name: str, value: str) -> Any:
-    if not value.isdigit():
+    if not is_whole(value.encode(errors="replace")):
         return value
     return f"{int(value) / 1000:g}s" if name == "aging" else int(value)
 

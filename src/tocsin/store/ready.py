@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tocsin.model.durations import Millis
+from tocsin.store import apart
 from tocsin.store.keys import BANDS
+from tocsin.store.numbers import time_of, whole
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.together import Together
+
+# With which the spot of a job begins.
+_BAND_DIGITS = tuple(b"%d" % band for band in range(len(BANDS)))
 
 
 def dues(columns: Mapping[str, Sequence[Any]], count: int) -> list[Millis | None]:
@@ -19,18 +24,20 @@ def dues(columns: Mapping[str, Sequence[Any]], count: int) -> list[Millis | None
     for band in BANDS:
         for i, score in enumerate(columns.get(band, ())):
             if score is not None:
-                found[i] = int(float(score))
+                found[i] = time_of(score)
     return found
 
 
 async def counts(store: Store, queue: OpenQueue) -> list[int]:
-    """How many are ready, by band."""
+    """How many are due and in line, by band, suspects included."""
 
     async def ask_all(client: Any) -> Any:
         async with client.pipeline(transaction=False) as pipe:
             for keys in queue.keys:
                 for band in BANDS:
                     pipe.zcard(keys[band])
+                for number in range(len(BANDS)):
+                    pipe.zcount(keys["waiting"], *apart.of_band(number))
             return await pipe.execute()
 
     found = await store.read(ask_all)
@@ -60,7 +67,9 @@ async def ahead(store: Store, queue: OpenQueue, member: str) -> int | None:
         if spot is None:
             return None
         place, tenant = spot[1:] + b"\0" + name, spot[1:].partition(b"\0")[0]
-        band = keys[f"ready{spot[:1].decode()}"]
+        if spot[:1] not in _BAND_DIGITS:
+            return None
+        band = keys[BANDS[int(spot[:1])]]
         return int(await store.read(lambda c: c.zlexcount(band, b"[" + tenant + b"\0", b"(" + place)))
     if queue.queue.order == "priority":
         for base in BANDS:
@@ -71,4 +80,6 @@ async def ahead(store: Store, queue: OpenQueue, member: str) -> int | None:
 
 
 def _due(spot: bytes) -> Millis:
-    return int(spot.rsplit(b"\0", 2)[1])
+    """0 for a spot that somebody garbled."""
+    parts = spot.rsplit(b"\0", 2)
+    return whole(parts[1]) if len(parts) == 3 else 0

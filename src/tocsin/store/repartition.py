@@ -15,6 +15,10 @@ One command, in steps that can each be repeated, so that it may be killed at any
 
 Every script of a move changes only what is sealed in its name. One that was stopped, while another ended the same move,
 and comes back late, changes nothing.
+
+Between two steps of which the second relies on the first, the replicas of the nodes concerned confirm the first
+(replicas.py). Where a node was replaced by a failover or a restart meanwhile, the move begins anew: what was written
+there since the last confirmation may be gone, and nothing was removed for it.
 """
 
 from __future__ import annotations
@@ -28,20 +32,25 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tocsin.model import codec
-from tocsin.model.errors import InvalidArgument, StoreChanged, nearest
+from tocsin.model.errors import InvalidArgument, StoreChanged, StoreUnavailable, nearest
 from tocsin.model.ids import partition_of_key
 from tocsin.model.queue import AGENTS_QUEUE, COUNTED, MOST_PARTITIONS
 from tocsin.store import register
 from tocsin.store.keys import COUNTERS
-from tocsin.store.layout import kept_session
+from tocsin.store.numbers import whole
+from tocsin.store.parcels import flat, home_of_entry, home_of_watcher, kept_name, packed_values, pages, texts
+from tocsin.store.replicas import MOST_BEGINNINGS, NodeReplaced, Replicas
 from tocsin.store.scripts import Script, script
 from tocsin.store.store import LARGEST_BATCH, Store
+from tocsin.telemetry.logs import get_logger
+
+log = get_logger("tocsin.repartition")
 
 PAGE = LARGEST_BATCH
 # Sessions' answers are large: so many of them at a time.
 SESSIONS = 50
 # What a partition says of itself alone; all else in its meta are settings of the queue.
-_OWN = {"epoch", "sealed", "partitions", "seq", "fence", "widest", "placed", "spent", "capped", *COUNTERS}
+_OWN = {"epoch", "sealed", "partitions", "seq", "fence", "widest", "walk", "placed", "spent", "capped", *COUNTERS}
 _OWN |= {f"v{band}" for band in range(5)}
 _GROWING = (b"seq", b"fence", b"widest")
 
@@ -65,7 +74,7 @@ async def repartition(store: Store, name: str, partitions: int, progress: Progre
         raise InvalidArgument(f"partitions must be a whole number from 1 to {MOST_PARTITIONS}, not {partitions!r}")
     if name == AGENTS_QUEUE:
         raise InvalidArgument("the agents' queue has one partition, and keeps it: workers claim agents by their ids")
-    raw = await store.read(lambda c: c.hget(store.keys.fleet()["queues"], name))
+    raw = await _registered(store, name)
     if raw is None:
         known = await store.queue_names()
         raise InvalidArgument(f"there is no queue {name!r}" + (f"; {nearest(name, known)}" if known else ""))
@@ -75,6 +84,8 @@ async def repartition(store: Store, name: str, partitions: int, progress: Progre
         if entry.partitions == partitions:
             return Moved(name, partitions, partitions, 0, False)
         await _refuse_limits(store, name, partitions)
+        # Replicas that lag would let it stand still half-way.
+        await Replicas(store).confirm(_keys_of(store, name, max(entry.partitions, partitions)))
         raw, entry = await _note(store, name, raw, entry, partitions)
     elif entry.moving.to == 0:
         raise InvalidArgument(f"queue {name!r} is being deleted: end that with `tocsin queues delete {name}`")
@@ -86,6 +97,16 @@ async def repartition(store: Store, name: str, partitions: int, progress: Progre
     move = Move(store, name, raw, entry, progress)
     await move.run()
     return Moved(name, entry.partitions, partitions, move.moved, resumed)
+
+
+async def _registered(store: Store, name: str) -> bytes | None:
+    raw: bytes | None = await store.read(lambda c: c.hget(store.keys.fleet()["queues"], name))
+    return raw
+
+
+def _keys_of(store: Store, name: str, partitions: int) -> list[str]:
+    """One of the register, and one of each partition."""
+    return [store.keys.fleet()["queues"], *(store.keys.partition(name, p)["meta"] for p in range(partitions))]
 
 
 async def _note(
@@ -132,10 +153,35 @@ class Move:
         self._all = max(self._old, self._new)
         self._keys = [store.keys.partition(name, p) for p in range(self._all)]
         self._looked, self._total = 0, 0
+        self._replicas = Replicas(store)
 
     async def run(self) -> None:
+        for _ in range(MOST_BEGINNINGS):
+            try:
+                return await self._run()
+            except NodeReplaced as replaced:
+                log.warning("begins anew to repartition", queue=self._name, because=str(replaced))
+                self._replicas, self._looked, self._total = Replicas(self._store), 0, 0
+        raise StoreUnavailable(
+            f"nodes were replaced {MOST_BEGINNINGS} times while queue {self._name!r} was repartitioned: run the same "
+            "command again when the servers are at rest; nothing is lost, and it goes on"
+        )
+
+    async def _run(self) -> None:
+        # From now on a node that is replaced is noticed.
+        await self._confirm_all()
+        after = register.Entry(self._entry.order, self._new, self._move)
+        registered = await _registered(self._store, self._name)
+        if registered is not None and register.read(registered) == after:
+            return
+        if registered != self._raw:
+            raise StoreChanged(
+                f"queue {self._name!r} is not registered as this command left it: a failover undid its beginning, or "
+                "somebody else changed it; `tocsin queues list` shows how it stands, then try again"
+            )
         if not await self._is_opened():
             await self._seal()
+            await self._confirm_all()
             try:
                 # A limit may have been set since it was asked for.
                 await _refuse_limits(self._store, self._name, self._new)
@@ -147,12 +193,23 @@ class Move:
             await self._move_waits()
             await self._keep_sessions()
             await self._join_counters()
+            await self._confirm_all()
         for partition in range(self._new):
             await self._may("partition_unseal", partition, self._epoch(partition), self._new)
         for partition in range(self._new, self._old):
             await self._must("partition_drop", partition)
-        after = register.Entry(self._entry.order, self._new, self._move)
+        await self._confirm_all()
         await _register(self._store, self._name, self._raw, after)
+        await self._confirm_all()
+
+    # Replicas
+
+    async def _confirm_all(self) -> None:
+        await self._replicas.confirm(_keys_of(self._store, self._name, self._all))
+
+    async def _confirm(self, partitions: Iterable[int]) -> None:
+        """Let the replicas of these partitions confirm what was written. Raises NodeReplaced."""
+        await self._replicas.confirm(self._keys[partition]["meta"] for partition in partitions)
 
     # Sealing
 
@@ -176,7 +233,9 @@ class Move:
             await self._may("partition_unseal", partition, epoch, self._old)
         for partition in range(self._old, self._new):
             await self._may("partition_drop", partition)
+        await self._confirm_all()
         await _register(self._store, self._name, self._raw, replace(self._entry, moving=None))
+        await self._confirm_all()
 
     # Settings
 
@@ -192,10 +251,10 @@ class Move:
         weights = await self._store.read(lambda c: c.hgetall(self._keys[0]["weights"]))
         for partition in range(self._new):
             is_new = partition >= self._old
-            fields = _texts(_flat({**settings, **most} if is_new else most))
+            fields = texts(flat({**settings, **most} if is_new else most))
             await self._must("partition_prepare", partition, fields, codec.encode([]))
-            for page in _pages(list(weights.items()) if is_new else [], PAGE):
-                await self._must("partition_prepare", partition, codec.encode([]), _texts(_flat(dict(page))))
+            for page in pages(list(weights.items()) if is_new else [], PAGE):
+                await self._must("partition_prepare", partition, codec.encode([]), texts(flat(dict(page))))
 
     async def _join_counters(self) -> None:
         """What is counted over the partitions stays the same: those that are no more count with partition 0."""
@@ -215,7 +274,7 @@ class Move:
         for partition in range(self._old):
             async for number, page in self._members(partition):
                 leaving = [member for member in page if partition_of_key(member, self._new) != partition]
-                for some in _pages(leaving, PAGE):
+                for some in pages(leaving, PAGE):
                     await self._move_page(partition, some)
                 if number == 1:
                     self._looked = min(self._looked + len(page), self._total)
@@ -235,19 +294,19 @@ class Move:
 
     async def _move_page(self, partition: int, members: Sequence[bytes]) -> None:
         while members:
-            columns = await self._call("member_read", partition, _texts(members))
+            columns = await self._call("member_read", partition, texts(members))
             rows: dict[int, list[bytes]] = {}
             # Fewer may have come than were asked for, if they are large.
             some = members[: len(columns[0])]
             for member, *values in zip(some, *columns, strict=True):
-                row = rows.setdefault(partition_of_key(member, self._new), [])
-                row.append(codec.text(member))
-                row += [_FALSE if value is None else codec.text(value) for value in values]
+                rows.setdefault(partition_of_key(member, self._new), []).extend(packed_values(member, values))
             now = await self._now()
             await asyncio.gather(
                 *(self._must("member_write", to, codec.array(len(row), row), now=now) for to, row in rows.items())
             )
-            await self._must("member_remove", partition, _texts(some), now=now)
+            await self._confirm(rows)
+            # If it is undone by a failover, the move begins anew before the partition is opened, and finds them again.
+            await self._must("member_remove", partition, texts(some), now=now)
             self.moved += len(some)
             members = members[len(some) :]
 
@@ -255,16 +314,18 @@ class Move:
 
     async def _move_waits(self) -> None:
         for partition in range(self._old):
-            for base, home in (("watchers", _of_watched), ("outbox", _of_carried)):
+            for base, home in (("watchers", home_of_watcher), ("outbox", home_of_entry)):
                 async for page in self._entries(partition, base):
                     leaving: dict[int, list[bytes]] = {}
                     for entry in page:
                         leaving.setdefault(home(entry, self._new), []).append(entry)
                     leaving.pop(partition, None)
                     for to, some in leaving.items():
-                        await self._must("wait_move", to, base, _texts(some), _texts([]))
+                        await self._must("wait_move", to, base, texts(some), texts([]))
+                    if leaving:
+                        await self._confirm(leaving)
                     for some in leaving.values():
-                        await self._must("wait_move", partition, base, _texts([]), _texts(some))
+                        await self._must("wait_move", partition, base, texts([]), texts(some))
 
     async def _entries(self, partition: int, base: str) -> AsyncIterator[Sequence[bytes]]:
         key, cursor = self._keys[partition][base], 0
@@ -272,7 +333,7 @@ class Move:
             cursor, found = await self._store.read(
                 lambda c, at=cursor: c.zscan(key, at, count=PAGE)  # type: ignore[misc]
             )
-            for page in _pages([entry for entry, _ in found], PAGE):
+            for page in pages([entry for entry, _ in found], PAGE):
                 yield page
             if not cursor:
                 return
@@ -287,9 +348,9 @@ class Move:
                 cursor, page = await self._store.read(
                     lambda c, k=key, at=cursor: c.hscan(k, at, count=SESSIONS)  # type: ignore[misc]
                 )
-                for some in _pages(list(page.items()), SESSIONS):
-                    kept = {_kept(session, epoch): last for session, last in some}
-                    await self._must("session_keep", 0, _texts(_flat(kept)))
+                for some in pages(list(page.items()), SESSIONS):
+                    kept = {kept_name(session, epoch): last for session, last in some}
+                    await self._must("session_keep", 0, texts(flat(kept)))
                 if not cursor:
                     break
 
@@ -320,36 +381,5 @@ class Move:
         return int(seconds) * 1000 + int(micros) // 1000
 
 
-_FALSE = b"\xc2"
-
-
-def _of_watched(watcher: bytes, partitions: int) -> int:
-    """Where a watcher belongs (lua/lib/endings.lua): with the job that it watches."""
-    return partition_of_key(watcher.partition(b"\0")[0], partitions)
-
-
-def _of_carried(entry: bytes, partitions: int) -> int:
-    """Where an entry of an outbox belongs: with the job that ended, or that waits. What names none is kept in the
-    partition that every queue has."""
-    _, named, rest = entry.partition(b"\0")
-    return partition_of_key(rest.partition(b"\0")[0], partitions) if named else 0
-
-
-def _kept(session: bytes, epoch: bytes) -> bytes:
-    return session if b"|" in session else kept_session(session.decode(errors="replace"), epoch)
-
-
 def _number(meta: dict[bytes, bytes], name: str) -> int:
-    return int(meta.get(name.encode(), 0))
-
-
-def _flat(pairs: dict[Any, Any]) -> list[Any]:
-    return [part for pair in pairs.items() for part in pair]
-
-
-def _texts(parts: Sequence[bytes]) -> bytes:
-    return codec.array(len(parts), map(codec.text, parts))
-
-
-def _pages(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
-    return (items[first : first + size] for first in range(0, len(items), size))
+    return whole(meta.get(name.encode()))

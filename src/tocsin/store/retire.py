@@ -13,11 +13,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tocsin.model.errors import InvalidArgument, StoreChanged
+from tocsin.model.errors import InvalidArgument, StoreChanged, StoreUnavailable
 from tocsin.store import register
 from tocsin.store.jobs import Jobs
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.layout import OpenQueue
+from tocsin.store.replicas import MOST_BEGINNINGS, NodeReplaced, Replicas
 from tocsin.store.scripts import script
 from tocsin.store.store import Store
 
@@ -36,8 +37,17 @@ async def delete(store: Store, name: str) -> None:
             f"queue {name!r} is being repartitioned: end that first, with "
             f"`tocsin queues repartition {name} {entry.moving.to}`"
         )
-    await _Deletion(store, name, raw, entry).run()
-    store.forget_queue(name)
+    for _ in range(MOST_BEGINNINGS):
+        try:
+            await _Deletion(store, name, raw, entry).run()
+        except NodeReplaced:
+            continue
+        store.forget_queue(name)
+        return
+    raise StoreUnavailable(
+        f"nodes were replaced {MOST_BEGINNINGS} times while queue {name!r} was deleted: run the same command again "
+        "when the servers are at rest"
+    )
 
 
 async def _register(store: Store, name: str, expected: bytes, wanted: register.Entry) -> bytes:
@@ -58,12 +68,15 @@ class _Deletion:
         self._entry = entry
         self._move = entry.moving.move
         self._queue = OpenQueue(entry.queue(name), store.keys, [])
+        self._replicas = Replicas(store)
 
     async def run(self) -> None:
+        await self._confirm()
         epochs = [await self._epoch(partition) for partition in range(self._entry.partitions)]
         for partition, epoch in enumerate(epochs):
             if not await self._call("partition_seal", partition, epoch, self._entry.order, self._entry.partitions):
                 raise StoreChanged(f"queue {self._name!r} was changed by somebody else at this moment: try again")
+        await self._confirm()
         jobs = sum((await Jobs(self._store).count(self._queue, (*STAGE_KEYS, *BANDS))).values())
         if jobs:
             await self._give_up(epochs)
@@ -71,9 +84,16 @@ class _Deletion:
         for partition in range(self._entry.partitions):
             if not await self._call("partition_delete", partition):
                 raise StoreChanged(f"partition {partition} of queue {self._name!r} is not as we left it: try again")
+        # Were one of them to come back after the queue is off the register, it would stay sealed for ever.
+        await self._confirm()
         bell = self._store.keys.bell(self._name)
         await self._store.read(lambda c: c.delete(bell))
         await self._store.fleet(script("queue_forget"), self._name, self._raw)
+
+    async def _confirm(self) -> None:
+        """Let the replicas confirm what was written (replicas.py). Raises NodeReplaced."""
+        keys = [each["meta"] for each in self._queue.keys]
+        await self._replicas.confirm([self._store.keys.fleet()["queues"], *keys])
 
     async def _epoch(self, partition: int) -> bytes:
         meta = self._queue.keys[partition]["meta"]

@@ -15,7 +15,7 @@ import msgspec
 from tocsin.model import codec
 from tocsin.model.codec import TEXT_HEADS, text
 from tocsin.model.durations import Millis
-from tocsin.model.errors import ClaimLost, QueueMoved, StoreChanged, StoreError, StoreUnavailable
+from tocsin.model.errors import ClaimLost, ClockDisagrees, QueueMoved, StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.ids import EXTRA
 from tocsin.model.run import Claim
 from tocsin.model.tick import Skip
@@ -24,6 +24,8 @@ from tocsin.store.store import LARGEST_BATCH, Call, OpenQueue, Store
 
 LEASE_OVER = -3
 FAILED, SUCCEEDED, SKIPPED, CANCELLED = range(4)
+# Of a run that is parked before it has ended.
+NOT_ENDED = 4
 
 _RANGE = struct.Struct(">QQB")
 # Of an entry in `claims`: due, attempt, recoveries and intent, which stand behind the token.
@@ -39,7 +41,7 @@ _CANCEL_INTENT = 8
 LARGEST_BYTES = 2 * 1024 * 1024
 # Where the arguments of a claim say whether it was sent before.
 _REPEATED = 5
-VERBS = ("finish", "plan", "retry", "release", "bury", "park")
+VERBS = ("finish", "plan", "retry", "release", "bury", "park", "advance")
 # An item of a settling call: msgpack values, each for a column of its own, the first the member.
 Item = tuple[bytes, ...]
 # What run_finish adds to an outcome.
@@ -73,7 +75,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """A partition to claim from, and how many at most; or which ids."""
+    """A partition to claim from, and how many at most; if there are members, of these."""
 
     queue: OpenQueue
     partition: int
@@ -85,6 +87,23 @@ class Wish(msgspec.Struct, frozen=True):
     max_active: int | None = None
     # The layout of the queue that the partition belongs to, for who wants to know it when the answer is there.
     layout: str = ""
+
+
+class Deadlines(msgspec.Struct, frozen=True):
+    """Which deadlines have passed: those of `overdue` ms ago, if the server's time is about `now`."""
+
+    overdue: Millis = 0
+    # None: whatever it is.
+    now: Millis | None = None
+    # How the server's clock was set (lua/lib/steps.lua): claims that were made before have that much more time.
+    steps: bytes = b""
+
+    def args(self, items: bytes = b"") -> list[Any]:
+        """What run_recover wants, with the members that it may bring back, or none for all."""
+        return [self.overdue, LARGEST_BATCH, items, "" if self.now is None else self.now, self.steps]
+
+
+ANY_DEADLINE = Deadlines()
 
 
 class Runs:
@@ -154,7 +173,8 @@ class Runs:
         if wish.members:
             name = "run_claim_ids"
         cap = () if wish.max_active is None else (wish.max_active,)
-        return wish.queue.call(name, wish.partition, f"{self.owner}:claim", seq, [*args, last, *cap])
+        most = (wish.limit,) if wish.members else cap
+        return wish.queue.call(name, wish.partition, f"{self.owner}:claim", seq, [*args, last, *most])
 
     def _claimed(
         self, call: Call, answer: list[Any] | StoreError, again: bool, sent: float, received: float
@@ -219,13 +239,15 @@ class Runs:
                 raise ClaimLost(claim.run_id)
             return int(answer[1])
 
-    async def recover(self, queue: OpenQueue, partition: int, owner: str, overdue: Millis = 0) -> int:
-        """Bring back the runs of a dead worker, or with owner '' those past their deadline. How many."""
+    async def recover(self, queue: OpenQueue, partition: int, owner: str, deadlines: Deadlines = ANY_DEADLINE) -> int:
+        """Bring back the runs of a dead worker, or with owner '' those past their deadline. How many.
+        Raises ClockDisagrees where the server's time is not what the deadlines are meant for."""
         cursor, brought = b"0", 0
         while True:
             session, seq = f"{self.owner}:recover", next(self._seq)
-            args = [owner, cursor, overdue, LARGEST_BATCH]
+            args = [owner.encode(errors="surrogateescape"), cursor, *deadlines.args()]
             answer = await self._store.call(queue.call("run_recover", partition, session, seq, args))
+            check_clock(answer, deadlines)
             cursor, brought = answer[1], brought + len(answer[2])
             # By deadline there is no cursor: a full page means that there may be more.
             if cursor == b"0" and (owner or len(answer[2]) < LARGEST_BATCH):
@@ -243,6 +265,11 @@ def _repeated(call: Call) -> Call:
     args = list(call.args)
     args[_REPEATED] = "1"
     return msgspec.structs.replace(call, args=args)
+
+
+def check_clock(answer: list[Any], deadlines: Deadlines) -> None:
+    if len(answer) > 4 and deadlines.now is not None:
+        raise ClockDisagrees(int(answer[4]) - deadlines.now)
 
 
 async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, item: Item) -> bool:
@@ -375,8 +402,18 @@ def release_item(claim: Claim, delay: Millis = 0) -> Item:
 
 
 def failed_item(claim: Claim, error: bytes, note: bytes = b"") -> Item:
-    """For bury and park."""
+    """For bury, and for park where no run has ended."""
     return *_held(claim), text(error), text(note)
+
+
+def park_item(claim: Claim, error: bytes, note: bytes = b"", outcome: int = NOT_ENDED, wait: Millis = 0) -> Item:
+    """`wait`: until somebody tries again; 0: as long as is usual for records that cannot be read."""
+    return *_held(claim), text(error), text(note), _OUTCOMES[outcome], codec.integer(wait)
+
+
+def advance_item(claim: Claim, next_due: Millis, skips: Sequence[Skip] = ()) -> Item:
+    """For a run that has ended before, and whose job can go on now; 0: it ends."""
+    return *_held(claim), codec.integer(next_due), _ranges(skips)
 
 
 def _ranges(skips: Sequence[Skip]) -> bytes:

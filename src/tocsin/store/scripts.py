@@ -29,16 +29,16 @@ _READY = tuple(f"ready{band}" for band in range(5))
 _TURNS = tuple(f"turns{band}" for band in range(5))
 # By order: the files that stand for the common name, and the keys that they need.
 _FORMS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "due": {"line": (("pace", "line"), ())},
+    "due": {"line": (("pace", "apart", "line"), ())},
     "priority": {
-        "line": (("pace", "ready", "line_priority", "entering"), ("jobs", "waiting", *_READY)),
+        "line": (("pace", "apart", "ready", "line_priority", "entering"), ("jobs", "waiting", *_READY)),
         "standing": (("standing_priority",), _READY),
         "pick": (("pick_priority",), ()),
         "places": (("places_priority",), _READY),
     },
     "fair": {
         "line": (
-            ("pace", "ready", "line_fair", "entering"),
+            ("pace", "apart", "ready", "line_fair", "entering"),
             ("jobs", "waiting", *_READY, *_TURNS, "tenants", "spots", "resting"),
         ),
         "standing": (("standing_fair",), ("spots", *_READY)),
@@ -64,9 +64,9 @@ class Script:
         code = _assemble([*(_lua(f"lib/{use}.lua") for use in uses), text], [*self.keys, *more, *self.args])
         self.keys += [key for key in more if re.search(rf"\b{key}\b", code)]
         self.source = _bindings(self.keys, self.args) + code
-        self.sha = hashlib.sha1(self.source.encode()).hexdigest()
+        self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
-    async def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    async def __call__(self, client: Any, keys: Sequence[str | bytes], args: Sequence[Any]) -> Any:
         seen = client.healing.loads
         try:
             try:
@@ -103,7 +103,7 @@ def orders_of(name: str) -> tuple[str, ...]:
         return ("priority", "fair")
     if name in ("line_look", "line_mend"):
         return ("fair",)
-    return ("due",) if name in ("run_claim", "run_claim_ids") else ORDERS
+    return ("due",) if name in ("run_claim", "run_claim_ids", "job_park") else ORDERS
 
 
 def script_names() -> list[str]:

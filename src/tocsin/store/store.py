@@ -10,7 +10,7 @@ import contextlib
 import math
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
@@ -28,13 +28,14 @@ from tocsin.model.errors import (
     StoreUnavailable,
 )
 from tocsin.model.queue import AGENTS_QUEUE, Queue
-from tocsin.store import register
+from tocsin.store import kinds, register
 from tocsin.store.address import Address, parse
 from tocsin.store.connect import Client, check_server, open_client, translate
 from tocsin.store.embedded import EmbeddedServer
 from tocsin.store.healing import Healing
 from tocsin.store.keys import Keys
 from tocsin.store.layout import LARGEST_BATCH, Call, OpenQueue, kept_session
+from tocsin.store.numbers import whole
 from tocsin.store.pooling import ConnectionSettings, Single
 from tocsin.store.putter import Putter
 from tocsin.store.scripts import Script, script
@@ -50,9 +51,6 @@ PAUSE_S = 0.05
 MOVING_PATIENCE_S = 10.0
 # How many outcomes of jobs that nobody named are kept of a queue.
 RESULTS_MAX = 100_000
-# Answers of a script that changed nothing.
-WRONG_EPOCH = -1
-STALE_SEQ = -2
 
 
 class Store:
@@ -77,7 +75,7 @@ class Store:
         self.connections = connections or ConnectionSettings()
         self._results_max = results_max
         self.client: Client = None  # type: ignore[assignment]  # opened by open()
-        # What several callers may need at the same time is done once for all of them.
+        # Done once for all who ask at the same time.
         self.shared = SharedCalls()
         self.putter = Putter(self.change)
         self._healing = Healing(self.address)
@@ -177,6 +175,9 @@ class Store:
             await self.open_queue(register.read(raw).queue(name))
         return self._queues[name]
 
+    def opened(self) -> list[OpenQueue]:
+        return list(self._queues.values())
+
     def forget_queue(self, name: str) -> None:
         """After it was deleted: the next call that names it looks at the register."""
         self._queues.pop(name, None)
@@ -227,13 +228,14 @@ class Store:
     async def _open_partitions(self, name: str, entry: register.Entry) -> OpenQueue:
         opened = OpenQueue(entry.queue(name), self.keys, [], entry.move)
         calls = [([keys["meta"]], [secrets.token_hex(8), entry.order, entry.partitions]) for keys in opened.keys]
-        for stored in await self.read(lambda _: self._call_each(script("partition_open"), calls)):
-            if (stored[1].decode(), int(stored[2])) != (entry.order, entry.partitions):
+        for epoch, order, partitions, _ in await self.read(lambda _: self._call_each(script("partition_open"), calls)):
+            if (order, partitions) != (entry.order.encode(), b"%d" % entry.partitions):
                 # A change may have begun, or ended, since the register was read.
                 if await self._declare(opened.queue) != entry:
-                    raise QueueMoving(name, int(stored[2]))
-                raise InvalidConfig(f"a partition of queue {name!r} was created with other settings: {stored!r}")
-            opened.epochs.append(stored[0])
+                    raise QueueMoving(name, whole(partitions, entry.partitions))
+                has = f"has order {order!r} and {partitions!r} partitions, not {entry.order!r} and {entry.partitions}"
+                raise InvalidConfig(f"a partition of queue {name!r} {has}: `tocsin doctor` says what to do")
+            opened.epochs.append(epoch)
         return opened
 
     def most_unnamed(self, queue: OpenQueue) -> int:
@@ -288,7 +290,8 @@ class Store:
     async def call(self, call: Call) -> list[Any]:
         """Once. Raises StoreUnavailable if the answer did not come: repeat it with the same seq."""
         keys, args = call.queue.keys_of(call.script, call.partition), self._arguments(call)
-        return self._checked(call, await self._guard(call.script(self.client, keys, args)))
+        kept = kinds.of_partition(call.queue, call.partition)
+        return call.checked(await self._guard(call.script(self.client, keys, args), kept))
 
     async def call_all(self, calls: Sequence[Call]) -> list[list[Any] | StoreError]:
         """Several at once, each with its own answer or error; one round trip where the server is not a cluster."""
@@ -323,8 +326,9 @@ class Store:
                 return await self.call(call)
             if isinstance(answer, (RedisError, OSError)):
                 self._healing.count(answer)
-                return translate(answer, self.address)
-            return self._checked(call, answer)
+                kept = kinds.of_partition(call.queue, call.partition)
+                return await kinds.explain(self.client, answer, self.address, kept)
+            return call.checked(answer)
         except StoreError as error:
             return error
 
@@ -343,21 +347,13 @@ class Store:
             *call.args,
         ]
 
-    def _checked(self, call: Call, answer: Any) -> list[Any]:
-        if answer[0] == WRONG_EPOCH:
-            raise StoreChanged(
-                f"partition {call.partition} of queue {call.queue.name!r} is not the one that was opened: "
-                "the server was wiped, restored or replaced"
-            )
-        if answer[0] == STALE_SEQ:
-            raise StoreError(f"a later call of session {call.session} was answered before: this one was refused")
-        return answer  # type: ignore[no-any-return]
-
-    async def _guard(self, awaitable: Awaitable[Any]) -> Any:
+    async def _guard(self, awaitable: Awaitable[Any], kept: Iterable[tuple[str, str]] | None = None) -> Any:
+        """`kept`: the keys that it is about, and what they should hold."""
         try:
             return await awaitable
         except (RedisError, OSError) as error:
-            raise translate(error, self.address) from error
+            known = kinds.of_all(self.keys, self._queues.values()) if kept is None else kept
+            raise await kinds.explain(self.client, error, self.address, known) from error
 
     async def _patiently(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
         give_up = monotonic() + PATIENCE_S

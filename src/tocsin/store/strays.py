@@ -9,6 +9,7 @@ import msgspec
 
 from tocsin.model import codec
 from tocsin.model.durations import Millis
+from tocsin.store.runs import Deadlines, check_clock
 from tocsin.store.scripts import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
@@ -51,12 +52,20 @@ class Strays:
             mended += (await self._store.change("score_mend", queue, partition, items))[1].count(b"1")
         return mended
 
-    async def recover(self, queue: OpenQueue, partition: int, members: Sequence[bytes], overdue: Millis) -> int:
+    async def park(self, queue: OpenQueue, partition: int, members: Sequence[bytes], overdue: Millis) -> int:
+        """Set aside those that have been due for so many ms. How many."""
+        parked = 0
+        for items in _batches(members):
+            parked += (await self._store.change("job_park", queue, partition, overdue, items))[1].count(b"1")
+        return parked
+
+    async def recover(self, queue: OpenQueue, partition: int, members: Sequence[bytes], deadlines: Deadlines) -> int:
         """Bring back those of them that are overdue, as Runs.recover does with all. How many."""
         brought = 0
         for items in _batches(members):
-            args = ["", b"0", overdue, LARGEST_BATCH, items]
-            brought += len((await self._store.change("run_recover", queue, partition, *args))[2])
+            answer = await self._store.change("run_recover", queue, partition, "", b"0", *deadlines.args(items))
+            check_clock(answer, deadlines)
+            brought += len(answer[2])
         return brought
 
 

@@ -19,6 +19,7 @@ from tocsin.model.errors import InvalidArgument, RecordUnreadable, StoreError, n
 from tocsin.store import register
 from tocsin.store.jobs import HASHES, columns_of
 from tocsin.store.keys import BANDS, STAGE_KEYS
+from tocsin.store.numbers import is_whole, time_of, whole
 from tocsin.store.outbox import Outbox
 from tocsin.store.scripts import script
 from tocsin.store.store import OpenQueue, Store
@@ -71,10 +72,14 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct, frozen=True):
-    name: str
+    key: bytes
     # Seq and time, as stored: they change with each call.
     mark: bytes
     at: Millis
+
+    @property
+    def name(self) -> str:
+        return self.key.decode(errors="replace")
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -95,7 +100,7 @@ class Survey:
     def __init__(self, store: Store, most: int | None = None) -> None:
         """`most`: how many entries of a key are looked at, in no order; None: all."""
         self.store = store
-        self._most = most
+        self.most = most
         self._fleet = store.keys.fleet()
         self.outbox = Outbox(store)
 
@@ -137,9 +142,9 @@ class Survey:
         return Settings(
             epoch=epoch,
             order=None if order is None else order.decode(errors="replace"),
-            partitions=int(partitions) if partitions is not None and partitions.isdigit() else None,
+            partitions=whole(partitions) if is_whole(partitions) else None,
             sealed=sealed is not None,
-            widest=int(widest or 0),
+            widest=whole(widest),
         )
 
     # Pages
@@ -178,10 +183,7 @@ class Survey:
 
     async def sessions(self, queue: OpenQueue, partition: int) -> AsyncIterator[list[Session]]:
         async for page in self._hash(queue.keys[partition]["sessions"], LARGEST_SESSION):
-            yield [
-                Session(name.decode(errors="replace"), raw[:16], int.from_bytes(raw[8:16], "big"))
-                for name, raw in page.items()
-            ]
+            yield [Session(name, raw[:16], int.from_bytes(raw[8:16], "big")) for name, raw in page.items()]
 
     async def _hash(self, key: str, widest: int) -> AsyncIterator[dict[bytes, bytes]]:
         count, cursor = _page_of(widest), 0
@@ -208,7 +210,7 @@ class Survey:
     async def entries(self, queue: OpenQueue, partition: int) -> int:
         """How many entries of all keys that have jobs a walk over the partition meets."""
         sizes = (await self._sizes(queue, partition)).values()
-        return sum(sizes) if self._most is None else sum(min(size, self._most) for size in sizes)
+        return sum(sizes) if self.most is None else sum(min(size, self.most) for size in sizes)
 
     async def _sizes(self, queue: OpenQueue, partition: int) -> dict[str, int]:
         keys, bases = queue.keys[partition], columns_of(queue.queue.order)
@@ -223,7 +225,7 @@ class Survey:
 
     def _enough(self, size: int) -> int:
         """How many entries of a cursor are enough: one that is chased by new entries might never end."""
-        return 2 * size + 1000 if self._most is None else self._most
+        return 2 * size + 1000 if self.most is None else self.most
 
     async def counts(self, queue: OpenQueue, overdue_before: Millis) -> dict[str, int]:
         """Per stage, and `done`, `claims`, `sessions`, `overdue`, over all partitions."""
@@ -242,6 +244,11 @@ class Survey:
         found = await self.store.read(ask)
         counts = {name: sum(found[i :: len(names)]) for i, name in enumerate(names)}
         return {"ready": sum(counts.pop(band) for band in BANDS), **counts}
+
+    async def due_before(self, queue: OpenQueue, before: Millis) -> int:
+        """How many wait in line since then or longer, of the queue of agents."""
+        line = queue.keys[0]["waiting"]
+        return int(await self.store.read(lambda client: client.zcount(line, "-inf", before)))
 
     async def memory(self, queue: OpenQueue) -> int | None:
         """Bytes, estimated by the server from samples; None where it does not let us ask."""
@@ -265,7 +272,7 @@ class Survey:
     async def buried(self) -> list[tuple[str, Millis]]:
         """The first hundred workers whose claims are still to be brought back, and since when."""
         found = await self.store.read(lambda c: c.zrange(self._fleet["buried"], 0, 99, withscores=True))
-        return [(name.decode(errors="replace"), int(since)) for name, since in found]
+        return [(name.decode(errors="replace"), time_of(since)) for name, since in found]
 
     async def nodes(self) -> list[Node]:
         async def ask(client: Any) -> Any:
@@ -292,7 +299,7 @@ class Survey:
         forget, dropped = script("audit_forget"), 0
         keys = queue.keys_of(forget, partition)
         for first in range(0, len(sessions), PAGE):
-            items = _ids([part for s in sessions[first : first + PAGE] for part in (s.name.encode(), s.mark)])
+            items = _ids([part for s in sessions[first : first + PAGE] for part in (s.key, s.mark)])
             dropped += int(await self.store.read(lambda c, i=items: forget(c, keys, [i])))  # type: ignore[misc]
         return dropped
 

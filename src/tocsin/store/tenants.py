@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.store.keys import BANDS, TURNS
+from tocsin.store.numbers import number, time_of
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
 _RUNS = struct.Struct(">I")
@@ -90,9 +91,9 @@ def _tenant(i: int, name: bytes, weight: bytes | None, partitions: list[list[Any
     ready = [counts[i * len(BANDS) : (i + 1) * len(BANDS)] for _, _, *counts in partitions]
     return Tenant(
         name=name.decode(errors="replace"),
-        weight=float(weight or 1),
-        active=sum(_RUNS.unpack_from(state)[0] for state in states),
+        weight=number(weight) or 1.0,
+        active=sum(_RUNS.unpack_from(state)[0] for state in states if len(state) >= _RUNS.size),
         ready=sum(map(sum, ready)),
         resting=bool(rests),
-        rested_ms=None if not rests or math.isinf(min(rests)) else int(min(rests)),
+        rested_ms=None if not rests or min(rests) == math.inf else time_of(min(rests)),
     )

@@ -20,7 +20,7 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, items: msgpack [id] * n
 -- RETURN {1, codes}: a digit per id: 0 left alone, 1 mended
--- USES   call, records, claims, moves, line, standing, endings, settle, mends
+-- USES   call, records, claims, moves, line, standing, endings, widest, settle, mends
 if answered then return answered end
 local STAGES = {waiting, working, paused, parked, dead, blocked}
 -- Stands for the place of those that are ready, in queues that have such.

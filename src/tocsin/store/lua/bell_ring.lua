@@ -4,7 +4,8 @@
 -- RETURN how many rang that were not ringing already
 local rung = 0
 for i, partition in ipairs(cmsgpack.unpack(items)) do
-  if not redis.call('LPOS', bells[i], partition) then
+  -- A table is an error: somebody garbled the bell. The others ring.
+  if not redis.pcall('LPOS', bells[i], partition) then
     -- Removes nothing, and comes first so that the push passes on a full server.
     redis.call('LREM', bells[i], 1, partition)
     redis.call('RPUSH', bells[i], partition)

@@ -3,8 +3,9 @@
 -- RETURN {which, partition, …}: of each that rang, the number of its key, from 1, and the partition
 local rung = {}
 for which, bell in ipairs(bells) do
-  local partition = redis.call('LPOP', bell)
-  while partition do
+  -- A table is an error: somebody garbled the bell. The others are heard.
+  local partition = redis.pcall('LPOP', bell)
+  while partition and type(partition) ~= 'table' do
     rung[#rung + 1], rung[#rung + 2] = which, partition
     if #rung >= 2000 then return rung end
     partition = redis.call('LPOP', bell)

@@ -16,8 +16,8 @@
 --        needs     HASH    id -> what it waits for
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, items: msgpack [id, due, relative, mode, record, needs] * n; mode 0 ignore,
---        1 replace, 2 postpone; needs: msgpack [life, 1 to run whatever comes of them, queue NUL upstream…]
+-- ARGV   epoch, clock, session, seq, items: msgpack [id, due, kind, mode, record, needs] * n; kind of due as in
+--        job_put; mode 0 ignore, 1 replace, 2 postpone; needs: msgpack [life, 1 to run whatever comes of them, queue NUL upstream…]
 -- RETURN {1, codes}: a digit per item: 0 unchanged, 1 new, 2 changed, 3 remembered as done, 6 it is working
 -- USES   call, records, claims, moves, line, widest
 if answered then return answered end
@@ -55,15 +55,15 @@ end
 local function block(id, due, mode, record, wait)
   local old = redis.call('HGET', jobs, id)
   if old then
-    local raw = redis.call('HGET', claims, id)
-    local removing = raw and has(read_claim(raw).intent, REMOVE)
+    local claim = claim_if_readable(redis.call('HGET', claims, id))
+    local removing = claim and has(claim.intent, REMOVE)
     if mode == IGNORE and not removing then return '0' end
     -- Its claim has no room for what a job waits for.
     if redis.call('ZSCORE', working, id) then return '6' end
     if readable(old) and is_recurring(old) then
-      local from = raw and read_claim(raw) or spot_of(id)
+      local from = claim or spot_of(id)
       if from then
-        skip(id, from.due, math.min(now + 1, due), WHY_EDITED)
+        skip(id, from.due, math.min(now + 1, due), WHY.EDITED)
         old = caught_up(old, from)
       end
     end
@@ -87,7 +87,8 @@ local function block(id, due, mode, record, wait)
 end
 
 for at = 1, #flat, 6 do
-  local due = flat[at + 2] == 1 and now + flat[at + 1] or flat[at + 1]
+  local due = flat[at + 1]
+  if flat[at + 2] == 1 then due = now + due elseif flat[at + 2] == 2 then due = math.max(due, now) end
   codes[#codes + 1] = block(flat[at], due, flat[at + 3], with_version(flat[at + 4], version), flat[at + 5])
 end
 local reply = {1, table.concat(codes)}
@@ -95,5 +96,5 @@ if #told == 0 then return unchanged(reply) end
 -- The addition comes first: a full server refuses it and nothing has changed.
 apply({jobs})
 remember_widest(widest, fresh)
-if fresh > 0 then redis.call('HINCRBY', meta, 'put', fresh) end
+if fresh > 0 then count_up('put', fresh) end
 return commit(reply, 'block', told)

@@ -22,10 +22,12 @@
 if answered then return answered end
 local record = redis.call('HGET', jobs, id)
 local raw = redis.call('HGET', claims, id)
-local claim = raw and read_claim(raw)
+local claim = claim_if_readable(raw)
 local want = tonumber(due)
 if not readable(record) then return unchanged({1, 0, '', 0, 0}) end
-if claim and redis.call('ZSCORE', working, id) then
+if redis.call('ZSCORE', working, id) then
+  -- Where nobody can read when its run is due, a one-shot has no other.
+  claim = claim or fresh_claim(want > 0 and not is_recurring(record) and want or now)
   if want > 0 and claim.due ~= want then return unchanged({1, 0, '', 0, 0}) end
   claim.intent = with(claim.intent, CANCEL)
   set(claims, id, write_claim(claim))
@@ -36,14 +38,15 @@ if is_recurring(record) then return unchanged({1, 0, '', 0, 0}) end
 
 local function end_it(score)
   local at = claim and claim.due or score
-  if parent_of(id) then skip(id, at, at + 1, WHY_CANCELLED) end
+  if parent_of(id) then skip(id, at, at + 1, WHY.CANCELLED) end
   cancel_job(id, record, '')
   apply()
   forget(tonumber(most))
   return commit({1, 1, '', 0, to_carry}, 'cancel', {id})
 end
 
-local function is_wanted(score) return want == 0 or want == (claim and claim.due or score) end
+-- `score`: when it is due where no claim knows better; nil if nobody knows.
+local function is_wanted(score) return want == 0 or want == (claim and claim.due or score or want) end
 
 local spot = spot_of(id)
 if spot and is_wanted(spot.due) then
@@ -52,10 +55,12 @@ if spot and is_wanted(spot.due) then
 end
 for _, stage in ipairs({paused, parked, blocked}) do
   local score = redis.call('ZSCORE', stage, id)
-  if score and is_wanted(tonumber(score)) then
+  -- Among the parked a score is no time.
+  local at = score and stage ~= parked and tonumber(score) or nil
+  if score and is_wanted(at) then
     leave(stage, id)
     if stage == blocked then drop(needs, id) end
-    return end_it(tonumber(score))
+    return end_it(at or now)
   end
 end
 return unchanged({1, 0, '', 0, 0})

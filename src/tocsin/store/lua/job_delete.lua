@@ -45,8 +45,8 @@ local function remove(id)
       return forget_job(id)
     end
   end
-  local claim = only == '' and redis.call('ZSCORE', working, id) and claim_if_readable(redis.call('HGET', claims, id))
-  if not claim then return '0' end
+  if only ~= '' or not redis.call('ZSCORE', working, id) then return '0' end
+  local claim = claim_at_work(redis.call('HGET', claims, id))
   if has(claim.intent, REMOVE) then return '0' end
   claim.intent = with(without(without(claim.intent, PUT), PAUSE), REMOVE)
   claim.put_due, claim.put_first, claim.put_record = nil, nil, nil

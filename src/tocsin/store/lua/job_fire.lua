@@ -7,11 +7,10 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, id, dues: msgpack [due ms, 0 for now] * n
 -- RETURN {1, code, dues, head}: code 0 no such job, 1 fired; the due of each run that was added
--- USES   call, records, claims, moves, line
+-- USES   call, records, claims, moves, line, widest
 if answered then return answered end
 local record = redis.call('HGET', jobs, id)
-local raw = redis.call('HGET', claims, id)
-local claim = raw and read_claim(raw)
+local claim = claim_if_readable(redis.call('HGET', claims, id))
 if not readable(record) or (claim and has(claim.intent, REMOVE)) then return unchanged({1, 0, {}, -1}) end
 local extra = with_version(as_extra(record), version)
 local added, members, adding = {}, {}, {}
@@ -22,8 +21,7 @@ local own = claim and (spot or claim.token > 0) and claim.due or spot and spot.d
 
 -- The one that replaces others (run_plan) has a name without its time.
 local sole = id .. '\31' .. '0'
-local sole_raw, sole_spot = redis.call('HGET', claims, sole), spot_of(sole)
-local sole_claim = sole_raw and read_claim(sole_raw)
+local sole_claim, sole_spot = claim_if_readable(redis.call('HGET', claims, sole)), spot_of(sole)
 local sole_due = sole_claim and sole_claim.due or sole_spot and sole_spot.due
 -- And the one that follows it, if it is being replaced.
 local sole_next = sole_claim and sole_claim.put_due
@@ -65,6 +63,7 @@ for _, due in ipairs(cmsgpack.unpack(dues)) do
 end
 local reply = {1, 1, added, added[1] and now or -1}
 if #added == 0 then return unchanged(reply) end
+store_again(extra)
 apply({jobs})
-redis.call('HINCRBY', meta, 'put', #added)
+count_up('put', #added)
 return commit(reply, 'fire', members)

@@ -14,25 +14,26 @@
 -- USES   call, records, claims, moves, line
 if answered then return answered end
 local raw = redis.call('HGET', claims, id)
+local claim = claim_if_readable(raw)
 local spot = spot_of(id)
 local code
 if spot then
   leave_line(id, spot)
   enter(paused, spot.score, id)
-  if not raw then set(claims, id, write_claim(fresh_claim(spot.due, spot.place))) end
+  if not claim then set(claims, id, write_claim(fresh_claim(spot.due, spot.place))) end
   code = 1
 elseif redis.call('ZSCORE', parked, id) then
   leave(parked, id)
-  enter(paused, raw and string.format('%.0f', read_claim(raw).due) or now, id)
-  if not raw then set(claims, id, write_claim(fresh_claim(now))) end
+  enter(paused, claim and string.format('%.0f', claim.due) or now, id)
+  if not claim then set(claims, id, write_claim(fresh_claim(now))) end
   code = 1
 elseif redis.call('ZSCORE', blocked, id) then
-  local claim = raw and read_claim(raw) or fresh_claim(tonumber(redis.call('ZSCORE', blocked, id)))
+  claim = claim or fresh_claim(tonumber(redis.call('ZSCORE', blocked, id)))
   claim.intent = with(claim.intent, PAUSE)
   set(claims, id, write_claim(claim))
   code = 2
-elseif raw and redis.call('ZSCORE', working, id) then
-  local claim = read_claim(raw)
+elseif redis.call('ZSCORE', working, id) then
+  claim = claim_at_work(raw)
   if has(claim.intent, REMOVE) then return unchanged({1, 0}) end
   claim.intent = with(claim.intent, PAUSE)
   set(claims, id, write_claim(claim))

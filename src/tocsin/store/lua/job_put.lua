@@ -15,8 +15,9 @@
 --        blocked   ZSET    id -> not before ms
 --        needs     HASH    id -> what it waits for
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, items: msgpack [id, due, relative, mode, expected version, record] * n
---        mode 0 ignore, 1 replace, 2 postpone, 3 update (due kept if the trigger is), 4 edit (due 0: kept),
+-- ARGV   epoch, clock, session, seq, items: msgpack [id, due, kind, mode, expected version, record] * n
+--        kind of due 0 a time, 1 a delay from now, 2 a time that is now if it has passed: nobody goes before those who
+--        wait by naming a time that is over; mode 0 ignore, 1 replace, 2 postpone, 3 update (due kept if the trigger is), 4 edit (due 0: kept),
 --        5 edit what is in line and nothing else
 -- RETURN {1, codes, head}: a digit per item: 0 unchanged, 1 new, 2 changed, 3 remembered as done, 4 version
 --        conflict, 5 nothing to edit; head is the earliest due put if it is the first in line or due now, else -1
@@ -53,7 +54,7 @@ end
 -- An existing job that is in line: it keeps its place, unless it has a new due time.
 local function change_in_line(id, record, due, spot, claim, keeps_due)
   store(id, record)
-  if keeps_due and not spot.band then return end
+  if keeps_due and not (spot.band or spot.apart) then return end
   leave_line(id, spot)
   if keeps_due then return enter_line(id, spot.due, claim or fresh_claim(spot.due, spot.place), record) end
   drop(claims, id)
@@ -71,10 +72,11 @@ local function postpone(id, due, claim)
 end
 
 -- One that stands aside, not working: what an edit leaves alone stays where it is, a dead one too. Only a parked one is
--- tried again, because its record may have been the reason.
+-- tried again, because its record may have been the reason; not one whose run has ended, which would be run again.
 local function change_aside(id, record, due, stage, claim, keeps_due, mode)
   store(id, record)
   if keeps_due and (stage == paused or stage == dead or stage == blocked) then return end
+  if keeps_due and claim and claim.attempt == 0 then return end
   if stage == blocked and mode == POSTPONE then return postpone(id, due, claim) end
   if stage == paused then
     set(claims, id, write_claim(fresh_claim(due)))
@@ -92,8 +94,8 @@ end
 -- What was owed on the cadence that ends here.
 local function drop_ticks(id, old, claim, spot, due)
   if not (readable(old) and is_recurring(old)) then return end
-  local first = claim and claim.due or spot and spot.due
-  if first then skip(id, first, math.min(now + 1, due), WHY_EDITED) end
+  local first = claim and first_owed(claim) or spot and spot.due
+  if first then skip(id, first, math.min(now + 1, due), WHY.EDITED) end
 end
 
 -- While it is working nothing moves: the wish waits in the claim, with due 0 for one that leaves the run alone.
@@ -101,7 +103,7 @@ local function intend(id, claim, record, due, keeps_due)
   if #record > widest then widest = #record end
   if not keeps_due and has(claim.intent, PUT) and claim.put_due > 0 and readable(claim.put_record)
     and is_recurring(claim.put_record) then
-    skip(id, claim.put_due, math.min(now + 1, due), WHY_EDITED)
+    skip(id, claim.put_due, math.min(now + 1, due), WHY.EDITED)
   end
   local before = has(claim.intent, PUT) and claim
   claim.put_first = before and before.put_first > 0 and before.put_first or keeps_due and 0 or math.max(due, 1)
@@ -120,7 +122,8 @@ local function put_existing(id, due, mode, expected, record, old)
   local stage = spot and waiting or aside_of(id)
   local raw = redis.call('HGET', claims, id)
   local claim = claim_if_readable(raw)
-  local held = stage == working and claim
+  if stage == working then claim = claim_at_work(raw) end
+  local held = stage == working
   if held and has(claim.intent, PUT) then old = claim.put_record end
   local removing = held and has(claim.intent, REMOVE)
   if expected > 0 and readable(old) and version_of(old) ~= expected then return '4' end
@@ -155,6 +158,8 @@ for i, id in ipairs(ids) do
   local due, mode, expected = flat[at + 2], flat[at + 4], flat[at + 5]
   -- Counted from the end of this millisecond, so that nothing starts early.
   if flat[at + 3] == 1 then due = due > 0 and math.ceil(micros / 1000) + due or now end
+  -- Behind all that were put before in this millisecond: those that are due in the same one stand by id.
+  if flat[at + 3] == 2 and due < now then due = math.ceil(micros / 1000) end
   local record = with_version(flat[at + 6], version)
   if stored[i] then
     codes[i] = put_existing(id, due, mode, expected, record, stored[i])
@@ -190,5 +195,5 @@ if earliest then
 end
 apply({jobs, claims})
 remember_widest(widest, fresh)
-if fresh > 0 then redis.call('HINCRBY', meta, 'put', fresh) end
+if fresh > 0 then count_up('put', fresh) end
 return commit(reply, 'put', ids)

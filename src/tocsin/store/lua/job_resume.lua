@@ -22,12 +22,12 @@ if not_before then
   if tonumber(expected_version) > 0 and readable(record) and version_of(record) ~= tonumber(expected_version) then
     return unchanged({1, 4, -1})
   end
-  local claim = raw and read_claim(raw) or fresh_claim(now)
+  local claim = claim_if_readable(raw) or fresh_claim(tonumber(not_before))
   line = tonumber(due)
   local anew = line > 0 and line ~= claim.due
   -- Its own time: that of its run, or where a retry waits, the end of its backoff.
   if not anew then line = tonumber(not_before) end
-  if anew and readable(record) and is_recurring(record) then skip(id, claim.due, line, WHY_PAUSED) end
+  if anew and readable(record) and is_recurring(record) then skip(id, first_owed(claim), line, WHY.PAUSED) end
   if anew and readable(record) then
     local whole = caught_up(record, claim)
     if whole ~= record then set(jobs, id, whole) end
@@ -39,9 +39,9 @@ if not_before then
 elseif raw and redis.call('ZSCORE', blocked, id) then
   drop(claims, id)
   code = 2
-elseif raw and redis.call('ZSCORE', working, id) then
-  local claim = read_claim(raw)
-  if has(claim.intent, PAUSE) then
+elseif redis.call('ZSCORE', working, id) then
+  local claim = claim_if_readable(raw)
+  if claim and has(claim.intent, PAUSE) then
     claim.intent = without(claim.intent, PAUSE)
     set(claims, id, write_claim(claim))
     code = 2

@@ -15,12 +15,14 @@
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, items, carried: items msgpack [id, life, queue NUL upstream, outcome] * n;
---        carried msgpack [entry] * n, of this partition's outbox, which are done with
+--        outcome 4: nobody knows the upstream; carried msgpack [entry] * n, of this partition's outbox, which are done with
 -- RETURN {1, codes, head, carry}: a digit per item: 0 it does not wait for that (any more), 1 one less to wait for,
 --        2 free, 3 cancelled; head: the first time at which one of them is due, or -1; carry: 1 if others wait for one
 -- USES   call, records, claims, moves, line, endings, settle
 if answered then return answered end
-local WORDS = {[FAILED] = 'failed', [SUCCEEDED] = 'succeeded', [SKIPPED] = 'was skipped', [CANCELLED] = 'was cancelled'}
+local UNKNOWN = 4
+local WORDS = {[FAILED] = 'failed', [SUCCEEDED] = 'succeeded', [SKIPPED] = 'was skipped', [CANCELLED] = 'was cancelled',
+  [UNKNOWN] = 'is not known any more: it was removed, or lost with the last writes of its server'}
 local flat, entries = cmsgpack.unpack(items), cmsgpack.unpack(carried)
 local codes, told, line, cancelled = {}, {}, -1, 0
 
@@ -46,8 +48,9 @@ end
 local function set_free(id)
   local due = math.max(now, tonumber(redis.call('ZSCORE', blocked, id)))
   local raw = redis.call('HGET', claims, id)
+  local claim = claim_if_readable(raw)
   end_wait(id)
-  if raw and has(read_claim(raw).intent, PAUSE) then
+  if claim and has(claim.intent, PAUSE) then
     set(claims, id, write_claim(fresh_claim(due)))
     enter(paused, due, id)
     return
@@ -100,5 +103,5 @@ for _, entry in ipairs(entries) do leave(outbox, entry) end
 local reply = {1, table.concat(codes), line, to_carry}
 if #told == 0 and #entries == 0 then return unchanged(reply) end
 apply()
-if cancelled > 0 then redis.call('HINCRBY', meta, 'cancelled', cancelled) end
+if cancelled > 0 then count_up('cancelled', cancelled) end
 return commit(reply, 'unblock', told)

@@ -11,8 +11,7 @@
 -- USES   call, records, claims, moves, line
 if answered then return answered end
 if not redis.call('ZSCORE', parked, id) then return unchanged({1, 0, -1}) end
-local raw = redis.call('HGET', claims, id)
-local claim = raw and read_claim(raw) or fresh_claim(now)
+local claim = claim_if_readable(redis.call('HGET', claims, id)) or fresh_claim(now)
 claim.intent = with_unread_times(claim.intent, 0)
 leave(parked, id)
 enter_line(id, claim.due, claim)

@@ -14,23 +14,10 @@
 if answered then return answered end
 local flat = cmsgpack.unpack(items)
 
-local function look_at(upstream)
-  local record = redis.call('HGET', jobs, upstream)
-  if not record then
-    local ended = redis.call('HGET', results, upstream)
-    if ended then return string.format('%d', string.byte(ended, 1)) end
-    local pending = pending_end(upstream)
-    return pending and string.sub(pending, -1) or 'g'
-  end
-  if readable(record) and is_recurring(record) then return 'r' end
-  if redis.call('ZSCORE', dead, upstream) then return string.format('%d', FAILED) end
-  return pending_end(upstream) and 'l' or 'w'
-end
-
 local known, codes, watched = {}, {}, {}
 for at = 1, #flat, 2 do
   local upstream = flat[at]
-  known[upstream] = known[upstream] or look_at(upstream)
+  known[upstream] = known[upstream] or chance_to_watch(upstream)
   codes[#codes + 1] = known[upstream]
   if known[upstream] == 'w' then
     enter(watchers, 0, upstream .. '\0' .. flat[at + 1])

@@ -16,7 +16,7 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens, errors, notes as in run_retry
 -- RETURN {1, lost, head, carry} as run_finish
--- USES   call, records, claims, moves, line, endings, settle
+-- USES   call, records, claims, moves, line, endings, widest, settle
 if answered then return answered end
 local ids, tokens, failures, told_of = unpack(cmsgpack.unpack(items))
 local raws = claims_of(ids)
@@ -49,7 +49,8 @@ for i, id in ipairs(ids) do
     lost[#lost + 1] = id
   end
 end
+if #told == 0 then return nothing_held(lost) end
 apply()
 pay(owed)
-redis.call('HINCRBY', meta, 'buried', #ids - #lost)
+count_up('buried', #ids - #lost)
 return commit({1, lost, head(), to_carry}, 'bury', told, ends)

@@ -17,21 +17,25 @@
 --        parked is how many were set aside for workers that know them; left is how many more are due now; then {} and
 --        since when, if the queue's limits kept some back until this claim; nothing from a paused queue;
 --        {-3, now}: the lease is over
--- USES   call, records, claims, moves, line, take, limits, parked
+-- USES   call, records, claims, moves, line, widest, take, limits, parked, suspects
 -- Whatever is below their millisecond (lib/line.lua).
 local due_now = now_text .. '.9375'
 
--- When the first of those left is due, and how many are due now.
+-- When the first of those left is due, and how many are due now. Suspects are to be asked for again when what this worker
+-- tries may have ended.
 local function rest()
-  local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
-  local next_due, left = first[2] and math.floor(tonumber(first[2])) or -1, 0
-  if next_due >= 0 and next_due <= now then left = redis.call('ZCOUNT', waiting, '-inf', due_now) end
+  local first, any_apart = first_waiting()
+  local next_due, left = first and math.floor(tonumber(first)) or -1, 0
+  if next_due >= 0 and next_due <= now then
+    left = redis.call('ZCOUNT', waiting, any_apart and '(-2251799813685248' or '-inf', due_now)
+  end
+  if any_apart and (next_due < 0 or next_due > now + 100) then next_due = now + 100 end
   return next_due, left
 end
 
--- Those that leave the line are its first: one range is quicker than as many names.
-local function leave_first(count)
-  redis.call('ZREMRANGEBYRANK', waiting, 0, count - 1)
+-- Those that leave the line are its first: one range is quicker than as many names. `before`: how many stand apart.
+local function leave_first(count, before)
+  redis.call('ZREMRANGEBYRANK', waiting, before, before + count - 1)
   out[waiting], written = nil, true
 end
 
@@ -40,9 +44,10 @@ limit = math.min(tonumber(limit), 1000)
 local ids, scores, n, odd = {}, {}, 0, 1
 local looked_at, more_due = 0, true
 local function find_due()
-  -- Some more than wanted where some may be held back.
-  local size = all_fresh and limit or limit + 50
-  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', due_now, 'WITHSCORES', 'LIMIT', looked_at, size)
+  -- Some more than wanted where some may be sent apart.
+  local size, from = limit, '-inf'
+  if not all_fresh then size, from = limit + 50, '(-2251799813685248' end
+  local found = redis.call('ZRANGEBYSCORE', waiting, from, due_now, 'WITHSCORES', 'LIMIT', looked_at, size)
   ids, scores, n = {}, {}, 0
   for at = 1, #found, 2 do
     n = n + 1
@@ -52,7 +57,7 @@ local function find_due()
 end
 
 -- Nearly always there is nothing to be looked at but what is due, and that is plain. Then all else is not even made.
--- Whatever is parked has an entry in `claims`.
+-- Whatever is parked, or stands apart, has an entry in `claims`.
 local is_plain_queue = not (paused_now or max_active or every or capped_since) and all_fresh
 if not answered and now <= tonumber(lease) and is_plain_queue then
   find_due()
@@ -61,7 +66,7 @@ if not answered and now <= tonumber(lease) and is_plain_queue then
     odd = take_plain(ids, scores, records, 0, 1, n)
   end
   if odd > n then
-    if n > 0 then leave_first(n) end
+    if n > 0 then leave_first(n, 0) end
     local reply = finish_taking(-1)
     reply[7], reply[9] = rest()
     return reply
@@ -70,15 +75,8 @@ end
 
 local function with_rest(reply, since)
   local next_due, left = rest()
-  left = left - held_back
-  if held_back > 0 and (left <= 0 or #taken + #parkings == 0) then
-    -- All that is due is held back, or all that a call may look at: to be asked for again when what this worker tries
-    -- may have ended.
-    local following = redis.call('ZRANGEBYSCORE', waiting, '(' .. due_now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    next_due = math.min(following[2] and math.floor(tonumber(following[2])) or math.huge, now + 100)
-  end
   if full or wait_until then next_due, left = wait_until or -1, 0 end
-  reply[7], reply[9] = next_due, math.max(left, 0)
+  reply[7], reply[9] = next_due, left
   if since >= 0 then reply[10], reply[11] = {}, since end
   return reply
 end
@@ -95,22 +93,33 @@ if paused_now then
 end
 
 limit = allowed(limit)
-if limit > 0 and n == 0 then find_due() end
-if n > 0 then take(waiting, ids, scores, limit, odd, all_fresh) end
--- Those held back are often the oldest. Look behind them, but not without end: the server answers nobody else meanwhile.
-while held_back > 0 and more_due and #taken + #parkings < limit and bytes < LARGEST and looked_at < limit + 1000 do
-  find_due()
-  take(waiting, ids, scores, limit, 1, all_fresh)
-end
-local out_of_line = #taken + #parkings
+local function count_apart() return redis.call('ZCOUNT', waiting, '-inf', '-2251799813685248') end
 
-if #taken < limit and redis.call('ZCARD', parked) > 0 then
-  local aside = parked_for_us(limit - #taken)
-  if #aside > 0 then take_parked(aside, limit + #parkings) end
+-- What stands aside enters the line first, and is written, so that it is found there in its turn.
+local apart_before = 0
+if not all_fresh then
+  local most_suspects = math.min(suspects_left, limit)
+  if limit > 0 and redis.call('ZCARD', parked) > 0 and enter_parked(most_suspects) then apply() end
+  apart_before = count_apart()
+  if apart_before > 0 and call_up(most_suspects) then
+    apply()
+    apart_before = count_apart()
+  end
 end
+local not_in_line = #parkings
+if limit > 0 and n == 0 then find_due() end
+if n > 0 then take(waiting, ids, scores, limit + not_in_line, odd, all_fresh) end
+-- Look behind those that were sent apart, but not without end: the server answers nobody else meanwhile.
+while apart_count > 0 and more_due and #taken + #parkings < limit + not_in_line and bytes < LARGEST
+  and looked_at < limit + 1000 do
+  find_due()
+  take(waiting, ids, scores, limit + not_in_line, 1, all_fresh)
+end
+
+local out_of_line = #taken + #parkings - not_in_line + apart_count
 local since = capped_since or -1
 if max_active or every or capped_since then
-  count_started(#taken, function() return redis.call('ZCOUNT', waiting, '-inf', due_now) > out_of_line end)
+  count_started(#taken, function() return redis.call('ZCOUNT', waiting, '-inf', due_now) > apart_before + out_of_line end)
 end
-if out_of_line > 0 and held_back == 0 then leave_first(out_of_line) end
+if out_of_line > 0 then leave_first(out_of_line, apart_before) end
 return with_rest(finish_taking(since), since)

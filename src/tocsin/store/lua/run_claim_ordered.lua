@@ -9,16 +9,17 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, repeated, limit, cap
 -- RETURN as run_claim
--- USES   call, records, claims, moves, line, take, limits, parked, pick
+-- USES   call, records, claims, moves, line, widest, take, limits, parked, suspects, pick
 local function with_rest(reply, since)
-  local left, next_due = ready_count() - held_back, head()
+  local left, next_due = ready_count(), head()
+  local _, any_apart = first_waiting()
   if full or wait_until then
     next_due, left = wait_until or -1, 0
-  elseif held_back > 0 and #taken == 0 and #parkings == 0 then
-    -- All that this worker could take is held back: to be asked for again when what it tries may have ended.
+  elseif any_apart and (next_due < 0 or next_due > now + 100) then
+    -- To be asked for again when what this worker tries may have ended.
     next_due = now + 100
   end
-  reply[7], reply[9] = next_due, math.max(left, 0)
+  reply[7], reply[9] = next_due, left
   if since >= 0 then reply[10], reply[11] = {}, since end
   return reply
 end
@@ -44,47 +45,36 @@ local function enter_due(ids, scores)
     local claim, record = not all_fresh and claim_of(id), redis.call('HGET', jobs, id)
     read = read + #(record or '')
     leave(waiting, id)
-    -- Those that fall due together have no first: they stand by id, as they did, whichever page they come with.
-    enter_ready(id, claim and claim.due or math.max(tonumber(scores[i]), 0), claim and claim.place or 0, record)
+    if claim and claim.recoveries > 1 then
+      stand_apart(id, claim.due, record)
+    else
+      -- Those that fall due together have no first: they stand by id, as they did, whichever page they come with.
+      enter_ready(id, claim and claim.due or math.max(tonumber(scores[i]), 0), claim and claim.place or 0, record)
+    end
   end
   return #ids
 end
 
--- Those that this worker can take. What it cannot stays aside: it would be set aside again at once, for ever.
-local function enter_parked(ids)
-  local moved = 0
-  for _, id in ipairs(ids) do
-    local raw, record = redis.call('HGET', claims, id), redis.call('HGET', jobs, id)
-    local claim = claim_if_readable(raw)
-    if claim and claim.due <= now then
-      moved = moved + 1
-      if understood(record) then
-        leave(parked, id)
-        enter_ready(id, claim.due, claim.place, record)
-      else
-        look_again(id, record, raw)
-      end
-    end
-  end
-  return moved
-end
-
--- What has fallen due enters the line, and what was set aside for such as us, and tenants who have rested. It is written
--- before the picking, which so sees all; either half leaves everything in order.
-local function promote()
-  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'WITHSCORES', 'LIMIT', 0, 1000)
+-- What has fallen due enters the line, and what was set aside for such as us, and tenants who have rested; and suspects
+-- that this worker may try. It is written before the picking, which so sees all; either half leaves everything in order.
+local function promote(most_suspects)
+  local found = redis.call('ZRANGEBYSCORE', waiting, '(-2251799813685248', now, 'WITHSCORES', 'LIMIT', 0, 1000)
   local ids, scores = {}, {}
   for at = 1, #found, 2 do
     ids[#ids + 1], scores[#scores + 1] = found[at], found[at + 1]
   end
-  local entered = enter_due(ids, scores)
-  local moved = redis.call('ZCARD', parked) > 0 and enter_parked(parked_for_us(at_once)) or 0
-  if wake_resting() or entered > 0 or moved > 0 then apply() end
+  local any = enter_due(ids, scores) > 0
+  if redis.call('ZCARD', parked) > 0 and enter_parked(most_suspects) then any = true end
+  if wake_resting() then any = true end
+  if any then apply() end
+  -- Also those that have just come to stand there.
+  if not all_fresh and call_up(most_suspects) then apply() end
 end
 
-promote()
 limit = allowed(math.min(tonumber(limit), 1000))
+promote(math.min(suspects_left, limit))
+local not_in_line = #parkings
 if limit > 0 then pick(limit) end
 local since = capped_since or -1
-count_started(#taken, function() return ready_count() > #taken + #parkings end)
+count_started(#taken, function() return ready_count() > #taken + #parkings - not_in_line + apart_count end)
 return with_rest(finish_taking(since), since)

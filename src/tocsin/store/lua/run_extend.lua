@@ -8,8 +8,7 @@
 -- RETURN {1, deadline}: the new deadline, 0 if the claim was lost (nothing changed)
 -- USES   call, claims
 if answered then return answered end
-local raw = redis.call('HGET', claims, id)
-local claim = raw and read_claim(raw)
+local claim = claim_if_readable(redis.call('HGET', claims, id))
 if not claim or claim.token ~= tonumber(claim_token) or claim.owner ~= owner or claim.token == 0 then
   return unchanged({1, 0})
 end

@@ -20,7 +20,7 @@
 --        number, and more of which all are nil may be nil; most: how many outcomes of unnamed jobs the partition keeps
 -- RETURN {1, lost, head, carry}: the ids whose claim was lost (nothing changed for them); head: the first in line,
 --        or -1; carry: 1 if others wait for one of them, and are to be told
--- USES   call, records, claims, moves, line, endings, settle, forget
+-- USES   call, records, claims, moves, line, endings, widest, settle, forget
 if answered then return answered end
 local COUNTERS = {[FAILED] = 'failed', [SUCCEEDED] = 'succeeded', [SKIPPED] = 'skipped', [CANCELLED] = 'cancelled'}
 local MARKS = {[FAILED] = '\0', [SUCCEEDED] = '\1', [SKIPPED] = '\2', [CANCELLED] = '\3'}
@@ -62,7 +62,7 @@ local tally = {[0] = 0, 0, 0, 0}
 local function commit_all(lost, held, ends)
   forget(tonumber(most))
   for outcome, times in pairs(tally) do
-    if times > 0 then redis.call('HINCRBY', meta, COUNTERS[outcome], times) end
+    if times > 0 then count_up(COUNTERS[outcome], times) end
   end
   return commit({1, lost, head(), to_carry}, 'finish', held, ends)
 end
@@ -141,7 +141,7 @@ local function tell_passed(id, claim, next_due, ranges)
     local first, until_ms, why = struct.unpack('>I8I8B', ranges, at)
     skip(id, first, math.min(until_ms, to), why)
   end
-  if edited and next_due ~= '' then skip(id, tonumber(next_due), math.min(now + 1, to), WHY_EDITED) end
+  if edited and next_due ~= '' then skip(id, tonumber(next_due), math.min(now + 1, to), WHY.EDITED) end
 end
 
 local held, ended = list_of(out, working), list_of(unset, jobs)
@@ -195,25 +195,29 @@ for i = 1, n do
 end
 local records = going_on[1] and redis.call('HMGET', jobs, unpack(going_on)) or {}
 local lost, held_n, seen, ends = {}, 0, 0, {}
-for i = 1, n do
-  local id, raw, token, next_due, outcome, record = ids[i], raws[i], tokens[i], nexts[i], same or outcomes[i], nil
-  if next_due ~= '' then
-    seen = seen + 1
-    record = records[seen]
-  end
+-- A function of its own: Lua counts the locals of a loop among the 200 of the script.
+local function end_run(i, record)
+  local id, raw, token, outcome = ids[i], raws[i], tokens[i], same or outcomes[i]
   local extra = outcome >= EXTRA_RUN
   if extra then outcome = outcome - EXTRA_RUN end
   local plain = is_held_plain(raw, token)
-  if plain or raw and find(raw, token, 1, true) == 1 and read_claim(raw).owner == owner then
-    held_n = held_n + 1
-    held[held_n], ends[held_n] = id, sub(raw, 9, 20) .. MARKS[outcome]
-    tally[outcome] = tally[outcome] + 1
-    freed(raw)
-    finish(id, raw, plain, next_due, record, outcome, extra, more and more[i])
-  else
+  local claim = not plain and raw and find(raw, token, 1, true) == 1 and claim_if_readable(raw)
+  if not plain and not (claim and claim.owner == owner) then
     lost[#lost + 1] = id
+    return
   end
+  held_n = held_n + 1
+  held[held_n], ends[held_n] = id, sub(raw, 9, 20) .. MARKS[outcome]
+  tally[outcome] = tally[outcome] + 1
+  freed(raw)
+  finish(id, raw, plain, nexts[i], record, outcome, extra, more and more[i])
 end
+
+for i = 1, n do
+  if nexts[i] ~= '' then seen = seen + 1 end
+  end_run(i, nexts[i] ~= '' and records[seen] or nil)
+end
+if held_n == 0 then return nothing_held(lost) end
 for id, record in pairs(latest) do
   if record then set(jobs, id, record) end
 end

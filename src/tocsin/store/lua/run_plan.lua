@@ -21,7 +21,7 @@
 --        passed: the ticks that the job passes, as in run_finish
 -- RETURN {1, lost, head, carry, told}: lost, head and carry as run_finish; told: [id, owner, token] * n of the runs that are to be
 --        cancelled, for their owners to be told
--- USES   call, records, claims, moves, line, endings, settle
+-- USES   call, records, claims, moves, line, endings, widest, settle
 if answered then return answered end
 local ids, tokens, nexts, alones, passes = unpack(cmsgpack.unpack(items))
 local raws = claims_of(ids)
@@ -29,6 +29,7 @@ local lost, planned, told, added = {}, {}, {}, 0
 
 local function line_up(member, due, extra)
   set(jobs, member, extra)
+  store_again(extra)
   enter_line(member, due, nil, extra)
   added = added + 1
 end
@@ -38,7 +39,7 @@ local function push_out(member, claim)
   local spot = spot_of(member)
   if spot then
     local was = claim and claim.due or spot.due
-    skip(member, was, was + 1, WHY_OVERLAP)
+    skip(member, was, was + 1, WHY.OVERLAP)
     leave_line(member, spot)
   end
   for _, stage in ipairs({paused, parked, dead}) do
@@ -46,7 +47,7 @@ local function push_out(member, claim)
     if score then
       -- A dead one has run: that is told already.
       local was = claim and claim.due or tonumber(score)
-      if stage ~= dead then skip(member, was, was + 1, WHY_OVERLAP) end
+      if stage ~= dead then skip(member, was, was + 1, WHY.OVERLAP) end
       leave(stage, member)
     end
   end
@@ -56,17 +57,19 @@ end
 
 local function put_alone(id, due, extra)
   local member = id .. '\31' .. '0'
-  local claim = claim_if_readable(redis.call('HGET', claims, member))
-  if not (claim and redis.call('ZSCORE', working, member)) then
-    if redis.call('HEXISTS', jobs, member) == 1 then push_out(member, claim) end
+  local raw = redis.call('HGET', claims, member)
+  if not redis.call('ZSCORE', working, member) then
+    if redis.call('HEXISTS', jobs, member) == 1 then push_out(member, claim_if_readable(raw)) end
     return line_up(member, due, extra)
   end
+  local claim = claim_at_work(raw)
   if has(claim.intent, PUT) and claim.put_due > 0 then
-    skip(member, claim.put_due, claim.put_due + 1, WHY_OVERLAP)
+    skip(member, claim.put_due, claim.put_due + 1, WHY.OVERLAP)
   end
   claim.intent = with(with(without(without(claim.intent, PAUSE), REMOVE), PUT), CANCEL)
   claim.put_due, claim.put_first, claim.put_record = due, due, extra
   set(claims, member, write_claim(claim))
+  if claim.token == 0 then return end
   for _, part in ipairs({member, claim.owner, claim.token}) do told[#told + 1] = part end
 end
 
@@ -89,7 +92,7 @@ local function plan(id, raw, claim, next_due, alone, passed)
     skip(id, first, to, why)
   end
   if has(claim.intent, CANCEL) then
-    skip(id, claim.due, claim.due + 1, WHY_CANCELLED)
+    skip(id, claim.due, claim.due + 1, WHY.CANCELLED)
   else
     put_extra(id, claim.due, put, alone)
   end
@@ -109,6 +112,7 @@ for i, id in ipairs(ids) do
     lost[#lost + 1] = id
   end
 end
+if #planned == 0 then return nothing_held(lost, {}) end
 apply()
-if added > 0 then redis.call('HINCRBY', meta, 'put', added) end
+if added > 0 then count_up('put', added) end
 return commit({1, lost, head(), to_carry, told}, 'plan', planned)

@@ -13,30 +13,38 @@
 --        watchers  ZSET    who is told when a job ends (lib/endings.lua)
 --        outbox    ZSET    what is to be carried (lib/endings.lua)
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, cursor, overdue, limit, items
---        owner: whose claims to walk, from the HSCAN cursor '0' on; '' for what is `overdue` ms past its deadline;
---        items: msgpack [id] * n, to bring back only these of what is overdue; left out for all
--- RETURN {1, cursor, ids, head}: '0' when the walk is over; head as in run_finish
--- USES   call, records, claims, moves, line, endings, settle
+-- ARGV   epoch, clock, session, seq, owner, cursor, overdue, limit, items, believed, clock steps
+--        owner: whose runs to walk, from the ZSCAN cursor '0' on; '' for what is `overdue` ms past its deadline;
+--        items: msgpack [id] * n, to bring back only these of what is overdue; '' or left out for all;
+--        believed: what the caller takes this server's time to be, '' or left out if it does not care; clock steps: how the
+--        clock was set (lib/steps.lua)
+-- RETURN {1, cursor, ids, head}: '0' when the walk is over; head as in run_finish; {1, '0', [], -1, now}: the caller is
+--        wrong about the time by so much that no deadline is believed
+-- USES   call, records, claims, moves, line, endings, widest, steps, settle
 if answered then return answered end
 limit = math.min(tonumber(limit), 1000)
+-- A third of the time that the reaper gives runs past their deadline.
+local WRONG_MS = 10000
 local ids, found, raws = {}, {}, {}
 
 local function walk()
-  local page = redis.call('HSCAN', claims, cursor, 'COUNT', limit)
+  -- What is at work, not all entries in `claims`: there may be any number of paused, parked and dead jobs.
+  local page = redis.call('ZSCAN', working, cursor, 'COUNT', limit)
   cursor = page[1]
   for at = 1, #page[2], 2 do
-    local claim = claim_if_readable(page[2][at + 1])
-    if claim and claim.owner == owner and claim.token > 0 and not found[page[2][at]] then
-      ids[#ids + 1] = page[2][at]
-      found[page[2][at]] = claim
-      raws[page[2][at]] = page[2][at + 1]
+    local id = page[2][at]
+    local raw = redis.call('HGET', claims, id)
+    local claim = claim_if_readable(raw)
+    if claim and claim.owner == owner and claim.token > 0 and not found[id] then
+      ids[#ids + 1] = id
+      found[id] = claim
+      raws[id] = raw
     end
   end
 end
 
 local function past_deadline(before)
-  if not items then return redis.call('ZRANGEBYSCORE', working, '-inf', before, 'LIMIT', 0, limit) end
+  if not items or items == '' then return redis.call('ZRANGEBYSCORE', working, '-inf', before, 'LIMIT', 0, limit) end
   local late = {}
   for _, id in ipairs(cmsgpack.unpack(items)) do
     local deadline = redis.call('ZSCORE', working, id)
@@ -47,13 +55,23 @@ end
 
 local function overdue_ones()
   cursor = '0'
-  for _, id in ipairs(past_deadline(now - tonumber(overdue))) do
+  local before = now - tonumber(overdue)
+  local _, list = read_steps(clock_steps)
+  for _, id in ipairs(past_deadline(before)) do
     local raw = redis.call('HGET', claims, id)
     local claim = claim_if_readable(raw)
-    ids[#ids + 1] = id
-    found[id] = claim or fresh_claim(now)
-    raws[id] = claim and raw
+    -- Tokens are the time of the claim in microseconds.
+    local ahead = claim and list[1] and ahead_since(list, claim.token / 1000) or 0
+    if ahead == 0 or tonumber(redis.call('ZSCORE', working, id)) + ahead <= before then
+      ids[#ids + 1] = id
+      found[id] = claim or fresh_claim(now)
+      raws[id] = claim and raw
+    end
   end
+end
+
+if owner == '' and (believed or '') ~= '' and math.abs(now - tonumber(believed)) > WRONG_MS then
+  return {1, '0', ids, -1, now}
 end
 
 if owner == '' then overdue_ones() else walk() end
@@ -75,5 +93,5 @@ for _, id in ipairs(ids) do
   end
 end
 apply()
-redis.call('HINCRBY', meta, 'recovered', #ids)
-return commit({1, cursor, ids, head()}, 'recover', ids)
+count_up('recovered', #ids)
+return commit({1, cursor, ids, head_or_apart()}, 'recover', ids)

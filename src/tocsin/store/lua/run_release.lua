@@ -16,7 +16,7 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens, delays in ms (0: at its due)
 -- RETURN {1, lost, head, carry} as run_finish
--- USES   call, records, claims, moves, line, endings, settle
+-- USES   call, records, claims, moves, line, endings, widest, settle
 if answered then return answered end
 local ids, tokens, delays = unpack(cmsgpack.unpack(items))
 local raws = claims_of(ids)
@@ -36,5 +36,6 @@ for i, id in ipairs(ids) do
     lost[#lost + 1] = id
   end
 end
+if #told == 0 then return nothing_held(lost) end
 apply()
-return commit({1, lost, head(), to_carry}, 'release', told)
+return commit({1, lost, head_or_apart(), to_carry}, 'release', told)

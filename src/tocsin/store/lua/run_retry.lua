@@ -16,7 +16,7 @@
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens, delays in ms, errors, notes; note: what is told of the
 --        attempt in the event, '' for nothing
 -- RETURN {1, lost, head, carry} as run_finish
--- USES   call, records, claims, moves, line, endings, settle
+-- USES   call, records, claims, moves, line, endings, widest, settle
 if answered then return answered end
 local ids, tokens, delays, failures, told_of = unpack(cmsgpack.unpack(items))
 local raws = claims_of(ids)
@@ -53,7 +53,8 @@ for i, id in ipairs(ids) do
     lost[#lost + 1] = id
   end
 end
+if #told == 0 then return nothing_held(lost) end
 apply()
 pay(owed)
-redis.call('HINCRBY', meta, 'retried', #ids - #lost)
-return commit({1, lost, head(), to_carry}, 'retry', told, ends)
+count_up('retried', #ids - #lost)
+return commit({1, lost, head_or_apart(), to_carry}, 'retry', told, ends)

@@ -8,7 +8,7 @@
 --        events    STREAM  one entry per call
 -- ARGV   epoch, clock, session, seq, items: msgpack [id] * n, at most 1000
 -- RETURN {1, codes}: a digit per id: 0 left alone, 1 mended
--- USES   call, records, claims, moves, scores, mends
+-- USES   call, records, claims, moves, apart, scores, mends
 if answered then return answered end
 -- The end of the year 9999: no time that a person can write is later.
 local LATEST = 253402300799999
@@ -37,6 +37,7 @@ local function new_due(id, score)
   local latest = readable(record) and is_recurring(record) and now + CENTURY or LATEST
   if score >= EARLIEST and score <= latest then return nil end
   local claim = claim_of(id)
+  if is_suspects(score, claim) then return nil end
   if not claim then return now end
   if claim.due > latest then
     claim.due = now

@@ -3,5 +3,5 @@
 -- ARGV   session, seq
 -- RETURN {1, answer}; {0} if its last call was another one
 local last = redis.call('HGET', sessions, session)
-if not last or struct.unpack('>I8', last) ~= tonumber(seq) then return {0} end
+if not last or #last <= 16 or struct.unpack('>I8', last) ~= tonumber(seq) then return {0} end
 return {1, cmsgpack.unpack(string.sub(last, 17))}

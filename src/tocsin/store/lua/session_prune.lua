@@ -7,7 +7,9 @@ if clock == '' then now = redis.call('TIME')[1] * 1000 end
 local page = redis.call('HSCAN', sessions, cursor, 'COUNT', 1000)
 local old = {}
 for at = 1, #page[2], 2 do
-  local _, last = struct.unpack('>I8I8', page[2][at + 1])
+  local entry = page[2][at + 1]
+  -- One that is too short to say when it called is garbage.
+  local last = #entry > 16 and select(2, struct.unpack('>I8I8', entry)) or 0
   if last < now - 86400000 then old[#old + 1] = page[2][at] end
 end
 for first = 1, #old, 4000 do

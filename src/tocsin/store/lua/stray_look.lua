@@ -8,7 +8,7 @@
 --        must be to be told, '' for none
 -- RETURN {cursor, [id]…, kinds}: '0' when the walk is over; a digit per id: 1 it has no record, and nobody holds it;
 --        2 its score is none of ours; 3 overdue; 4 overdue, and its claim cannot be read
--- USES   now, claims, scores
+-- USES   now, claims, apart, scores
 local works = stage == 'working'
 local late = works and overdue ~= '' and now - tonumber(overdue) or -math.huge
 
@@ -27,7 +27,7 @@ end
 local function kind_of(id, score)
   -- Whoever holds a run without a record ends it in its time.
   if redis.call('HEXISTS', jobs, id) == 0 and not (works and is_held(id)) then return '1' end
-  if is_odd(score, now) then return '2' end
+  if is_odd(score, now) and (works or not is_suspects(score, claim_of(id))) then return '2' end
   if score > late then return nil end
   local _, fine = claim_of(id)
   return fine and '3' or '4'

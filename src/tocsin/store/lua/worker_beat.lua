@@ -1,17 +1,65 @@
--- worker_beat: raise a worker's counter, so that the others see it alive, and see theirs.
+-- worker_beat: raise a worker's counter, so that the others see it alive, and see which of them are late.
 -- KEYS   workers   HASH    worker -> what it says of itself
 --        beats     HASH    worker -> counter
---        heard     HASH    worker -> when it last beat, ms
---        buried    ZSET    worker -> since ms: whose claims are still to be brought back
--- ARGV   clock, worker, counter, about, joins: '1' for the first beat of a worker, '' for all others
--- RETURN {1, now, [worker, counter]…, [buried]…}; {0, now}: this worker was buried, or the server forgot it
--- USES   now
+--        pulses    ZSET    worker -> when it last beat, ms
+--        buried    ZSET    worker -> until when somebody brings back its runs, ms
+--        steps     STRING  how the server's clock was set (lib/steps.lua)
+-- ARGV   clock, worker, counter, about, joins, late, step, known
+--        joins: '1' for the first beat of a worker, '' for all others; late: after how many ms without a beat a worker
+--        is late; step: by how many ms this worker saw the clock set, '' for not; known: the sum of steps before that
+-- RETURN {1, now, [worker, counter]…, [buried]…, workers, sum, steps, before}: those that are late, those that nobody
+--        brings back, how many workers there are, the sum of all steps, the steps that count, and the counter that this
+--        worker had, '' if it joins; {0, now}: this worker was buried, or the server forgot it
+-- USES   now, steps
+local MOST, MOST_BURIED = 1000, 100
+-- Nobody is given a dead worker for so long: the clock was set back since.
+local TOO_FAR_MS = 60000
+
 if redis.call('ZSCORE', buried, worker) then return {0, now} end
-if joins == '' and redis.call('HEXISTS', beats, worker) == 0 then return {0, now} end
+local before = redis.call('HGET', beats, worker)
+if joins == '' and not before then return {0, now} end
 -- The removal comes first, so that it passes on a full server: a worker that cannot beat may not claim either, and
 -- nobody would run what fills the memory.
-redis.call('HDEL', heard, worker)
+redis.call('ZREM', pulses, worker)
 redis.call('HSET', beats, worker, counter)
-redis.call('HSET', heard, worker, string.format('%.0f', now))
+redis.call('ZADD', pulses, now, worker)
 redis.call('HSET', workers, worker, about)
-return {1, now, redis.call('HGETALL', beats), redis.call('ZRANGE', buried, 0, 99)}
+local sum, list = read_steps(redis.call('GET', steps))
+if step ~= '' then
+  -- Another worker may have reported the same step, or a part of it, since this one last heard of steps.
+  local ahead = tonumber(step) - (sum - tonumber(known))
+  if math.abs(ahead) > STEP_MS and (ahead > 0) == (tonumber(step) > 0) then
+    sum = sum + ahead
+    note_step(list, ahead)
+    redis.call('SET', steps, write_steps(sum, list))
+  end
+end
+
+-- A name that somebody wrote by hand, or left in one place only: with a beat it is buried like a dead worker.
+if redis.call('HLEN', beats) ~= redis.call('ZCARD', pulses) then
+  for _, name in ipairs(redis.call('HKEYS', beats)) do
+    if not redis.call('ZSCORE', pulses, name) then redis.call('ZADD', pulses, 0, name) end
+  end
+end
+if redis.call('HLEN', workers) ~= redis.call('HLEN', beats) then
+  for _, name in ipairs(redis.call('HKEYS', workers)) do
+    if redis.call('HEXISTS', beats, name) == 0 then redis.call('HDEL', workers, name) end
+  end
+end
+
+-- Names with a time in the future are from before the clock was set back: nobody can say how old they are.
+local silent = redis.call('ZRANGEBYSCORE', pulses, '-inf', now - late, 'LIMIT', 0, MOST)
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', pulses, now + late, '+inf', 'LIMIT', 0, MOST)) do
+  silent[#silent + 1] = name
+end
+local found = {}
+for _, name in ipairs(silent) do
+  found[#found + 1] = name
+  found[#found + 1] = redis.call('HGET', beats, name) or ''
+end
+local left, burials = {}, redis.call('ZRANGE', buried, 0, MOST_BURIED - 1, 'WITHSCORES')
+for at = 1, #burials, 2 do
+  local taken = tonumber(burials[at + 1])
+  if taken <= now or taken > now + TOO_FAR_MS then left[#left + 1] = burials[at] end
+end
+return {1, now, found, left, redis.call('HLEN', beats), sum, write_steps(sum, list), before or ''}

@@ -1,12 +1,12 @@
 -- worker_leave: a worker that has handed everything over is gone; or a buried one's claims are all brought back.
 -- KEYS   workers   HASH    worker -> what it says of itself
 --        beats     HASH    worker -> counter
---        heard     HASH    worker -> when it last beat, ms
---        buried    ZSET    worker -> since ms
+--        pulses    ZSET    worker -> when it last beat, ms
+--        buried    ZSET    worker -> until when somebody brings back its runs, ms
 -- ARGV   worker
 -- RETURN 1
 redis.call('HDEL', beats, worker)
 redis.call('HDEL', workers, worker)
-redis.call('HDEL', heard, worker)
+redis.call('ZREM', pulses, worker)
 redis.call('ZREM', buried, worker)
 return 1

@@ -18,18 +18,23 @@ local now_text = clock ~= '' and clock or string.format('%.0f', now)
 local about = redis.call('HMGET', meta, 'epoch', 'sealed', 'seq', 'fence', 'every', 'burst', 'spent')
 if about[1] ~= epoch or about[2] then return {-1, about[1] or ''} end
 
+-- What doubles hold exactly: nobody counts further, so a greater number is garbage.
+local GREATEST = 9007199254740992
 local last = redis.call('HGET', sessions, session)
 local answered
-if last then
+if last and #last > 16 then
   local before = struct.unpack('>I8', last)
-  if before > seq then return {-2} end
+  if before > seq and before < GREATEST then return {-2} end
   if before == seq then answered = cmsgpack.unpack(string.sub(last, 17)) end
 end
 
 -- Growing, and the same for all runs of one call. Micros go beyond what a double prints exactly with `..`,
 -- not beyond what it holds.
-local token = math.max(tonumber(about[4] or 0) + 1, micros)
-local version = tonumber(about[3] or 0) + 1
+local fence, calls = tonumber(about[4] or 0), tonumber(about[3] or 0)
+-- Somebody else wrote there. Tokens still grow with the time; versions go on from a number that none has reached.
+if not (fence and fence < GREATEST) then fence = 0 end
+if not (calls and calls >= 0 and calls < GREATEST) then calls = now end
+local token, version = math.max(fence + 1, micros), calls + 1
 
 -- Nothing changed but the seq: a late copy of this call, which may find something to do, must stay refused.
 -- The removal comes first, so that it passes on a full server.
@@ -41,7 +46,7 @@ end
 
 -- Ticks that this call moves a job past without a run of their own: id, first ms, until ms (not included), why.
 -- Reasons are numbered as in model/tick.py; these are given by scripts, the others by workers.
-local WHY_PAUSED, WHY_OVERLAP, WHY_EDITED, WHY_CANCELLED = 1, 2, 5, 7
+local WHY = {PAUSED = 1, OVERLAP = 2, EDITED = 5, CANCELLED = 7}
 local skips = {}
 local function skip(id, first, to, why)
   if first >= to then return end
@@ -55,6 +60,11 @@ local function note(id, text)
   if text == '' then return end
   local n = #notes
   notes[n + 1], notes[n + 2] = id, text
+end
+
+-- A counter that somebody garbled begins anew: nothing may fail after the first write.
+local function count_up(counter, times)
+  if type(redis.pcall('HINCRBY', meta, counter, times)) == 'table' then redis.call('HSET', meta, counter, times) end
 end
 
 -- Remember the answer, count the call, tell the events. Events are bounded by count and, as if all were as
@@ -74,6 +84,7 @@ local function commit(reply, kind, ids, runs, ...)
   local entry = {'seq', number, 'kind', kind, 'at', now_text, 'ids', named, 'runs', ended}
   if passed ~= '' then entry[11], entry[12] = 'skips', passed end
   if noted ~= '' then entry[#entry + 1], entry[#entry + 2] = 'notes', noted end
-  redis.call('XADD', events, 'MAXLEN', '~', most, '*', unpack(entry))
+  -- Not if somebody garbled the stream: all is done by now, and a reader sees the gap.
+  redis.pcall('XADD', events, 'MAXLEN', '~', most, '*', unpack(entry))
   return reply
 end

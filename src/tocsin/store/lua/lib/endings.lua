@@ -6,9 +6,6 @@
 -- Outcomes, as the worker sends them and `results` keeps them: u8 outcome, u64 time, msgpack of what came of it.
 local FAILED, SUCCEEDED, SKIPPED, CANCELLED = 0, 1, 2, 3
 
--- One that succeeded is remembered so long for who was about to wait for it: any other end is as good as none.
-local WATCHED_KEEP_S = 3600
-
 local any_watchers = redis.call('EXISTS', watchers) == 1
 local to_carry = 0
 
@@ -24,4 +21,20 @@ local function tell_watchers(id, outcome)
   to_carry = 1
   if not pending_end(id) then enter(outbox, 0, 'E\0' .. id .. '\0' .. string.format('%.0f', outcome)) end
   return true
+end
+
+-- Whether a job can be watched: the letters that job_watch answers with.
+local function chance_to_watch(id)
+  local record = redis.call('HGET', jobs, id)
+  if not record then
+    -- An outcome that somebody garbled is known to nobody.
+    local ended = redis.call('HGET', results, id)
+    local outcome = ended and string.byte(ended, 1)
+    if outcome then return outcome <= CANCELLED and string.format('%d', outcome) or 'g' end
+    local pending = pending_end(id)
+    return pending and string.match(pending, '%z([0-3])$') or 'g'
+  end
+  if readable(record) and is_recurring(record) then return 'r' end
+  if redis.call('ZSCORE', dead, id) then return string.format('%d', FAILED) end
+  return pending_end(id) and 'l' or 'w'
 end

@@ -30,6 +30,7 @@ end
 local function spot_of(id)
   local score = tonumber(redis.call('ZSCORE', waiting, id) or nil)
   if not score then return nil end
+  if is_apart(score) then score = due_apart(score) end
   local due = math.floor(score)
   return {due = due, score = string.format('%.0f', due), place = math.max(0, (score - due) * 4096)}
 end
@@ -39,8 +40,11 @@ local function leave_ready(id) end
 
 local function leave_line(id) leave(waiting, id) end
 
+local function stand_apart(id, due, record) enter_apart(id, due, 0) end
+
 -- `claim`: what is known of the run, if anything is; `record`: if the caller has read it.
 local function enter_line(id, not_before, claim, record)
+  if claim and claim.recoveries > 1 and not_before <= now then return stand_apart(id, claim.due) end
   -- Each run of a schedule comes here: without a call of another function.
   local list = into[waiting]
   if not list then
@@ -51,13 +55,13 @@ local function enter_line(id, not_before, claim, record)
   list[n + 1], list[n + 2] = not_before, id
 end
 
+-- What is due stands in the same set, at its due time.
+local function enter_ready(id, due, place, record) enter(waiting, string.format('%.0f', due), id) end
+
 -- A run is worked on no longer. `raw` is its claim as it stands.
 local function freed(raw) end
 
 local function stand_up(most) return 0 end
 
--- When the first in line may start; -1 if there is none.
-local function head()
-  local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
-  return paced(first[2] and tonumber(first[2]) or -1)
-end
+-- When the first in line may start; -1 if there is none. Suspects do not count: who may try one knows of them.
+local function head() return paced(tonumber(first_waiting() or -1)) end

@@ -9,25 +9,28 @@ local KNOWN = '>I4dddddd'
 
 local function number_text(value) return string.format('%.17g', value) end
 
+-- What is no number, or further than any sum of costs, is none of ours.
+local function sane(value) return value and value > -1e300 and value < 1e300 and value or 0 end
+
 local virtual
 local function virtual_time(band)
   if not virtual then
     virtual = {}
-    for i, v in ipairs(redis.call('HMGET', meta, 'v0', 'v1', 'v2', 'v3', 'v4')) do virtual[i - 1] = tonumber(v) or 0 end
+    for i, v in ipairs(redis.call('HMGET', meta, 'v0', 'v1', 'v2', 'v3', 'v4')) do virtual[i - 1] = sane(tonumber(v)) end
   end
   return virtual[band]
 end
-
--- What is no number, or further than any sum of costs, is none of ours.
-local function sane(value) return value < 1e300 and value or 0 end
 
 local function read_state(raw)
   local state = {active = 0, rated = 0, tags = {[0] = 0, 0, 0, 0, 0}}
   if raw and #raw == 52 then
     local tags = state.tags
     state.active, state.rated, tags[0], tags[1], tags[2], tags[3], tags[4] = struct.unpack(KNOWN, raw)
-    state.rated = sane(state.rated)
-    for band = 0, 4 do tags[band] = sane(tags[band]) end
+    -- What is no number, or further than any sum of costs, is none of ours.
+    if not (state.rated < 1e300) then state.rated = 0 end
+    for band = 0, 4 do
+      if not (tags[band] < 1e300) then tags[band] = 0 end
+    end
   end
   return state
 end

@@ -2,7 +2,8 @@
 -- `outages` has since ms, '|', and the probe that was let through last.
 local function outage_of(host)
   local until_ms, raw = redis.call('ZSCORE', hosts, host), redis.call('HGET', outages, host)
-  if not until_ms or not raw then return nil end
+  -- Beyond the year 9999 nobody of ours closes a host: it would never be probed.
+  if not until_ms or not raw or tonumber(until_ms) > 253402300799999 then return nil end
   local since, probe = string.match(raw, '^(%d+)|(.*)$')
   return {until_ms = tonumber(until_ms), since = since or '0', probe = probe or ''}
 end

@@ -76,7 +76,7 @@ do
     local found, new, names = redis.call('ZRANGE', TURNS[band], turns.read, turns.read + size - 1, 'WITHSCORES'), {}, {}
     for at = 1, #found, 2 do
       local n = #new + 1
-      new[n] = {band = band, tenant = found[at], tag = tonumber(found[at + 1]), held = 0}
+      new[n] = {band = band, tenant = found[at], tag = tonumber(found[at + 1])}
       names[n], turns[#turns + 1] = found[at], new[n]
     end
     if #found > 0 then turns.last = {tenant = found[#found - 1], tag = tonumber(found[#found])} end
@@ -229,54 +229,34 @@ do
     move_virtual_time(turn.band, tag, turn.tag)
   end
 
-  -- How many of a tenant's jobs may be held back before it is the turn of others. It comes again when these have no more.
-  local MOST_HELD = 200
-  local postponed = {}
-
   -- Takes the first job of the tenant whose turn it is. It is charged for what it starts, not for what is set aside.
   local function serve(turn)
     local tenant, member = turn.tenant, next_job(turn)
-    if not member and turn.held > 0 then
-      -- It keeps its turn, and is not asked again here.
-      return take_off(turn)
-    end
-    if turn.held >= (turn.most_held or MOST_HELD) then
-      postponed[#postponed + 1] = turn
-      return take_off(turn)
-    end
     if not member then return leave_turns(turn) end
     turn.at = turn.at + 1
     local due, place, id = read_member(member, tenant)
     if not id then return leave(READY[turn.band], member) end
     local record = record_at(turn, id)
     local raw = not all_fresh and redis.call('HGET', claims, id) or nil
-    if raw and #raw < 25 then raw = nil end
-    local fits, suspect = understood(record), raw and is_suspect(raw)
-    if fits and suspect and suspects_left < 1 then
-      held_back, turn.held = held_back + 1, turn.held + 1
-      return
-    end
+    if not is_claim(raw) then raw = nil end
     leave(READY[turn.band], member)
     drop(spots, id)
-    if not fits then return park(id, due, place, record, raw) end
-    if suspect then suspects_left = suspects_left - 1 end
+    if not understood(record) then return park(id, due, place, record, raw) end
+    if raw and is_suspect(raw) then
+      if suspects_left < 1 then
+        apart_count = apart_count + 1
+        return stand_apart(id, due_of(raw), record)
+      end
+      suspects_left = suspects_left - 1
+    end
     accept(tenant, id, due, place, record, raw)
     -- Off before it is charged: where it stands depends on its tag.
-    local more = next_job(turn) or turn.held > 0
+    local more = next_job(turn)
     if more then take_off(turn) end
     charge(turn, record)
     if not more then return leave_turns(turn) end
     note(turn)
     come_again(turn)
-  end
-
-  local function first_postponed()
-    local turn = table.remove(postponed, 1)
-    if turn then
-      turn.most_held = turn.held + MOST_HELD
-      come_again(turn)
-    end
-    return turn
   end
 
   -- Tenants of whom nothing need be known any more; a few more of them than went just now, so that they do not add up.
@@ -293,7 +273,7 @@ do
     local looked_at = 0
     while #taken < most and bytes < LARGEST and #parkings < 1000 and looked_at < most + 1000 do
       looked_at = looked_at + 1
-      local turn = first_turn(most) or first_postponed()
+      local turn = first_turn(most)
       if not turn then break end
       local state = is_limited and states[turn.tenant]
       if tenant_cap and state.active >= tenant_cap then

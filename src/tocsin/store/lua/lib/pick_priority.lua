@@ -8,7 +8,7 @@ local function line_of(band, most)
   local line = lines[band] or {ids = {}, scores = {}, at = 1, next = 0, more = true}
   lines[band] = line
   if line.at > #line.ids and line.more then
-    -- Some more than wanted where some may be held back.
+    -- Some more than wanted where some may be sent apart.
     local size = most + (all_fresh and 0 or 50)
     local found = redis.call('ZRANGE', READY[band], line.next, line.next + size - 1, 'WITHSCORES')
     line.ids, line.scores, line.at, line.next = {}, {}, 1, line.next + size

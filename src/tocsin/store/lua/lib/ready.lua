@@ -24,10 +24,7 @@ local function ready_count()
   return count
 end
 
-local function waiting_head()
-  local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
-  return first[2] and tonumber(first[2]) or -1
-end
+local function waiting_head() return tonumber(first_waiting() or -1) end
 
 -- Band and tenant of a record; one that cannot be read stands among the others until somebody meets it.
 local function lane_of(id, record)
@@ -35,3 +32,5 @@ local function lane_of(id, record)
   if not readable(record) then return 2, '' end
   return band_of(record), tenant_of(record)
 end
+
+local function stand_apart(id, due, record) enter_apart(id, due, (lane_of(id, record))) end

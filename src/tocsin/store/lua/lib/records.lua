@@ -1,8 +1,7 @@
 -- records: the fixed header of a record. model/codec.py has the same layout.
---  1 schema  2 flags  3 band  4 cost u16  6 timeout ms u32  10 keep s u32  14 version u48
+--  1 schema, 1  2 flags  3 band  4 cost u16  6 timeout ms u32  10 keep s u32  14 version u48
 -- 20 handler u32  24 trigger u32  28 succeeded u32  32 failed u32  36 attempts u32  40 tenant
 -- Flags: 1 recurring, 2 nobody chose its id.
-local SCHEMA, RECURRING = 1, 1
 
 -- Each run comes by: a local is found much sooner than a function of a global.
 local byte, sub = string.byte, string.sub
@@ -14,10 +13,10 @@ local NOT_KEPT = '\193'
 local function is_kept(result) return not result or string.sub(result, 10) ~= NOT_KEPT end
 
 local function readable(record)
-  return record and #record > 40 and byte(record) == SCHEMA
+  return record and #record > 40 and byte(record) == 1
 end
 
-local function is_recurring(record) return string.byte(record, 2) % 2 == RECURRING end
+local function is_recurring(record) return string.byte(record, 2) % 2 == 1 end
 local function is_unnamed(record) return byte(record, 2) % 4 >= 2 end
 local function timeout_of(record) return (struct.unpack('>I4', record, 6)) end
 local function keep_of(record) return (struct.unpack('>I4', record, 10)) end

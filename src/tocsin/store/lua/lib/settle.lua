@@ -28,11 +28,11 @@ end
 -- A run of a schedule is given up before it has ended, by who wrote the intents of its claim: so is its tick, and
 -- where the job itself goes on elsewhere, all that were due.
 local function give_up(id, claim, recurring)
-  local why = has(claim.intent, CANCEL) and WHY_CANCELLED or WHY_EDITED
+  local why = has(claim.intent, CANCEL) and WHY.CANCELLED or WHY.EDITED
   if parent_of(id) then
     skip(id, claim.due, claim.due + 1, why)
   elseif recurring then
-    skip(id, claim.due, math.max(claim.due + 1, math.min(cadence_end(claim), now + 1)), why)
+    skip(id, first_owed(claim), math.max(claim.due + 1, math.min(cadence_end(claim), now + 1)), why)
   end
 end
 
@@ -46,7 +46,8 @@ end
 local function end_job(id, keep, outcome, result, nobody_named_it)
   if tell_watchers(id, outcome or CANCELLED) and outcome == SUCCEEDED then
     if keep == 0 then result = NOT_KEPT end
-    keep = math.max(keep, WATCHED_KEEP_S)
+    -- An hour, for who was about to wait for it: any other end is as good as none.
+    keep = math.max(keep, 3600)
     -- Dependents that are being put must find it, so the bound on unnamed outcomes leaves it alone.
     nobody_named_it = false
   end
@@ -74,6 +75,7 @@ local function obeyed(id, claim, record, next_due, ended, not_before)
   if has(intent, PUT) then
     local old = record or redis.call('HGET', jobs, id)
     record = old and with_counts_of(claim.put_record, old) or claim.put_record
+    store_again(record)
     recurring = readable(old) and is_recurring(old)
     if claim.put_due > 0 then due = claim.put_due end
     if due == 0 and ended then return nil, record end
@@ -114,4 +116,11 @@ local function go_back(id, claim, not_before, record)
   end
 end
 
+-- When the first in line may start, or a suspect that this call brought back: who is idle should hear of it.
+local function head_or_apart() return stands_apart and paced(now) or head() end
+
 local function claims_of(ids) return redis.call('HMGET', claims, unpack(ids)) end
+
+-- None of the claims is held, so nothing changes and nothing is written, not even the seq: a token is given once, so a
+-- late copy of the call finds no more to do. The answer is that of any call that settles claims.
+local function nothing_held(lost, more) return {1, lost, head(), 0, more} end

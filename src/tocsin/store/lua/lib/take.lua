@@ -6,7 +6,8 @@ local given = redis.call('HMGET', meta, 'paused', 'widest', 'claimed', 'max_acti
 local paused_now = given[1]
 
 -- How many records may be read together.
-local at_once = math.max(1, math.min(1000, math.floor(LARGEST / math.max(tonumber(given[2]) or 0, 1))))
+local widest = tonumber(given[2]) or 0
+local at_once = math.max(1, math.min(1000, math.floor(LARGEST / math.max(widest, 1))))
 
 -- Handlers by the four bytes of their digest, as they stand in a record's header.
 local known
@@ -38,8 +39,9 @@ local by_owner = string.char(#owner) .. owner
 local after_due = struct.pack('>I4I2B', 1, 0, 0) .. by_owner .. string.char(0)
 local last_score, last_claim, last_stamp
 local function first_claim(score)
-  -- Nobody who keeps to these scripts writes a score below 0, and none can be packed.
-  local at = math.max(tonumber(score), 0)
+  local at = tonumber(score)
+  -- Nobody who keeps to these scripts writes another score below 0, and none can be packed.
+  if at < 0 then at = is_apart(at) and due_apart(at) or 0 end
   local due = math.floor(at)
   -- What is below the millisecond is the place, see claims.lua.
   last_score, last_claim = score, before_due .. struct.pack('>I2I6', (at - due) * 4096, due) .. after_due
@@ -73,14 +75,22 @@ local function found_nothing(answer)
   if repeated == '1' then unchanged(answer) end
 end
 
+-- A run that was recovered twice may be what kills workers (lib/apart.lua). Only so many are given out, so that it takes
+-- no other with it.
+local suspects_left = tonumber(suspects)
+local function is_suspect(raw) return string.byte(raw, 21) > 0 or string.byte(raw, 22) > 1 end
+local function due_of(raw) return (struct.unpack('>I6', raw, 11)) end
+
 local taken, parkings, bytes = {}, {}, 0
+-- How many left the line to stand apart.
+local apart_count = 0
 local all_records, stamps = {}, {}
 
 -- Out of the line, as far as it is still to be taken out, and aside.
 local function park(id, due, place, record, raw)
   parkings[#parkings + 1] = id
   if readable(record) then
-    enter(parked, handler_of(record), id)
+    enter(parked, handler_of(record) + (raw and is_suspect(raw) and 0.5 or 0), id)
     if not raw then set(claims, id, write_claim(fresh_claim(due, place))) end
   else
     local claim = claim_if_readable(raw) or fresh_claim(due, place)
@@ -100,17 +110,14 @@ end
 
 local function park_due(zset, id, score, record, raw)
   leave(zset, id)
-  local due = math.floor(tonumber(score))
-  park(id, math.max(due, 0), (tonumber(score) - due) * 4096, record, raw)
+  local at = tonumber(score)
+  if is_apart(at) then at = due_apart(at) end
+  local due = math.floor(at)
+  park(id, math.max(due, 0), (at - due) * 4096, record, raw)
 end
 
 -- Where every entry of `claims` belongs to `working`, no other has one: nothing to look up.
 local all_fresh = redis.call('HLEN', claims) == redis.call('ZCARD', working)
-
--- A run that was recovered twice may be what kills workers (SUSPECT in model/run.py). Only so many are given out, so
--- that it takes no other with it.
-local suspects_left, held_back = tonumber(suspects), 0
-local function is_suspect(raw) return string.byte(raw, 21) > 0 or string.byte(raw, 22) > 1 end
 
 -- Nearly all: never claimed before, and this worker has their handler. From `at` on, as far as that goes, up to `to`;
 -- `records` begin behind `before`. Where it ended.
@@ -133,13 +140,10 @@ local function take_plain(ids, scores, records, before, at, to)
   return at
 end
 
--- One that was claimed before. Whether it is taken now.
+-- One that was claimed before. Whether it is taken now: a suspect is if this worker may try another one.
 local function take_again(id, record, raw)
   if is_suspect(raw) then
-    if suspects_left < 1 then
-      held_back = held_back + 1
-      return false
-    end
+    if suspects_left < 1 then return false end
     suspects_left = suspects_left - 1
   end
   local claim, n = next_claim(raw), #taken + 1
@@ -150,8 +154,16 @@ local function take_again(id, record, raw)
   return true
 end
 
--- Too short to be a claim: garbage, and no reason to stop for the others.
-local function claimed_before(raws, at) return raws and raws[at] and #raws[at] >= 24 end
+-- A suspect that was met in line leaves it, so that no claim meets it again.
+local function send_apart(zset, id, score, record, raw)
+  if zset == parked or is_apart(tonumber(score)) then return end
+  leave(zset, id)
+  stand_apart(id, due_of(raw), record)
+  apart_count = apart_count + 1
+end
+
+-- What is no claim is garbage, and no reason to stop for the others.
+local function claimed_before(raws, at) return raws and raws[at] and is_claim(raws[at]) end
 
 -- `ids` and `scores` (text) in step, from `from` on. Stops early when there are enough, or the records have filled the
 -- answer. `stay`: the caller takes out of the set what was taken.
@@ -177,7 +189,9 @@ local function take(zset, ids, scores, most, from, stay)
         local id, record, raw = ids[at], records[at - before], claimed_before(raws, at - before) and raws[at - before]
         if not understood(record) then
           if zset == parked then look_again(id, record, raw) else park_due(zset, id, scores[at], record, raw) end
-        elseif raw and take_again(id, record, raw) and not stay then
+        elseif not take_again(id, record, raw) then
+          send_apart(zset, id, scores[at], record, raw)
+        elseif not stay then
           leave(zset, id)
         end
         at = at + 1
@@ -191,8 +205,8 @@ local function take_parked(ids, most)
   local raws = redis.call('HMGET', claims, unpack(ids))
   local fit, scores = {}, {}
   for i, raw in ipairs(raws) do
-    local claim = claim_if_readable(raw)
-    if claim and claim.due <= now then
+    local claim = claim_if_readable(raw) or fresh_claim(now)
+    if claim.due <= now then
       fit[#fit + 1] = ids[i]
       scores[#scores + 1] = string.format('%.0f', claim.due)
     end
@@ -208,7 +222,12 @@ local function finish_taking(since)
     found_nothing(answer)
   else
     apply()
-    commit(answer, 'claim', ids, nil, 'claimed', string.format('%.0f', (tonumber(given[3]) or 0) + #taken))
+    local claimed = string.format('%.0f', (tonumber(given[3]) or 0) + #taken)
+    if is_wide(widest) then
+      commit(answer, 'claim', ids, nil, 'claimed', claimed, walk_on(bytes))
+    else
+      commit(answer, 'claim', ids, nil, 'claimed', claimed)
+    end
   end
   return {1, now, token, ids, all_records, table.concat(stamps), -1, #parkings}
 end
