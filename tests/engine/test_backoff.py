@@ -57,6 +57,51 @@ async def test_throttled_agents_wait_longer_each_time_and_start_over_after_a_suc
     assert waits == [30_000, 60_000, 1_000, 30_000]
 
 
+@pytest.mark.parametrize(
+    ("enabled", "status", "lowest", "highest"),
+    [(True, 429, 27_000, 33_000), (True, 403, 1_620_000, 1_980_000), (False, 429, 270_000, 330_000)],
+)
+@pytest.mark.parametrize("every", ["45m", "1h"])
+async def test_agents_that_fail_together_come_back_at_different_times_however_long_their_interval(
+    tocsin_app, tocsin_clock, make_worker, every, enabled, status, lowest, highest
+):
+    @tocsin_app.classify
+    def vendor(error: BaseException) -> FailureClass | None:
+        return {429: FailureClass.THROTTLED, 403: FailureClass.PERMANENT_FORBIDDEN}.get(getattr(error, "status", 0))
+
+    async def refresh():
+        raise VendorError(status)
+
+    for n in range(30):
+        tocsin_app.agent(every=every, error_interval="5m", name=f"refresh {n}")(refresh)
+    await run_dry(await make_worker(backoff=BackoffSettings(enabled=enabled)))
+    dues = [(await tocsin_app.get(f"refresh {n}")).due_ms for n in range(30)]
+    waits = [due - tocsin_clock.ms for due in dues]
+    assert lowest <= min(waits) < max(waits) <= highest
+    assert len(set(waits)) > 20
+
+
+async def test_the_cadence_of_an_agent_goes_on_from_the_end_of_its_backoff(tocsin_app, tocsin_clock, make_worker):
+    outcomes = [VendorError(429), None]
+
+    @tocsin_app.agent(every="1h", name="refresh")
+    async def refresh():
+        if error := outcomes.pop(0):
+            raise error
+
+    @tocsin_app.classify
+    def vendor(error: BaseException) -> FailureClass | None:
+        return FailureClass.THROTTLED
+
+    worker = await make_worker(backoff=BACKOFF)
+    waits = []
+    for _ in range(2):
+        await run_dry(worker)
+        waits.append((await tocsin_app.get("refresh")).due_ms - tocsin_clock.ms)
+        tocsin_clock.advance(waits[-1] / 1000)
+    assert waits == [30_000, 3_600_000]
+
+
 @pytest.mark.parametrize("error", [ConnectionResetError("gone"), MemoryError()], ids=repr)
 async def test_what_is_passing_is_tried_again_at_once_and_memory_is_not(tocsin_app, tocsin_clock, make_worker, error):
     ran = []

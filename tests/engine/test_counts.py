@@ -94,7 +94,7 @@ async def proxy(valkey: Server) -> AsyncIterator[Proxy]:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("script", ["run_finish", "run_retry"])
-@pytest.mark.one_server
+@pytest.mark.one_server(reason="the proxy stands before one server")
 async def test_an_end_counts_once_when_the_call_that_tells_of_it_is_repeated(
     proxy: Proxy, clock: ManualClock, make_worker: MakeWorker, task: Task, script: str, when: str
 ) -> None:

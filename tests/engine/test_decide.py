@@ -141,6 +141,7 @@ FORBIDDEN, THROTTLED = FailureClass.PERMANENT_FORBIDDEN, FailureClass.THROTTLED
 TRANSIENT, SERVER_ERROR, UNKNOWN = FailureClass.TRANSIENT, FailureClass.SERVER_ERROR, FailureClass.UNKNOWN
 BACKOFF = BackoffSettings(enabled=True, max_immediate_retries=2, jitter_ratio=0.1)
 AGENT = every(error_interval=60.0, agent=True)
+HOURLY = Spec("handler", trigger=Every(3600), policy=Policy(error_interval=300.0, agent=True))
 
 
 @pytest.mark.parametrize(
@@ -148,8 +149,12 @@ AGENT = every(error_interval=60.0, agent=True)
     [
         # A one-shot with a permanent failure is dead at once, retries or not.
         (FORBIDDEN, 1, 1, once(THREE), False, BURY),
-        # 30 minutes, then the first time on its cadence.
         (FORBIDDEN, 1, 1, AGENT, True, Finish(T + 1_800_000, FAILED)),
+        # The class's own delay, whatever the interval of the agent.
+        (FORBIDDEN, 1, 1, HOURLY, True, Finish(T + 1_800_000, FAILED)),
+        (THROTTLED, 1, 1, HOURLY, True, Finish(T + 30_000, FAILED)),
+        (THROTTLED, 5, 1, HOURLY, True, Finish(T + 480_000, FAILED)),
+        # Other schedules: 30 minutes, then the first of their ticks.
         (FORBIDDEN, 7, 1, every(THREE), True, Finish(T + 1_800_000, FAILED)),
         (FORBIDDEN, 1, 1, every(ends=T + 60_000), True, Finish(0, FAILED)),
         (THROTTLED, 1, 1, AGENT, True, Finish(T + 30_000, FAILED)),
@@ -176,14 +181,26 @@ def test_the_class_of_a_failure_says_how_long_and_retry_how_often(kind, streak, 
 
 @pytest.mark.parametrize("kind", FailureClass)
 def test_without_failure_backoff_every_failure_of_an_agent_waits_for_its_error_interval(kind):
-    decided = decide.after_failure(claim(), AGENT, True, T, Setback(0.9, kind, 5), replace(BACKOFF, enabled=False))
+    decided = decide.after_failure(claim(), AGENT, True, T, Setback(0.5, kind, 5), replace(BACKOFF, enabled=False))
     assert bare(decided) == Finish(T + 60_000, FAILED)
 
 
-@pytest.mark.parametrize(("chance", "wait"), [(0.0, 54_000), (0.5, 60_000), (0.999999, 66_000)])
-def test_the_jitter_of_a_backoff_goes_both_ways(chance, wait):
-    decided = decide.after_failure(claim(), AGENT, True, T, Setback(chance, UNKNOWN), BACKOFF)
-    assert bare(decided) == Finish(T + wait, FAILED)
+@pytest.mark.parametrize(("chance", "share"), [(0.0, 0.9), (0.5, 1.0), (0.999999, 1.1)])
+@pytest.mark.parametrize(
+    ("kind", "enabled", "wait"),
+    [
+        (UNKNOWN, True, 60_000),
+        (FORBIDDEN, True, 1_800_000),
+        (THROTTLED, True, 30_000),
+        # The default: no class has a delay of its own.
+        (UNKNOWN, False, 60_000),
+        (THROTTLED, False, 60_000),
+    ],
+)
+def test_every_backoff_of_an_agent_has_jitter_both_ways(kind, enabled, wait, chance, share):
+    backoff = replace(BACKOFF, enabled=enabled)
+    decided = decide.after_failure(claim(), AGENT, True, T, Setback(chance, kind), backoff)
+    assert bare(decided).next_due == pytest.approx(T + wait * share, abs=5)
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from engine.waiting import eventually, run_dry
 from logged import capture_logs
-from tocsin import DeliveryFailed, Every, FollowUp, InvalidArgument, Retry, Run
+from tocsin import DeliveryFailed, Every, FollowUp, InvalidArgument, Retry, Run, Subprocess
 from tocsin.engine.failures import IN_FULL
 from tocsin.model.queue import Queue
 from tocsin.model.run import MAX_RECOVERIES
 from tocsin.store.runs import Runs, Wish
+from tocsin.targets.outside import Reach
 from tocsin.testing import run_until_idle
 
 
@@ -133,6 +135,69 @@ async def test_each_handler_has_a_few_lines_in_full_each_second_and_then_one_wit
     worker.lanes["default"].forget_dues()
     await run_dry(worker)
     assert failures(logs)[-1]["error"] == "LookupError: 1"
+
+
+async def after_a_second(worker, clock, logs, text: str) -> list[dict]:
+    """Lines with this text, after the pass that writes the numbers."""
+    clock.advance("1s")
+    await worker.failures.step()
+    return [line for line in logs if text in line["event"]]
+
+
+async def test_runs_that_cannot_be_started_are_a_few_lines_and_then_one_with_the_number(
+    tocsin_app, tocsin_clock, make_worker, logs, monkeypatch
+):
+    @tocsin_app.job(name="threaded")
+    def threaded():
+        raise AssertionError("is not executed")
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    await tocsin_app.enqueue_many(threaded, ([] for _ in range(40)))
+    worker = await make_worker()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    await worker.fetcher.step()
+    await eventually(lambda: worker.pool.not_started == 40, "all go back")
+    monkeypatch.undo()
+    *told, more = await after_a_second(worker, tocsin_clock, logs, "could not be started")
+    assert len(told) == IN_FULL
+    assert {line["error"] for line in told} == {"no thread could be started: can't start new thread"}
+    assert (more["log_level"], more["handler"], more["count"]) == ("warning", "threaded", 40 - IN_FULL)
+
+
+async def test_programs_that_cannot_be_started_are_a_few_lines_and_then_one_with_the_number(
+    tocsin_app, tocsin_clock, make_worker, logs, monkeypatch
+):
+    async def refuse(*args, **options):
+        raise OSError("Resource temporarily unavailable")
+
+    for _ in range(20):
+        await tocsin_app.enqueue(Subprocess(["/bin/true"]))
+    worker = await make_worker(reach=Reach(programs={"/bin/true": ()}))
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    await worker.fetcher.step()
+    await eventually(lambda: not worker.pool.busy, "all go back")
+    *told, more = await after_a_second(worker, tocsin_clock, logs, "could not be started")
+    assert (len(told), more["count"]) == (IN_FULL, 20 - IN_FULL)
+
+
+async def test_lost_claims_are_a_few_lines_and_then_one_with_the_number(tocsin_app, tocsin_clock, make_worker, logs):
+    @tocsin_app.job
+    async def job():
+        pass
+
+    await tocsin_app.enqueue_many(job, ([] for _ in range(40)))
+    worker = await make_worker()
+    await worker.fetcher.step()
+    await eventually(lambda: not worker.pool.busy, "all have ended")
+    queue = worker.lanes["default"].queue
+    assert await Runs(tocsin_app.store, "other.1").recover(queue, 0, worker.name) == 40
+    while not worker.finisher.idle():
+        await worker.finisher.step()
+    *told, more = await after_a_second(worker, tocsin_clock, logs, "lost")
+    assert (len(told), worker.finisher.lost) == (IN_FULL, 40)
+    assert (more["event"], more["count"]) == ("more claims lost", 40 - IN_FULL)
 
 
 async def test_the_last_number_is_logged_when_the_worker_stops(tocsin_app, make_worker, logs):

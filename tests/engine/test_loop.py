@@ -22,6 +22,7 @@ class Steps:
         self.wake = asyncio.Event()
         self.passes = 0
         self.failing = False
+        self.held = 0.0
         self._script = list(script)
         self._then = then
 
@@ -39,7 +40,8 @@ async def run():
     stop, tasks = asyncio.Event(), []
 
     def start(part: Steps) -> Steps:
-        tasks.append((part, asyncio.create_task(repeat(part, stop, is_failing=lambda: part.failing))))
+        work = repeat(part, stop, is_failing=lambda: part.failing, held=lambda: part.held)
+        tasks.append((part, asyncio.create_task(work)))
         return part
 
     yield start
@@ -158,3 +160,26 @@ async def test_waiting_ends_with_the_event_or_with_the_time():
     await asyncio.wait_for(wait(event, 0.001), 5)
     event.set()
     await asyncio.wait_for(wait(event, 1e6), 5)
+
+
+async def test_a_part_that_is_held_rests_until_it_is_let_go_and_then_does_what_it_was_woken_for(run):
+    part = Steps()
+    part.held = 3600.0
+    run(part)
+    for _ in range(3):
+        part.wake.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+    assert part.passes == 0
+    part.held = 0.0
+    part.wake.set()
+    await eventually(lambda: part.passes == 1, "its pass")
+
+
+async def test_a_part_that_is_held_looks_again_when_its_time_is_over(run):
+    part = Steps()
+    part.held = 0.01
+    run(part)
+    await asyncio.sleep(0)
+    part.held = 0.0
+    await eventually(lambda: part.passes == 1, "its pass")

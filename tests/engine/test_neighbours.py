@@ -72,8 +72,11 @@ async def owner(app: Tocsin, name: str) -> str | None:
     return job.owner
 
 
-def bury(dead: Worker, witness: Worker) -> None:
-    witness.reaper.saw(Beat(True, 0, {}, [dead.name]), 0.0)
+async def bury(dead: Worker, witness: Worker) -> None:
+    fleet, store = witness._fleet, witness.store
+    counter = await store.client.hget(store.keys.fleet()["beats"], dead.name)
+    assert await fleet.bury(dead.name, counter, 0)
+    witness.reaper.saw(Beat(True, 0, buried=[dead.name]), 0.0)
 
 
 @pytest.mark.parametrize("what", TROUBLES)
@@ -83,7 +86,7 @@ async def test_the_runs_of_a_dead_worker_are_brought_back_from_the_others(
     dead, witness = await make_worker(queues=QUEUES), await make_worker(other_app, queues=["default"])
     await claimed(tocsin_app, dead, work)
     await trouble(tocsin_app, what)
-    bury(dead, witness)
+    await bury(dead, witness)
     await witness.reaper.step()
     assert [await owner(tocsin_app, name) for name in ("alpha", "zeta")] == [None, None]
 
@@ -94,7 +97,7 @@ async def test_what_a_dead_worker_held_in_a_moving_queue_is_brought_back_when_th
     dead, witness = await make_worker(queues=QUEUES), await make_worker(other_app, queues=["default"])
     await claimed(tocsin_app, dead, work)
     await trouble(tocsin_app, "half-way")
-    bury(dead, witness)
+    await bury(dead, witness)
     await witness.reaper.step()
     await repartition.repartition(tocsin_app.store, "beta", 3)
     assert await owner(tocsin_app, "beta") is not None

@@ -218,7 +218,6 @@ class TestFair:
 
 
 class TestRate:
-    @pytest.mark.one_server
     async def test_it_is_kept_and_the_worker_does_not_spin(self, live_app, make_worker):
         live_app.queue("line", order="priority", rate="100/s")
         started = []

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import process_handlers
-import pytest
 
 from engine.waiting import eventually
 from tocsin import Retry
@@ -132,7 +131,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.one_server
 async def test_a_worker_that_is_killed_takes_its_processes_with_it(tocsin_server, tmp_path):
     program, folder = tmp_path / "program.py", tmp_path / "runs"
     program.write_text(PROGRAM)

@@ -201,3 +201,36 @@ async def test_recovered_runs_are_not_claimed_and_released_again_and_again(tocsi
     await run(100)
     # The first claim may bring all of them.
     assert await claimed() - before <= 200
+
+
+@pytest.mark.parametrize("order", ["due", "priority", "fair"])
+async def test_thousands_of_suspects_keep_nobody_from_running(tocsin_app, make_worker, gate, order):
+    count, ran = 2200, []
+
+    @tocsin_app.job(name="poison")
+    async def poison(n):
+        await gate.enter(n)
+
+    @tocsin_app.job(name="healthy")
+    async def healthy(n):
+        ran.append(n)
+
+    tocsin_app.queue("mail", order=order)
+    await tocsin_app.enqueue_many(poison, [(n,) for n in range(count)], queue="mail")
+    worker = await make_worker(queues=["mail"], concurrency=5)
+    lane = worker.lanes["mail"]
+    dead, reaper = Runs(tocsin_app.store, "dead"), Runs(tocsin_app.store, "reaper")
+    for _ in range(2):
+        claimed = 0
+        while claimed < count:
+            [answer] = await dead.claim([Wish(lane.queue, 0, 1000)], 1e15)
+            claimed += len(answer.claims)
+        assert await reaper.recover(lane.queue, 0, "dead") == count
+    await tocsin_app.enqueue_many(healthy, [(n,) for n in range(20)], queue="mail")
+
+    async def all_ran() -> bool:
+        await ask(worker, lane)
+        return len(ran) == 20
+
+    await eventually(all_ran, "all others ran")
+    assert (worker.pool.suspects, worker.pool.busy) == (1, 1)

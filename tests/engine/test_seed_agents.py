@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from engine.waiting import eventually, run_dry
+from engine.waiting import Gate, eventually, run_dry
 from logged import capture_logs
 from servers import Server
 from tocsin import StoreUnavailable, Tocsin
@@ -138,12 +138,33 @@ async def test_a_run_that_no_thread_could_be_started_for_is_counted(tocsin_app, 
     assert (await tocsin_app.get("refresh")).stage == "waiting"
 
 
+# Order
+
+
+@pytest.mark.parametrize("permits", [1, 2, 100])
+async def test_the_agent_that_is_due_longest_runs_first_and_of_equals_the_first_by_name(
+    tocsin_app, tocsin_clock, make_worker, permits
+):
+    ran: list[str] = []
+
+    async def agent(run):
+        ran.append(run.job_id)
+
+    for names in (("z", "y"), ("c", "d"), ("b", "a")):
+        for name in names:
+            tocsin_app.agent(every="1h", name=name)(agent)
+        await tocsin_app.register_agents()
+        tocsin_clock.advance("1s")
+    await run_dry(await make_worker(queues=[AGENTS_QUEUE], concurrency=permits))
+    assert ran == ["y", "z", "c", "d", "a", "b"]
+
+
 # Patterns
 
 
-@pytest.mark.parametrize(("extra_looks", "found"), [(0.0, []), (0.5, ["mine"]), (1.0, ["mine"])])
-async def test_extra_looks_find_what_waits_behind_a_page_of_others(
-    tocsin_app, tocsin_clock, make_worker, extra_looks, found
+@pytest.mark.parametrize(("extra_attempts", "found"), [(0.0, []), (0.5, ["mine"]), (1.0, ["mine"])])
+async def test_extra_attempts_find_extra_runs_that_wait_behind_a_page_of_others(
+    tocsin_app, tocsin_clock, make_worker, extra_attempts, found
 ):
     ran: list[str] = []
 
@@ -151,7 +172,7 @@ async def test_extra_looks_find_what_waits_behind_a_page_of_others(
     async def mine(run):
         ran.append(run.job_id)
 
-    worker = await make_worker(batching=Batching(extra_looks=extra_looks))
+    worker = await make_worker(batching=Batching(extra_attempts=extra_attempts))
     await worker.reconciler.step()
     await run_dry(worker)
     ran.clear()
@@ -168,6 +189,30 @@ async def test_extra_looks_find_what_waits_behind_a_page_of_others(
     worker.lanes[AGENTS_QUEUE].hear(0)
     await run_dry(worker)
     assert ran == ["mine"]
+
+
+@pytest.mark.parametrize(("extra_attempts", "claimed"), [(0.0, 0), (0.5, 1)])
+async def test_extra_attempts_find_an_agent_behind_those_that_another_worker_has_taken(
+    tocsin_app, tocsin_clock, make_worker, extra_attempts, claimed
+):
+    gate = Gate()
+    for n in range(80):
+
+        @tocsin_app.agent(every="30s", name=f"agent-{n:02d}")
+        async def agent(run):
+            await gate.enter(run.job_id)
+
+    batching = Batching(extra_attempts=extra_attempts)
+    mine = await make_worker(queues=[AGENTS_QUEUE], concurrency=1, batching=batching)
+    other = await make_worker(queues=[AGENTS_QUEUE], concurrency=60)
+    await other.fetcher.step()
+    assert other.fetcher.claimed == 60
+    # A worker with one permit names fifty ids in a claim: all of them are taken by now.
+    await mine.fetcher.step()
+    assert mine.fetcher.claimed == claimed
+    # Without extra attempts it names the next ones in its next claim.
+    await mine.fetcher.step()
+    assert mine.fetcher.claimed == 1
 
 
 async def test_agents_that_a_worker_may_not_run_are_nothing_that_it_is_behind_with(
@@ -280,6 +325,8 @@ async def test_a_stop_waits_for_each_part_as_long_as_its_two_keys_say(tocsin_app
         zombies=ZombieRules(ending=endings["sweep"]),
         cleanup=Cleanup(ending=endings["orphans"]),
     )
+    # To lead wakes the parts of a leader.
+    await eventually(lambda: worker.stats().leading, "it leads")
     inside, told = asyncio.Event(), []
 
     async def take_a_while() -> None:

@@ -69,6 +69,24 @@ async def test_what_is_handed_over_at_a_stop_is_spread_if_asked_for(tocsin_app, 
     assert {(await tocsin_app.get(name)).due_ms for name in names} == {tocsin_clock.ms}
 
 
+@pytest.mark.agents
+async def test_what_was_claimed_and_not_started_is_spread_too(tocsin_app, tocsin_clock, make_worker):
+    names = [f"a{n}" for n in range(40)]
+    for name in names:
+
+        @tocsin_app.agent(every="30s", name=name)
+        async def agent():
+            raise AssertionError("must not run")
+
+    worker = await make_worker(start=True, shutdown_jitter_s=60.0)
+    worker.pool.hold()
+    await eventually(lambda: worker.pool.waiting >= 40, "all are claimed")
+    await worker.stop(grace=0)
+    waits = [(await tocsin_app.get(name)).not_before_ms - tocsin_clock.ms for name in names]
+    assert (min(waits) >= 0, max(waits) <= 60_000) == (True, True)
+    assert len({wait // 10_000 for wait in waits}) >= 3
+
+
 async def test_a_run_for_which_there_is_no_thread_goes_back_at_its_due_time(
     tocsin_app, tocsin_clock, make_worker, monkeypatch
 ):

@@ -15,6 +15,7 @@ from engine.waiting import eventually, run_dry
 from logged import capture_logs
 from tocsin import Retry, Run
 from tocsin.engine.sweep import AGAIN_S, ENDING_S, EXTENSION_S, Patience, Sweep
+from tocsin.store.runs import Deadlines
 from tocsin.upkeep.reaper import OVERDUE_S
 from tocsin.upkeep.zombies import Settings, threshold_for
 
@@ -100,7 +101,7 @@ async def recover(worker) -> int:
     brought = 0
     for lane in worker.lanes.values():
         for partition in range(lane.queue.partitions):
-            brought += await worker.runs.recover(lane.queue, partition, "", int(OVERDUE_S * 1000))
+            brought += await worker.runs.recover(lane.queue, partition, "", Deadlines(int(OVERDUE_S * 1000)))
     return brought
 
 

@@ -9,13 +9,49 @@ from tocsin.model.ids import extra_member
 
 
 def table(*members: str) -> Timetable:
+    """Due since time began, as far as is known."""
     made = Timetable()
     made.own(members)
+    made.hear(dict.fromkeys(members, 0))
     return made
 
 
-def test_what_is_new_is_asked_for_at_once():
-    assert sorted(table("a", "b").take(1, 10)) == ["a", "b"]
+def test_what_is_new_is_asked_for_when_it_is_due_or_in_doubt():
+    own = Timetable()
+    own.own(["a", "b"])
+    assert own.take(10, 10) == []
+    own.hear({"a": 20})
+    assert (own.take(19, 10), own.take(20, 10)) == ([], ["a"])
+    own.doubt()
+    assert own.take(20, 1) == ["a"]
+    assert own.take(20, 1) == ["b"]
+
+
+def test_what_becomes_due_sooner_is_heard_and_what_becomes_due_later_is_not():
+    own = table("a", "b")
+    own.take(0, 10)
+    own.expect("a", 50)
+    own.expect("b", 50)
+    own.hear({"a": 30, "b": 70, "stranger": 1})
+    assert own.take(49, 10) == ["a"]
+    assert own.take(50, 10) == ["b"]
+
+
+def test_a_doubt_asks_behind_what_is_known_to_be_due():
+    own = table("a", "b")
+    own.take(100, 10)
+    own.expect("b", 40)
+    own.doubt()
+    assert own.take(100, 10) == ["b", "a"]
+
+
+def test_what_was_taken_and_not_asked_for_keeps_its_place():
+    own = table("a", "b")
+    own.take(0, 10)
+    own.expect("a", 70)
+    own.expect("b", 40)
+    own.put_back(own.take(100, 10))
+    assert own.take(100, 10) == ["b", "a"]
 
 
 def test_what_was_taken_is_not_taken_again_before_something_is_heard_of_it():
@@ -48,7 +84,7 @@ def test_a_time_that_is_no_longer_believed_is_passed_over():
 def test_what_is_owned_no_more_is_forgotten_with_its_extra_runs():
     own = table("a", "b")
     own.expect(extra_member("a", 5), 5)
-    own.own(["b"])
+    own.disown(["a"])
     assert own.take(100, 10) == ["b"]
     assert "a" not in own
     own.expect("b", 3)

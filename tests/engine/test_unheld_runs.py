@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
-from engine.waiting import Gate, eventually
+from engine.waiting import Gate, eventually, run_dry
 from logged import capture_logs
 from proxy import Proxy
+from rollback import Snapshot
 from tocsin import StoreUnavailable, Tocsin
+from tocsin.engine.claim_planner import MANY
 from tocsin.worker import Worker
 
 BEAT_S = 2
@@ -39,26 +41,6 @@ async def look_twice(worker: Worker, clock) -> None:
     await look_everywhere(worker)
 
 
-class Snapshot:
-    """All that a queue has on the server, to be put back as a server does that has lost its last writes."""
-
-    def __init__(self, app: Tocsin, queue: str = "default") -> None:
-        self._app, self._queue = app, queue
-        self._kept: dict[str, bytes | None] = {}
-
-    async def take(self) -> None:
-        queue = await self._app.store.find_queue(self._queue)
-        for keys in queue.keys:
-            for key in keys.values():
-                self._kept[key] = await self._app.store.client.dump(key)
-
-    async def put_back(self) -> None:
-        for key, value in self._kept.items():
-            await self._app.store.client.delete(key)
-            if value is not None:
-                await self._app.store.client.restore(key, 0, value)
-
-
 @pytest.fixture
 def gate() -> Gate:
     return Gate()
@@ -82,7 +64,7 @@ async def test_a_run_whose_written_outcome_the_server_lost_goes_back_after_a_bea
     tocsin_app, tocsin_clock, make_worker, gate, job
 ):
     await tocsin_app.enqueue(job, id="a")
-    worker, snapshot = await make_worker(), Snapshot(tocsin_app)
+    worker, snapshot = await make_worker(), Snapshot(tocsin_app.store)
     await fetch(worker)
     await eventually(lambda: gate.inside, "it runs")
     await snapshot.take()
@@ -128,7 +110,7 @@ async def test_runs_that_the_worker_has_stay_with_it(tocsin_app, tocsin_clock, m
     assert (worker.unheld.released, worker.finisher.lost, other.finisher.lost) == (0, 0, 0)
 
 
-@pytest.mark.one_server
+@pytest.mark.one_server(reason="the proxy stands before one server")
 async def test_a_claim_that_the_worker_has_not_heard_of_yet_is_left_alone(valkey, tocsin_clock, make_worker):
     ran = []
     async with Proxy(valkey) as proxy, Tocsin(proxy.url, prefix="unheld-reply:", clock=tocsin_clock) as app:
@@ -166,6 +148,36 @@ async def test_runs_of_a_worker_that_the_server_forgot_go_back_although_nobody_b
     assert await state(tocsin_app, "a") == ("waiting", 1, 0)
 
 
+@pytest.mark.one_server
+@pytest.mark.parametrize("runs", [1, 2 * MANY])
+async def test_runs_claimed_in_a_former_name_go_back_when_the_claim_is_answered_and_run_once(
+    valkey, tocsin_clock, make_worker, runs
+):
+    ran = []
+    async with Proxy(valkey) as proxy, Tocsin(proxy.url, prefix=f"former-{runs}:", clock=tocsin_clock) as app:
+
+        @app.job(name="job")
+        async def job(n):
+            ran.append(n)
+
+        await app.enqueue_many(job, ([n] for n in range(runs)))
+        worker = await make_worker(app, concurrency=runs)
+        former, queue = worker.name, worker.lanes["default"].queue
+        proxy.hold("run_claim")
+        fetching = asyncio.create_task(fetch(worker))
+        working = queue.keys[0]["working"]
+        await eventually(lambda: app.store.client.zcard(working), "they are claimed, and the answer is on its way")
+        await app.store.client.hdel(app.store.keys.fleet()["beats"], former)
+        await asyncio.to_thread(worker.heart.beat)
+        await eventually(lambda: worker.name != former and worker.heart.lease, "it has begun anew")
+        proxy.let_go()
+        await fetching
+        assert (ran, worker.pool.busy, await app.store.client.zcard(working)) == ([], 0, 0)
+        await run_dry(worker)
+        assert (sorted(ran), worker.finisher.lost) == (list(range(runs)), 0)
+        await worker.kill()
+
+
 @pytest.mark.agents
 async def test_an_agent_whose_outcome_the_server_lost_runs_again_before_its_next_tick(
     tocsin_app, tocsin_clock, make_worker, gate
@@ -174,7 +186,7 @@ async def test_an_agent_whose_outcome_the_server_lost_runs_again_before_its_next
     async def hourly() -> None:
         await gate.enter()
 
-    worker, snapshot = await make_worker(queues=["agents"]), Snapshot(tocsin_app, "agents")
+    worker, snapshot = await make_worker(queues=["agents"]), Snapshot(tocsin_app.store, "agents")
     await worker.reconciler.step()
     await worker.fetcher.step()
     await eventually(lambda: gate.inside, "it runs")
@@ -194,7 +206,7 @@ async def test_a_started_worker_finds_by_itself_what_the_server_brought_back(liv
         await gate.enter()
 
     await live_app.enqueue(job, id="a")
-    worker, snapshot = await make_worker(live_app, start=True), Snapshot(live_app)
+    worker, snapshot = await make_worker(live_app, start=True), Snapshot(live_app.store)
     await eventually(lambda: gate.inside, "it runs")
     await snapshot.take()
     gate.open()
@@ -205,7 +217,7 @@ async def test_a_started_worker_finds_by_itself_what_the_server_brought_back(liv
 
 async def test_a_lost_claim_is_not_said_to_be_another_workers(tocsin_app, make_worker, gate, job):
     await tocsin_app.enqueue(job, id="a")
-    worker, snapshot = await make_worker(), Snapshot(tocsin_app)
+    worker, snapshot = await make_worker(), Snapshot(tocsin_app.store)
     await snapshot.take()
     await fetch(worker)
     await eventually(lambda: gate.inside, "it runs")
@@ -225,7 +237,7 @@ async def looks(app: Tocsin, worker: Worker) -> tuple[int, float]:
     return (await client.info("commandstats"))["cmdstat_evalsha"]["calls"] - before, rest
 
 
-@pytest.mark.one_server
+@pytest.mark.one_server(reason="counts the calls of one server")
 async def test_an_idle_worker_with_many_queues_looks_twice_a_second_and_everywhere_soon_after_an_outage(
     tocsin_app, make_worker, job
 ):
@@ -238,7 +250,7 @@ async def test_an_idle_worker_with_many_queues_looks_twice_a_second_and_everywhe
     assert [await looks(tocsin_app, worker) for _ in range(3)] == [(50, 1), (50, 4), (8, 4)]
 
 
-@pytest.mark.one_server
+@pytest.mark.one_server(reason="counts the calls of one server")
 async def test_a_worker_with_one_partition_looks_at_it_once_in_four_seconds(tocsin_app, make_worker, job):
     tocsin_app.queue("one", partitions=1)
     worker = await make_worker(queues=["one"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from datetime import UTC, datetime
 
 from engine.waiting import eventually
 from tocsin import Every, Retry, Run
@@ -120,3 +121,21 @@ async def test_an_answer_on_its_way_does_not_hide_what_was_heard_since_it_was_as
     lane.ask(3, 1)
     lane.learn(3, math.inf, 600, 1)
     assert lane.next_due[3] == math.inf
+
+
+async def test_a_backdated_job_is_claimed_after_all_that_were_put_before_it_in_the_same_millisecond(
+    live_app, make_worker
+):
+    live_app.queue("line", partitions=1)
+    ran = []
+
+    @live_app.job(queue="line")
+    async def job(x):
+        ran.append(x)
+
+    # In one call, so that most are due in one millisecond, and by id the last would be the first.
+    await live_app.enqueue_many(job, [(n,) for n in range(50)], ids=[f"n{n:02}" for n in range(50)])
+    await live_app.enqueue(job, "back", id="a", at=datetime(1990, 1, 1, tzinfo=UTC))
+    await make_worker(live_app, start=True, queues=["line"], concurrency=1)
+    await eventually(lambda: len(ran) == 51, "all have run")
+    assert ran == [*range(50), "back"]

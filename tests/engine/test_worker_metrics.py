@@ -9,6 +9,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from engine.waiting import eventually, run_dry
+from tocsin.engine.claim_planner import Batching
 from tocsin.model.errors import StoreError
 from tocsin.resilience.breaker import BreakerSettings
 from tocsin.store.fleet import Fleet
@@ -86,6 +87,22 @@ async def test_what_goes_wrong_moves_them_too(tocsin_app, make_worker, seen):
     assert seen(worker)["tocsin.scripts.reloads"] >= 1
 
 
+@pytest.mark.parametrize(
+    ("concurrency", "batch", "capacity"), [(100, 1000, 100), (100, 50, 50), (20, 50, 20), (0, 50, 50), (100, 1, 1)]
+)
+async def test_the_capacity_of_a_cycle_is_a_batch_as_far_as_there_are_permits(
+    tocsin_app, make_worker, seen, concurrency, batch, capacity
+):
+    @tocsin_app.job
+    async def job():
+        pass
+
+    worker = await make_worker(concurrency=concurrency, batching=Batching(size=batch))
+    assert seen(worker)["tocsin.scheduler.capacitypercycle"] == capacity
+    await worker.vitals.check.step()
+    assert worker.vitals.check.snapshot.capacity_per_cycle == capacity
+
+
 async def test_a_claim_that_was_lost_is_counted_where_it_was_refused(tocsin_app, tocsin_clock, make_worker, seen):
     @tocsin_app.job
     async def job():
@@ -124,6 +141,6 @@ async def test_an_extension_and_a_beat_that_are_refused_are_counted_too(tocsin_a
     assert worker.tally.contention["extend"] == 1
     fleet = Fleet(tocsin_app.store)
     [seen] = await fleet.workers()
-    assert await fleet.bury(seen.id, seen.counter)
+    assert await fleet.bury(seen.id, b"%d" % seen.counter, 10_000)
     await asyncio.to_thread(worker.heart.beat)
     await eventually(lambda: worker.tally.contention["beat"] == 1, "the refusal is counted")

@@ -296,3 +296,53 @@ def test_a_server_that_fails_a_script_is_not_away(breaker):
     assert (breaker.away, breaker.failing) == (False, True)
     breaker.answered(breaker.allow(), [])
     assert not breaker.failing
+
+
+@pytest.mark.parametrize(
+    ("settings", "failures"), [(BreakerSettings(), 5), (redis_breaker_settings(BreakerSettings()), 3)]
+)
+def test_calls_that_hang_open_it_although_the_window_never_holds_enough_of_them(time, settings, failures):
+    """Each fails after the 3 s of redis.connection.timeout."""
+    breaker = Breaker(settings, time, in_a_row=True)
+    for _ in range(failures - 1):
+        time.now += 3
+        fail(breaker)
+    assert breaker.state is State.CLOSED
+    time.now += 3
+    fail(breaker)
+    assert (breaker.state, breaker.status().trips) == (State.OPEN, 1)
+
+
+def test_a_success_ends_a_row_of_failures(time):
+    breaker = Breaker(BreakerSettings(), time, in_a_row=True)
+    for _ in range(10):
+        for _ in range(4):
+            time.now += 3
+            fail(breaker)
+        breaker.succeeded(breaker.allow())
+    assert breaker.status().trips == 0
+
+
+def test_a_row_begins_anew_when_it_is_closed(time):
+    breaker = half_opened(Breaker(BreakerSettings(), time, in_a_row=True), time)
+    breaker.succeeded(breaker.allow())
+    for _ in range(4):
+        time.now += 3
+        fail(breaker)
+    assert breaker.state is State.CLOSED
+
+
+def test_answers_from_before_the_trip_do_not_belong_to_the_row(time):
+    breaker = Breaker(BreakerSettings(), time, in_a_row=True)
+    late = breaker.allow()
+    opened(breaker)
+    breaker.reset()
+    for _ in range(4):
+        time.now += 3
+        fail(breaker)
+        breaker.failed(late)
+        breaker.succeeded(late)
+    assert breaker.state is State.CLOSED
+    time.now += 3
+    fail(breaker)
+    assert breaker.state is State.OPEN

@@ -59,10 +59,10 @@ def test_each_class_has_its_delay(settings, failure, streak, delay):
 
 
 @pytest.mark.parametrize("failure", FailureClass)
-@pytest.mark.parametrize("chance", [0.0, 0.99])
-def test_disabled_every_failure_waits_the_error_interval_exactly(failure, chance):
+@pytest.mark.parametrize(("chance", "share"), [(0.0, 0.9), (0.5, 1.0), (0.9999999, 1.1)])
+def test_disabled_every_failure_waits_the_error_interval_with_jitter(failure, chance, share):
     settings = BackoffSettings(max_immediate_retries=5)
-    assert delay_ms(settings, failure, 1, ERROR_INTERVAL, chance) == ERROR_INTERVAL
+    assert delay_ms(settings, failure, 1, ERROR_INTERVAL, chance) == pytest.approx(ERROR_INTERVAL * share, abs=1)
 
 
 @pytest.mark.parametrize(

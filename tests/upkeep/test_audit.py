@@ -14,7 +14,8 @@ import pytest
 from servers import Server
 from tocsin import Every, Retry, Tocsin
 from tocsin.inspector import Inspector
-from tocsin.model.queue import Queue
+from tocsin.model import codec
+from tocsin.model.queue import AGENTS_QUEUE, Queue
 from tocsin.model.run import Claim
 from tocsin.store.fleet import About, Fleet
 from tocsin.store.jobs import EDIT, Jobs, read_entry
@@ -238,14 +239,15 @@ async def ring_too_often(bench: Bench) -> str:
     return "bell"
 
 
-async def register_garbage(bench: Bench) -> str:
-    await bench.redis.hset(bench.store.keys.fleet()["queues"], "odd", "junk")
+async def register_as_a_newer_version_may(bench: Bench) -> str:
+    entry = codec.encode({"order": "by colour", "partitions": 3})
+    await bench.redis.hset(bench.store.keys.fleet()["queues"], "odd", entry)
     return "unreadable-queue"
 
 
 TOLD: list[Break] = [
     lose_a_result, pause_and_wait, live_after_the_end, disagree_about_partitions, lose_the_epoch, spoil_the_record,
-    ring_too_often, register_garbage,
+    ring_too_often, register_as_a_newer_version_may,
 ]  # fmt: skip
 
 
@@ -324,7 +326,6 @@ async def test_a_removal_that_waits_in_a_claim_happens(bench: Bench) -> None:
 
 
 async def test_a_job_in_a_partition_that_is_not_its_own_is_told(store: Store, make_put: Any) -> None:
-    from tocsin.model.queue import Queue
 
     queue = await store.open_queue(Queue("two", partitions=2))
     member = next(str(n) for n in range(100) if queue.partition_of(str(n)) == 1)
@@ -373,7 +374,7 @@ async def test_the_sessions_of_a_worker_that_is_gone_are_dropped(bench: Bench, c
 
 async def test_a_session_that_has_called_since_it_was_looked_at_stays(bench: Bench) -> None:
     await bench.redis.hset(bench.keys["sessions"], GONE, bytes(7) + b"\x02" + bytes(8) + b"\xc0")
-    seen = Session(GONE, bytes(7) + b"\x01" + bytes(8), 0)
+    seen = Session(GONE.encode(), bytes(7) + b"\x01" + bytes(8), 0)
     assert await Survey(bench.store).forget(bench.queue, 0, [seen]) == 0
     assert await bench.redis.hexists(bench.keys["sessions"], GONE)
 
@@ -389,7 +390,7 @@ async def test_a_session_that_has_called_since_it_was_looked_at_stays(bench: Ben
     ],
 )
 def test_when_a_session_is_stale(name: str, age: int, alive: set[str], stale: bool) -> None:
-    assert is_stale(Session(name, b"", 10**12 - age), alive, 10**12) is stale
+    assert is_stale(Session(name.encode(), b"", 10**12 - age), alive, 10**12) is stale
 
 
 async def test_a_silent_worker_and_an_unfinished_burial_are_told(bench: Bench, clock: ManualClock) -> None:
@@ -424,6 +425,18 @@ async def test_runs_long_past_their_deadline_are_told(bench: Bench, clock: Manua
     assert await bench.kinds() == {}
     clock.advance("2s")
     assert await bench.kinds() == {"overdue": (1, 0)}
+
+
+async def test_runs_of_agents_may_be_past_their_deadline_until_they_are_orphans(
+    store: Store, jobs: Jobs, runs: Runs, make_put: Any, clock: ManualClock
+) -> None:
+    agents = Bench(store, await store.open_queue(Queue(AGENTS_QUEUE, partitions=1)), jobs, runs, make_put)
+    await agents.put("a", timeout=1000, every=10)
+    await agents.take("a")
+    clock.advance("15m")
+    assert await agents.kinds() == {}
+    clock.advance("3m")
+    assert await agents.kinds() == {"overdue": (1, 0)}
 
 
 # The table behind it

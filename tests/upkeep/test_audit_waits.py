@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from yard import MakeYard, Yard
 
+from rollback import Snapshot
 from tocsin.store.fleet import Fleet
 from tocsin.store.outbox import Outbox
 from tocsin.store.survey import Survey
@@ -85,6 +87,30 @@ async def test_who_would_never_be_told_asks_anew(make_yard: MakeYard) -> None:
     assert await kinds(yard) == {}
     await yard.carry_everything()
     assert await yard.stage("one", "b") == "cancelled"
+
+
+@pytest.mark.parametrize(("bury", "then"), [(False, "waiting"), (True, "cancelled")])
+async def test_who_was_told_and_is_blocked_again_is_mended_at_once_without_a_worker(
+    make_yard: MakeYard, bury: bool, then: str
+) -> None:
+    """The server of the dependent lost its last writes."""
+    yard = await make_yard()
+    await yard.put("one", "a")
+    await yard.put("four", "b", after=(("one", "a"),))
+    await yard.put("one", "c", after=(("four", "b"),))
+    snapshot = Snapshot(yard.store, "four")
+    await snapshot.take()
+    await yard.end("one", "a", bury=bury)
+    await yard.carry_everything()
+    await snapshot.put_back()
+    assert await kinds(yard) == {"unheard-wait": (1, 0)}
+    assert await kinds(yard, repair=True) == {"unheard-wait": (1, 1)}
+    assert await yard.stage("four", "b") == then
+    # What waits for that one in turn was told when it was cancelled the first time.
+    assert await yard.stage("one", "c") == ("cancelled" if bury else "blocked")
+    assert await kinds(yard) == {}
+    bell = yard.store.keys.bell("four")
+    assert await yard.store.client.llen(bell) == (0 if bury else 1)
 
 
 async def test_nothing_is_found_while_all_of_it_moves(make_yard: MakeYard) -> None:

@@ -250,6 +250,7 @@ async def test_with_the_server_away_a_leader_leads_no_longer_than_it_may(monkeyp
             assert two.leading()
 
 
+@pytest.mark.one_server(reason="the proxy stands before one server")
 @pytest.mark.parametrize("when", CUTS)
 async def test_a_reply_that_is_lost_makes_no_second_leader(valkey: Server, when: str, mine: ManualClock):
     async with Proxy(valkey) as proxy, opened(proxy.url) as store:

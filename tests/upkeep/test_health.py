@@ -322,3 +322,17 @@ async def test_a_reading_that_fails_is_told_once_and_does_not_end_the_check(benc
 def test_advice_is_shown_and_makes_no_worker_degraded():
     health = assess(Snapshot(advice=("queue 'mail' has outgrown its partitions",)))
     assert (health.state, health.reasons) == (State.HEALTHY, ("queue 'mail' has outgrown its partitions",))
+
+
+def test_deliveries_that_hang_at_their_limit_make_a_worker_degraded():
+    hanging = Snapshot(outside_limit=75, outside_still_s=12, outside_handed_back=3)
+    health = assess(hanging)
+    assert health.degraded
+    assert "hold all 75 permits that they may, and none has ended for 12 s" in health.reasons[0]
+    assert len(health.reasons) == 1
+
+
+def test_deliveries_that_come_and_go_at_their_limit_are_told_only():
+    health = assess(Snapshot(outside_limit=75, outside_still_s=0.2, outside_handed_back=3))
+    assert not health.degraded
+    assert "are at their limit of 75 permits: 3 runs were handed back" in health.reasons[0]

@@ -51,7 +51,7 @@ def heart(fleet: Fleet) -> Iterator[Pulse]:
 
 
 async def beat(heart: Pulse, counter: int) -> None:
-    assert (await asyncio.to_thread(heart.beat, counter, ABOUT, counter == 1)).accepted
+    assert (await asyncio.to_thread(heart.beat, counter, ABOUT, counter == 1, 2500)).accepted
 
 
 async def test_a_worker_that_beat_a_moment_ago_is_not_listened_for(
@@ -76,9 +76,9 @@ async def test_a_late_worker_is_silent_unless_it_is_heard(fleet: Fleet, heart: P
 async def test_a_worker_that_left_or_was_buried_leaves_no_time(fleet: Fleet, heart: Pulse) -> None:
     await beat(heart, 1)
     await fleet.leave("w")
-    assert await fleet.bury("w", 1) is False
-    key = fleet._store.keys.fleet()["heard"]
-    assert await fleet._store.client.hlen(key) == 0
+    assert not await fleet.bury("w", b"1", 1)
+    key = fleet._store.keys.fleet()["pulses"]
+    assert await fleet._store.client.zcard(key) == 0
     await beat(heart, 1)
-    assert await fleet.bury("w", 1)
-    assert await fleet._store.client.hlen(key) == 0
+    assert await fleet.bury("w", b"1", 1)
+    assert await fleet._store.client.zcard(key) == 0

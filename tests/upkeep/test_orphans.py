@@ -19,6 +19,7 @@ from tocsin.model.queue import Queue
 from tocsin.store import store as store_module
 from tocsin.store import strays as strays_module
 from tocsin.store.jobs import EDIT, Put
+from tocsin.store.runs import Deadlines
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.strays import Page, Strays
 from tocsin.store.survey import Survey
@@ -37,12 +38,18 @@ class Cleaner(Orphans):
 
     def __init__(self, store: Store, queues: list[OpenQueue], clock: ManualClock, **settings: Any) -> None:
         self.leading: Callable[[], bool] = lambda: True
-        self.slack_ms: int | None = 0
+        self.believes = True
+        self.steps = b""
         self.own: Callable[[str], bool] = lambda member: True
         self.heard: list[tuple[str, int]] = []
+
+        async def registered() -> list[OpenQueue]:
+            return queues
+
         super().__init__(
-            Strays(store), Survey(store), queues, clock, Settings(**settings),
-            leading=lambda: self.leading(), slack=lambda: self.slack_ms, owns=lambda _, member: self.own(member),
+            Strays(store), Survey(store), registered, clock, Settings(**settings),
+            leading=lambda: self.leading(), owns=lambda _, member: self.own(member),
+            deadlines=lambda overdue: Deadlines(overdue, clock.ms, self.steps) if self.believes else None,
             look_again=lambda queue, partition: self.heard.append((queue.name, partition)),
         )  # fmt: skip
 
@@ -191,6 +198,7 @@ async def test_what_belongs_to_another_shard_is_left_to_it(line: Line, cleaner: 
     assert cleaner.done == {kind: 1}
 
 
+@pytest.mark.one_server(reason="the proxy stands before one server")
 @pytest.mark.parametrize("when", CUTS)
 @pytest.mark.parametrize("damage", STRAYS, ids=lambda damage: damage.__name__)
 async def test_a_lost_reply_mends_nothing_twice(valkey: Server, damage: Break, when: str, clock: ManualClock):
@@ -232,12 +240,12 @@ async def test_a_valid_job_in_any_stage_is_left_alone(line: Line, cleaner: Clean
 
 
 @pytest.mark.parametrize(
-    ("past", "slack", "comes_back"),
+    ("past", "step", "comes_back"),
     [
         (599_999, 0, False),
         (600_000, 0, True),
         (HOUR, 0, True),
-        # The server's clock went ahead by an hour: by so much later are deadlines believed.
+        # The server's clock was set ahead by an hour since: so much more time has what was claimed before.
         (HOUR, HOUR, False),
         (HOUR + 599_999, HOUR, False),
         (HOUR + 600_000, HOUR, True),
@@ -245,13 +253,14 @@ async def test_a_valid_job_in_any_stage_is_left_alone(line: Line, cleaner: Clean
     ],
 )
 async def test_a_run_comes_back_when_it_is_past_its_deadline_by_the_threshold(
-    line: Line, cleaner: Cleaner, past: int, slack: int | None, comes_back: bool
+    line: Line, cleaner: Cleaner, past: int, step: int | None, comes_back: bool
 ):
     await line.put("a", timeout=1000)
     due = line.now
     await line.take("a")
     line.clock.advance((1000 + past) / 1000)
-    cleaner.slack_ms = slack
+    cleaner.believes = step is not None
+    cleaner.steps = b"%d %d %d" % (step, line.now, step) if step else b""
     await cleaner.step()
     assert await line.stage("a") == ("waiting" if comes_back else "working")
     if comes_back:
@@ -513,7 +522,7 @@ async def test_without_a_budget_a_pass_goes_all_the_way(line: Line):
 
 @pytest.mark.usefixtures("small_pages")
 async def test_a_small_budget_reaches_every_place_in_the_end(store: Store, clock: ManualClock):
-    queues = [await store.open_queue(Queue("one", partitions=3)), await store.open_queue(Queue("agents", partitions=1))]
+    queues = [await store.open_queue(Queue(name, partitions=n)) for name, n in (("one", 3), ("other", 1))]
     for queue in queues:
         for keys in queue.keys:
             for stage in ("waiting", "working"):
@@ -645,3 +654,42 @@ async def test_on_a_cluster_one_worker_is_elected_and_cleans_up_on_all_nodes(clo
             assert [cleaner.done for cleaner in cleaners] == [{"numeric": 7, "no_record": 7}, {}]
         finally:
             await store.close()
+
+
+# Suspects stand apart, with a score that no other has
+
+
+async def set_apart(line: Line, member: str) -> float:
+    """A run that was recovered twice. Its score."""
+    await line.put(member)
+    for _ in range(2):
+        await line.take(member)
+        await line.recover()
+    found = await score(line, "waiting", member)
+    assert found is not None
+    assert found < -(2**51)
+    return found
+
+
+async def test_a_suspect_stays_where_it_is(line: Line, cleaner: Cleaner):
+    at = await set_apart(line, "a")
+    await cleaner.step()
+    assert (cleaner.done, await score(line, "waiting", "a")) == ({}, at)
+    assert not (await line.store.change("score_mend", line.queue, 0, b"\x91\xa1a"))[1].count(b"1")
+
+
+@pytest.mark.parametrize("off_by", [1, 10**12, math.inf])
+async def test_one_whose_score_is_not_that_of_its_run_gets_its_due_time(line: Line, cleaner: Cleaner, off_by: float):
+    at, due = await set_apart(line, "a"), line.now
+    await zadd(line, "waiting", "a", at - off_by)
+    await cleaner.step()
+    assert (cleaner.done, await score(line, "waiting", "a")) == ({"score": 1}, due)
+
+
+async def test_a_job_that_is_no_suspect_gets_its_time_back(line: Line, cleaner: Cleaner):
+    at = await set_apart(line, "a")
+    await line.put("b")
+    await zadd(line, "waiting", "b", at)
+    await cleaner.step()
+    assert await score(line, "waiting", "b") == line.now
+    assert await line.names() == ["a", "b"]

@@ -29,9 +29,10 @@ NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
 
 class Land:
-    """A country that changes its clocks: in version 2026a of the database it is at UTC+1, in 2026b at UTC."""
+    """A country that changes its clocks: in version 2026a of the database it is at UTC+1, in 2026b at UTC, and in 2026c
+    it has taken to summer time."""
 
-    offsets: ClassVar = {"2026a": "Etc/GMT-1", "2026b": "Etc/GMT"}
+    offsets: ClassVar = {"2026a": "Etc/GMT-1", "2026b": "Etc/GMT", "2026c": "Europe/Paris"}
 
     def __init__(self, app: Tocsin, clock: ManualClock, folder: Path) -> None:
         self.leads = True
@@ -169,6 +170,21 @@ async def test_a_job_that_failed_is_planned_anew_unless_it_was_told_to_wait(tocs
     await land.replanner.step()
     # By the new zones nine o'clock comes once more today: an hour after the old one.
     assert (await due(tocsin_app, "failed"), await due(tocsin_app, "waits")) == (failed - 23 * HOUR, waits)
+
+
+async def test_a_job_whose_trigger_fails_by_the_new_zones_is_left_and_the_others_are_planned(tocsin_app, note, land):
+    await land.replanner.step()
+    # By the new zones each of its times falls into the hour that is left out.
+    await tocsin_app.schedule(note, Cron("30 2 * 3 7L", tz=ZONE, dst="skip"), id="a")
+    await tocsin_app.schedule(note, MORNING, id="j")
+    before = await due(tocsin_app, "a"), await due(tocsin_app, "j")
+    land.install("2026c")
+    with capture_logs("tocsin.replan") as logs:
+        await land.replanner.step()
+    assert (await due(tocsin_app, "a"), await due(tocsin_app, "j")) == (before[0], before[1] - HOUR)
+    assert await land.fleet.zones() == "2026c"
+    [line] = [line for line in logs if line["log_level"] == "warning"]
+    assert (line["job"], "not found in reasonable time" in line["error"]) == ("a", True)
 
 
 async def test_an_older_database_changes_nothing_and_is_told(tocsin_app, note, land):

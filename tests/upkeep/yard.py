@@ -83,6 +83,16 @@ class Yard:
         dependents = Dependents(self.store, Lookup(self.store, self.jobs), self.jobs, self.carrier)
         await dependents.put(where, put, After([Upstream(*each) for each in after], anyway))
 
+    async def put_many(self, queue: str, members: list[str], *, after: tuple[str, str]) -> None:
+        """As `put`, all of which wait for the same."""
+        header = Header(recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER))
+        dependents = Dependents(self.store, Lookup(self.store, self.jobs), self.jobs, self.carrier)
+        send, most = await dependents.bulk(self.queues[queue], After([Upstream(*after)], False))
+        puts = [Put(member, record_of(header, Spec(HANDLER)), 0, True) for member in members]
+        for first in range(0, len(puts), most):
+            await send(puts[first : first + most])
+        await self.carry_everything()
+
     async def end(self, queue: str, member: str, outcome: int = SUCCEEDED, *, bury: bool = False) -> None:
         """Claim it, which must be due, and end it; nobody carries yet."""
         where = self.queues[queue]
@@ -111,6 +121,11 @@ class Yard:
         keys = [keys for queue in self.queues.values() for keys in queue.keys]
         bases = ("blocked", "needs", "watchers", "outbox")
         return {base: sum([await self.store.client.exists(each[base]) for each in keys]) for base in bases}
+
+
+async def dump(store: Store) -> dict[bytes, bytes]:
+    """All that the namespace has on the server."""
+    return {key: await store.client.dump(key) async for key in store.client.scan_iter(match=f"{store.keys.prefix}*")}
 
 
 MakeYard = Callable[..., Awaitable[Yard]]

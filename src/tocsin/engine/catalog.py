@@ -29,9 +29,11 @@ class NotStarted(Exception):
 class NotYet(NotStarted):
     """The other side takes no more for now: nothing has happened, and the run goes back for so many seconds."""
 
-    def __init__(self, why: str, delay: float) -> None:
+    def __init__(self, why: str, delay: float, *, is_trouble: bool = False) -> None:
+        """`is_trouble`: this machine lacks something, which is logged."""
         super().__init__(why)
         self.delay = delay
+        self.is_trouble = is_trouble
 
 
 class Deliver(Protocol):
@@ -78,6 +80,8 @@ class Handler:
         self.mean = UNKNOWN_S
         # What becomes of its runs; a worker gives each handler its own.
         self.tally = HandlerTally()
+        # In a process: its arguments, from the unit, where they do not stand in the record.
+        self.process_args: Callable[[Any], tuple[Any, ...]] | None = None
         self.deliver: Callable[[Any], Awaitable[Any]] = _not_placed
         self.stoppable = True
         self.__wrapped__ = fn

@@ -35,15 +35,18 @@ MOST_PER_PASS = 1000
 MOST_ASKED = 3000
 # So many runs at once take a while to be handed out.
 MANY = 50
+# A claim by ids names so many for each that it may have, and so many at least.
+NAMED_EACH, NAMED_LEAST = 4, 50
 # Partitions that one pass asks at most: the server answers nobody else meanwhile.
 MOST_PARTITIONS = 64
 
 
 class Batching(Struct, frozen=True):
-    """How many runs one claim asks for at most, and how much further than one page to look for what may be ours."""
+    """How many runs one claim asks for at most, and how many more candidates than usual it may look at: 1.0 is twice as
+    many."""
 
     size: int = MOST_PER_PASS
-    extra_looks: float = 0.0
+    extra_attempts: float = 0.0
 
 
 class ClaimPlanner:
@@ -134,9 +137,11 @@ class ClaimPlanner:
         return count if lane.busy + lane.coming < MANY else -(-count // PASSES)
 
     def _own_wishes(self, lane: Lane, timetable: Timetable, room: int) -> list[tuple[Lane, Wish]]:
-        """By ids. The agents' queue has one partition."""
-        members = timetable.take(self._clock.server_ms(), room)
-        return [(lane, Wish(lane.queue, 0, len(members), members, suspects=0))] if members else []
+        """By ids, of more than there is room for: other workers may have taken some of them. The agents' queue has one
+        partition."""
+        named = math.ceil(max(room * NAMED_EACH, NAMED_LEAST) * (1 + self._batching.extra_attempts))
+        members = timetable.take(self._clock.server_ms(), min(named, LARGEST_BATCH))
+        return [(lane, Wish(lane.queue, 0, min(room, len(members)), members, suspects=0))] if members else []
 
 
 class _Turnover:

@@ -7,16 +7,17 @@ from tocsin.engine.catalog import Catalog
 from tocsin.engine.finish import Finisher
 from tocsin.engine.lane import Lane
 from tocsin.engine.pool import Pool
-from tocsin.engine.settle import Ended
+from tocsin.engine.settle import UNPLANNED_S, Ended, reason_of
 from tocsin.engine.unit import Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.codec import decode_spec
 from tocsin.model.durations import Millis
-from tocsin.model.errors import RecordUnreadable
+from tocsin.model.errors import TriggerFailed
 from tocsin.model.job import Failure, Spec
 from tocsin.model.run import SUSPECT, Claim
 from tocsin.store.runs import Claimed
+from tocsin.telemetry import agent_log
 from tocsin.telemetry.metrics import Tally
 
 
@@ -34,6 +35,8 @@ class Collector:
         """What was claimed is always run, released, parked or settled: nothing falls through."""
         taken, now, age = self._clock.monotonic(), answer.now, answer.age
         self._measure(lane, answer)
+        if lane.timetable is not None and agent_log.is_wanted():
+            agent_log.acquired(answer.claims)
         if answer.claims:
             lane.brings_recovered = answer.claims[-1].recoveries > 0
         find, seen = self._catalog.by_name.get, lane.handlers.add
@@ -43,17 +46,17 @@ class Collector:
                 recoveries, rules = claim.recoveries, spec.policy
                 # Most runs have nothing about them that could be decided before they are executed.
                 ruled = rules is not None and (rules.misfire != "coalesce" or rules.overlap != "skip")
-                if (ruled or recoveries or claim.cancelled) and self._is_settled(lane, claim, spec, now):
+                odd = recoveries or claim.cancelled or not claim.attempt
+                if (ruled or odd) and self._is_settled(lane, claim, spec, now):
                     continue
             except Exception as error:
                 # Whatever is wrong with one record, the other runs of the claim must not be lost with it.
-                unread = isinstance(error, RecordUnreadable)
-                self._park(lane, claim, None, str(error) if unread else f"{type(error).__name__}: {error}", now)
+                self._park(lane, claim, None, reason_of(error, now))
                 continue
             handler = find(spec.name)
             if handler is None:
                 # The header names a handler we have, the body another: two names with one digest, or garbage.
-                self._park(lane, claim, spec, f"no handler is named {spec.name!r}", now)
+                self._park(lane, claim, spec, Failure(f"no handler is named {spec.name!r}", at=now))
                 continue
             seen(handler)
             unit = Unit(claim, spec, handler, lane, taken, taken + (claim.deadline - now) / 1000)
@@ -119,5 +122,8 @@ class Collector:
         self._finisher.add(Ended(lane, claim, spec, "settled", error=failure, decision=early[0]))
         return True
 
-    def _park(self, lane: Lane, claim: Claim, spec: Spec | None, why: str, now: Millis) -> None:
-        self._finisher.add(Ended(lane, claim, spec, "parked", error=codec.encode_failure(Failure(why, at=now))))
+    def _park(self, lane: Lane, claim: Claim, spec: Spec | None, why: Failure) -> None:
+        ended = Ended(lane, claim, spec, "parked", error=codec.encode_failure(why))
+        if why.type == TriggerFailed.__name__:
+            ended.delay = UNPLANNED_S
+        self._finisher.add(ended)

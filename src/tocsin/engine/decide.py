@@ -33,6 +33,13 @@ class Plan(Struct, frozen=True):
     skips: tuple[Skip, ...] = ()
 
 
+class Advance(Struct, frozen=True):
+    """The run ended before, when nobody could tell what follows; the job waits for `next_due`, or with 0 ends."""
+
+    next_due: Millis
+    skips: tuple[Skip, ...] = ()
+
+
 class RetryIn(Struct, frozen=True):
     """The run goes on with another attempt."""
 
@@ -47,9 +54,9 @@ class Release(Struct, frozen=True):
     """Nothing happened; another worker may have it at once."""
 
 
-Decision = Finish | Plan | RetryIn | Bury | Release
+Decision = Finish | Plan | Advance | RetryIn | Bury | Release
 BURY, RELEASE = Bury(), Release()
-NO_BACKOFF = BackoffSettings(enabled=False)
+NO_BACKOFF = BackoffSettings(enabled=False, jitter_ratio=0.0)
 # Classes whose own delay goes before that of `Retry`, and those that may be over at once.
 _OWN_DELAY = frozenset([FailureClass.PERMANENT_FORBIDDEN, FailureClass.THROTTLED])
 _PASSING = frozenset([FailureClass.TRANSIENT, FailureClass.SERVER_ERROR])
@@ -58,6 +65,9 @@ DONE = Finish(0, SUCCEEDED)
 
 def before(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> tuple[Decision, str] | None:
     """A decision that needs no execution, and why; None: execute it."""
+    if claim.has_ended:
+        step = _ended(claim, spec, recurring, now, SKIPPED)
+        return Advance(step.next_due, step.skips), "its run has ended"
     if claim.cancelled:
         return _ended(claim, spec, recurring, now, CANCELLED), "cancelled"
     if claim.recoveries >= MAX_RECOVERIES:
@@ -124,7 +134,9 @@ def after_failure(
             return RetryIn(wait)
         if not recurring:
             return BURY
-        return _failed(claim, spec, now, tick_from(spec, claim.due, now + wait, _shift(claim, spec)))
+        # An agent's cadence counts from its runs, so it goes on from there; other schedules keep their ticks.
+        following = now + wait if spec.rules.agent else tick_from(spec, claim.due, now + wait, _shift(claim, spec))
+        return _failed(claim, spec, now, following)
     if retry is not None and may_retry:
         return RetryIn(ceil_ms(retry.delay(claim.attempt - 1, setback.chance)))
     if not recurring:

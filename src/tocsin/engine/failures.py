@@ -1,8 +1,11 @@
 """Failed attempts: the place where each is logged, counted and given to the program's hooks.
 
 A failing handler may fail ten thousand times a second. Per handler and second the first few are logged in full, and the
-others as one line with their number. What was decided is reported at once, before the server has written it down: a run
-whose claim turns out to be lost may be reported here, and again by the worker that has it.
+others as one line with their number. The same goes for runs that could not be started, and for claims that were lost:
+a machine without a free thread, or a server that lost its last writes, makes thousands of them.
+
+What was decided is reported at once, before the server has written it down: a run whose claim turns out to be lost may
+be reported here, and again by the worker that has it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 
 from tocsin.engine.decide import Finish
 from tocsin.engine.settle import Ended
+from tocsin.engine.unit import Unit
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis, moment
@@ -45,14 +49,25 @@ _HOOK_ERRORS = (Exception, SystemExit)
 UNREADABLE = "unreadable"
 
 
+# What the line with the number says, by the kind of the lines that it stands for.
+_MORE = {
+    "failed": "more runs failed",
+    "hook": "failure hook failed more often",
+    "not started": "more runs could not be started and go back",
+    "lost": "more claims lost",
+}
+_NAMED = {"hook": "hook", "not started": "handler"}
+_Key = tuple[str, str]
+
+
 class Window:
-    """What was logged of one handler in the last second."""
+    """What was logged of one kind, and one handler, in the last second."""
 
     __slots__ = ("dead", "more", "since", "told")
 
     def __init__(self, since: float) -> None:
         self.since = since
-        # Lines in full; failures beyond those, and how many of these were the end of their job.
+        # Lines in full; those beyond them, and how many of these were the end of their job.
         self.told = self.more = self.dead = 0
 
 
@@ -76,12 +91,14 @@ class Failures:
         self._tally = tally
         self._hooks = hooks
         self._calls: set[asyncio.Task[None]] = set()
-        self._windows: dict[str, Window] = {}
+        self._windows: dict[_Key, Window] = {}
 
     def report(self, ended: Ended, verb: str, due: Millis, now: Millis) -> None:
         """What `Settler` decided: `due` is when the job waits for then, in server ms, 0 if it does not."""
+        if ended.how == "parked" or ended.stuck is not None:
+            failure = ended.stuck or codec.decode_failure(ended.error)
+            self._log(ended, UNREADABLE if ended.spec is None else ended.spec.name, None, failure)
         if ended.how == "parked":
-            self._log(ended, UNREADABLE if ended.spec is None else ended.spec.name, None)
             return
         if ended.spec is None or not _has_failed(ended, verb):
             return
@@ -89,40 +106,53 @@ class Failures:
         tally.failed += 1
         tally.retried += verb == "retry"
         tally.dead += verb == "bury"
-        window = self._window(ended.spec.name)
+        window = self._window("failed", ended.spec.name)
         if window.told < IN_FULL or self._hooks:
             follows = _follow_up(ended.claim, ended.spec, verb, due, now)
-            self._log(ended, ended.spec.name, follows)
+            self._log(ended, ended.spec.name, follows, codec.decode_failure(ended.error))
             for hook in self._hooks:
                 self._call(hook, ended, ended.spec, follows)
         else:
             self._count(window, verb == "bury")
 
+    def not_started(self, unit: Unit, error: BaseException) -> None:
+        """A run that was claimed goes back, because this machine has no thread or process left for it."""
+        name = unit.handler.name
+        if self._is_told("not started", name):
+            facts = {"run": unit.claim.run_id, "handler": name, "worker": self._worker(), "error": str(error)}
+            log.warning("run could not be started and goes back", **facts)
+
+    def claim_lost(self, member: str) -> None:
+        if self._is_told("lost", ""):
+            log.warning(
+                "claim lost: its outcome was not written, because the claim is gone or another worker holds it",
+                job=member,
+                worker=self._worker(),
+            )
+
     async def step(self) -> float:
         """Seconds until there is more to write."""
         now = self._clock.monotonic()
-        for name, window in list(self._windows.items()):
+        for key, window in list(self._windows.items()):
             if now - window.since >= WINDOW_S:
-                self._close(name, window)
+                self._close(key, window)
         return WINDOW_S if any(window.more for window in self._windows.values()) else REST_S
 
     async def end(self) -> None:
         """Write what is left, and let the hooks end."""
-        for name, window in list(self._windows.items()):
-            self._close(name, window)
+        for key, window in list(self._windows.items()):
+            self._close(key, window)
         if self._calls:
             await asyncio.wait(self._calls, timeout=LAST_CALLS_S)
 
     # Lines
 
-    def _log(self, ended: Ended, name: str, follows: FollowUp | None) -> None:
+    def _log(self, ended: Ended, name: str, follows: FollowUp | None, failure: Failure) -> None:
         """`follows`: None for a job that is parked."""
-        window, is_dead = self._window(name), follows is not None and follows.kind == "dead"
-        if window.told >= IN_FULL:
-            self._count(window, is_dead)
+        is_dead = follows is not None and follows.kind == "dead"
+        if not self._is_told("failed", name, is_dead):
             return
-        window.told += 1
-        claim, failure = ended.claim, codec.decode_failure(ended.error)
+        claim = ended.claim
         facts: dict[str, Any] = {
             "job": claim.job_id, "run": claim.run_id, "queue": claim.queue, "handler": name, "attempt": claim.attempt,
             "worker": self._worker(), "error": failure.error,
@@ -137,12 +167,22 @@ class Failures:
         else:
             log.warning("run failed", follows=str(follows), **facts)
 
-    def _window(self, name: str) -> Window:
-        now, window = self._clock.monotonic(), self._windows.get(name)
+    def _is_told(self, kind: str, name: str, is_dead: bool = False) -> bool:
+        """Whether another line of this kind may be written in full; otherwise it is counted."""
+        window = self._window(kind, name)
+        if window.told >= IN_FULL:
+            self._count(window, is_dead)
+            return False
+        window.told += 1
+        return True
+
+    def _window(self, kind: str, name: str) -> Window:
+        key = kind, name
+        now, window = self._clock.monotonic(), self._windows.get(key)
         if window is None or now - window.since >= WINDOW_S:
             if window is not None:
-                self._close(name, window)
-            window = self._windows[name] = Window(now)
+                self._close(key, window)
+            window = self._windows[key] = Window(now)
         return window
 
     def _count(self, window: Window, is_dead: bool) -> None:
@@ -151,11 +191,17 @@ class Failures:
         if window.more == 1:
             self.wake.set()
 
-    def _close(self, name: str, window: Window) -> None:
-        del self._windows[name]
-        if window.more:
-            write = log.error if window.dead else log.warning
-            write("more runs failed", handler=name, failed=window.more, dead=window.dead, worker=self._worker())
+    def _close(self, key: _Key, window: Window) -> None:
+        del self._windows[key]
+        if not window.more:
+            return
+        kind, name = key
+        facts: dict[str, Any] = {"worker": self._worker()}
+        if kind == "failed":
+            facts |= {"handler": name, "failed": window.more, "dead": window.dead}
+        else:
+            facts |= {"count": window.more} | ({_NAMED[kind]: name} if name else {})
+        (log.error if window.dead or kind == "hook" else log.warning)(_MORE[kind], **facts)
 
     # Numbers
 
@@ -191,12 +237,8 @@ class Failures:
     def _hook_failed(self, hook: FailureHook, error: BaseException) -> None:
         """Logged like a handler's failures, a few in a second: it may fail as often as they do."""
         name = getattr(hook, "__qualname__", repr(hook))
-        window = self._window(f"on_failure {name}")
-        if window.told >= IN_FULL:
-            self._count(window, False)
-            return
-        window.told += 1
-        log.error("failure hook failed", hook=name, exc_info=error)
+        if self._is_told("hook", name):
+            log.error("failure hook failed", hook=name, exc_info=error)
 
 
 def _has_failed(ended: Ended, verb: str) -> bool:
@@ -208,8 +250,8 @@ def _has_failed(ended: Ended, verb: str) -> bool:
 
 
 def _follow_up(claim: Claim, spec: Spec, verb: str, due: Millis, now: Millis) -> FollowUp:
-    if verb == "bury":
-        return FollowUp("dead")
+    if verb in ("bury", "park"):
+        return FollowUp("dead" if verb == "bury" else "parked")
     if verb != "retry":
         return FollowUp("next", moment(due), max(0, due - now) / 1000) if due else FollowUp("ended")
     attempts = spec.retry.retries + 1 if spec.retry is not None and claim.attempt <= spec.retry.retries else 0

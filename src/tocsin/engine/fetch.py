@@ -9,9 +9,11 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from tocsin.engine.agenda import Agenda
+from tocsin.engine.asked import Asked
 from tocsin.engine.catalog import Catalog
 from tocsin.engine.claim_planner import MANY, Batching, ClaimPlanner
 from tocsin.engine.collect import Collector
+from tocsin.engine.faults import Faults
 from tocsin.engine.finish import Finisher
 from tocsin.engine.lane import Lane
 from tocsin.engine.pool import Pool
@@ -19,10 +21,14 @@ from tocsin.engine.settle import Ended
 from tocsin.engine.timetable import Timetable
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import Clock
-from tocsin.model.errors import QueueMoving, StoreChanged, StoreError, StoreUnavailable
+from tocsin.model.errors import InvalidConfig, NodeUnavailable, QueueMoving, StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.ids import EXTRA
 from tocsin.model.run import Claim
 from tocsin.resilience.breaker import Breaker, Permit
+from tocsin.store.apart import not_before
+from tocsin.store.cluster import Cluster
+from tocsin.store.holdings import Holdings
+from tocsin.store.nodes import by_node, each_by_itself
 from tocsin.store.runs import Claimed, Runs, Wish
 from tocsin.store.store import LARGEST_BATCH, Call, Store
 from tocsin.telemetry.logs import get_logger
@@ -34,6 +40,10 @@ log = get_logger("tocsin.fetch")
 SHORTEST_REST_S = 0.05
 # While a queue is being repartitioned: how often it is asked whether that is over.
 STILL_MS = 250.0
+# A partition whose node is away is asked again this often: the client knows, and fails the call at once.
+AWAY_MS = 250.0
+# What is asked for by id is asked again after this long, also if its node is away or the lease is over.
+PAUSE_S = 0.1
 # The fallback for bells that were lost asks so many queues in each interval, each in its turn.
 MOST_POLLED = 25
 # What is due and not asked for lack of a permit is rung for again this often, so that a worker with one hears it.
@@ -98,7 +108,7 @@ class Fetcher:
         # When each partition was handed on last.
         self._handed_on: dict[tuple[str, int], float] = {}
         # Runs that passes are asking for at the moment, and those claimed and not handed out yet.
-        self._asked = 0
+        self._asked = Asked(clock, several_nodes=isinstance(store.client, Cluster))
         self._coming = 0
         # Which wish may bring a suspect next; whether a pass is asking for one; which partition was asked meanwhile.
         self._allowed = 0
@@ -107,8 +117,13 @@ class Fetcher:
         # When data that is gone is logged again.
         self._next_loss = -math.inf
         self._collector = Collector(catalog, pool, finisher, clock, tally)
+        self._holdings = Holdings(store)
+        # Runs that were claimed in a name which this worker has given up since, with that name.
+        self._former: list[tuple[Lane, str, list[Claim]]] = []
+        self.faults = Faults(clock)
 
     async def step(self) -> float:
+        await self._hand_back_former()
         await self._hand_back_in_doubt()
         self._poll_in_turn()
         now = self._clock.server_ms()
@@ -120,10 +135,12 @@ class Fetcher:
             return self._rest(now)
         for lane in ripe:
             lane.follow()
-        wishes = self._planner.plan(ripe, self._asked + self._coming)
+        wishes = self._planner.plan(ripe, self._asked.count() + self._coming)
         self._hand_on(set(ripe) - {lane for lane, _ in wishes})
         if not wishes:
             return self._rest(math.inf)
+        if self.faults.by_place and not (wishes := self._without_faulty(wishes, now)):
+            return self._rest(now)
         permit = self.breaker.allow()
         if permit is None:
             self._put_back(wishes)
@@ -139,23 +156,40 @@ class Fetcher:
 
     async def _ask(self, wishes: list[tuple[Lane, Wish]], permit: Permit) -> float:
         for lane, wish in wishes:
-            self._asked += wish.limit
             lane.ask(wish.partition, wish.limit)
         if self.agenda.ripe:
             # Only now that there was room: passes that woke each other for want of it would never rest.
             self.wake.set()
-        asked_at = self._clock.monotonic()
+        nodes = by_node(self._store, wishes, lambda each: (each[1].queue, each[1].partition))
+        groups = [(some, self._asked.begin(sum(wish.limit for _, wish in some))) for some in nodes]
+        unanswered = len(groups)
+
+        async def ask(group: tuple[list[tuple[Lane, Wish]], int]) -> float:
+            nonlocal unanswered
+            try:
+                return await self._ask_node(*group, permit)
+            finally:
+                unanswered -= 1
+                if unanswered:
+                    # This pass waits for another node: others act on what this one said.
+                    self.wake.set()
+
+        return await each_by_itself(groups, ask)
+
+    async def _ask_node(self, wishes: list[tuple[Lane, Wish]], asked: int, permit: Permit) -> float:
+        asked_at, runs = self._clock.monotonic(), self._runs()
         try:
-            answers = await self._runs().claim([wish for _, wish in wishes], self._lease())
+            answers = await runs.claim([wish for _, wish in wishes], self._lease())
         except BaseException:
             for lane, wish in wishes:
-                self._asked -= wish.limit
                 lane.answered(wish.partition)
             raise
+        finally:
+            self._asked.end(asked)
         if self.on_answers is not None:
             self.on_answers(wishes, answers, self._clock.monotonic() - asked_at)
-        self.breaker.answered(permit, answers)
-        return await self._take(wishes, answers)
+        self.faults.tell(self.breaker, permit, [(lane.name, wish.partition) for lane, wish in wishes], answers)
+        return await self._take(wishes, answers, runs)
 
     def frees_soon(self) -> bool:
         """Whether there is a permit, or will be one in a moment: then a bell is for us to hear."""
@@ -165,6 +199,18 @@ class Fetcher:
         for lane, wish in wishes:
             if lane.timetable is not None:
                 lane.timetable.put_back(wish.members)
+
+    def _without_faulty(self, wishes: list[tuple[Lane, Wish]], now: float) -> list[tuple[Lane, Wish]]:
+        """Those of partitions that fail by themselves are asked when they have rested."""
+        left = []
+        for lane, wish in wishes:
+            rest = self.faults.rests_for((lane.name, wish.partition))
+            if rest > 0:
+                self._put_back([(lane, wish)])
+                lane.postpone(wish.partition, now + rest * 1000)
+            else:
+                left.append((lane, wish))
+        return left
 
     def _allow_suspect(self, wishes: list[tuple[Lane, Wish]]) -> bool:
         """One at a time, each partition in turn: if it kills this worker, it takes no other such run with it. Passes
@@ -219,14 +265,14 @@ class Fetcher:
         """From where the last look ended: page by page all that is due is looked at, however much of it is foreign."""
         line, at = lane.queue.keys[0]["waiting"], timetable.looked_to
         timetable.looked_to = 0
-        for _ in range(1 + math.ceil(self._batching.extra_looks)):
+        for _ in range(1 + math.ceil(self._batching.extra_attempts)):
             page = await self._store.read(
                 lambda client, at=at: client.zrange(line, at, at + LARGEST_BATCH - 1, withscores=True)  # type: ignore
             )
             for member, score in page:
                 name = member.decode(errors="replace")
                 if EXTRA in name and score <= now and name in timetable:
-                    timetable.expect(name, score)
+                    timetable.expect(name, not_before(score))
             if len(page) < LARGEST_BATCH or page[-1][1] > now:
                 return
             at += LARGEST_BATCH
@@ -244,28 +290,33 @@ class Fetcher:
 
     # What came
 
-    async def _take(self, wishes: list[tuple[Lane, Wish]], answers: list[Claimed | StoreError]) -> float:
+    async def _take(self, wishes: list[tuple[Lane, Wish]], answers: list[Claimed | StoreError], runs: Runs) -> float:
         trouble: StoreError | None = None
         rest = 0.0
         changed: dict[Lane, StoreChanged] = {}
         came: list[tuple[Lane, Claimed]] = []
         for (lane, wish), answer in zip(wishes, answers, strict=True):
-            self._asked -= wish.limit
             if isinstance(answer, StoreError) or answer.lease_over:
-                lane.answered(wish.partition)
                 self._put_back([(lane, wish)])
+                if not isinstance(answer, NodeUnavailable):
+                    lane.answered(wish.partition)
             if isinstance(answer, StoreChanged):
                 # Unless it was opened again meanwhile, by another pass or another part.
                 if wish.layout == lane.queue.layout:
                     changed[lane] = answer
+            elif isinstance(answer, NodeUnavailable):
+                lane.put_off(wish.partition, self._clock.server_ms() + AWAY_MS)
+                rest = PAUSE_S
             elif isinstance(answer, StoreError):
-                trouble = answer if trouble is None or isinstance(answer, StoreUnavailable) else trouble
+                if not self.faults.rests_for((lane.name, wish.partition)):
+                    trouble = answer if trouble is None or isinstance(answer, StoreUnavailable) else trouble
             elif answer.lease_over:
-                rest = 0.1
+                rest = PAUSE_S
             else:
                 self._learn(lane, wish, answer)
                 came.append((lane, answer))
-        await self._hand_out(came)
+        await self._hand_out(came, runs)
+        await self._hand_back_former()
         for lane, error in changed.items():
             await self._open_again(lane, error)
         if trouble is not None:
@@ -274,8 +325,9 @@ class Fetcher:
             raise trouble
         return rest
 
-    async def _hand_out(self, came: list[tuple[Lane, Claimed]]) -> None:
-        """To the pool. If that takes a while, the server gets more to do from another pass first."""
+    async def _hand_out(self, came: list[tuple[Lane, Claimed]], runs: Runs) -> None:
+        """To the pool. If that takes a while, the server gets more to do from another pass first. What was claimed in a
+        name that this worker has given up meanwhile is not started: its outcome would be refused."""
         count = sum(len(answer.claims) for _, answer in came)
         self._coming += count
         for lane, answer in came:
@@ -291,7 +343,10 @@ class Fetcher:
             batches: dict[str, Unit] = {}
             for lane, answer in came:
                 lane.coming -= len(answer.claims)
-                self._collector.collect(lane, answer, units, batches)
+                if runs is self._runs():
+                    self._collector.collect(lane, answer, units, batches)
+                elif answer.claims:
+                    self._former.append((lane, runs.owner, answer.claims))
             self.claimed += len(units)
             self._tally.acquired += len(units)
             if units:
@@ -304,6 +359,12 @@ class Fetcher:
         except QueueMoving as moving:
             if lane.stand_still(self._clock.server_ms() + STILL_MS):
                 log.info("waiting for a queue that is being repartitioned", queue=lane.name, to=moving.partitions)
+            return
+        except StoreUnavailable:
+            raise
+        except (StoreError, InvalidConfig) as broken:
+            for partition in range(lane.queue.partitions):
+                self.faults.add((lane.name, partition), broken)
             return
         if lane.queue.layout == before:
             self._log_loss(lane, error)
@@ -323,6 +384,23 @@ class Fetcher:
                 error=str(error),
             )
         self._next_loss = now + LOSS_S
+
+    async def _hand_back_former(self) -> None:
+        """Release what was claimed in a former name. What cannot be released now, the look for unheld runs finds."""
+        while self._former:
+            lane, owner, claims = former = self._former.pop()
+            try:
+                released = await self._holdings.release_all(lane.queue, owner, claims)
+            except StoreUnavailable:
+                self._former.append(former)
+                raise
+            except StoreError as error:
+                log.warning("cannot release runs that were claimed in a former name", queue=lane.name, error=str(error))
+                continue
+            for partition in released:
+                lane.hear(partition)
+                self._ring(lane, partition)
+            self.wake.set()
 
     async def _hand_back_in_doubt(self) -> None:
         if not self._runs().unanswered:
@@ -346,7 +424,7 @@ class Fetcher:
         next_due = answer.next_due if answer.next_due >= 0 else math.inf
         if lane.timetable is not None:
             claimed = {claim.member for claim in answer.claims}
-            lane.timetable.learn(answer.members, answer.dues, claimed, answer.now)
+            lane.timetable.learn(answer.members, answer.dues, claimed, answer.now, wish.limit)
             if answer.members and answer.members != wish.members:
                 lane.timetable.put_back(wish.members)
             next_due = lane.timetable.soonest()

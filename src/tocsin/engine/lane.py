@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from tocsin.engine.agenda import Agenda
@@ -153,6 +154,12 @@ class Lane:
         if partition < len(self.next_due):
             self._agenda.note(self, partition)
 
+    def put_off(self, partition: int, until: float) -> None:
+        """Its node is away. Ask nothing of it before then, unless something is heard."""
+        self.asked.pop(partition, None)
+        if partition < len(self.next_due):
+            self._set(partition, until)
+
     def learn(self, partition: int, next_due: float, now: float, came: int) -> None:
         """An answer, with as many runs as `came`."""
         self.asked.pop(partition, None)
@@ -172,6 +179,12 @@ class Lane:
         self.next_due[partition] = due
         self._agenda.note(self, partition)
 
+    def postpone(self, partition: int, due: float) -> None:
+        """It is to be asked, but not before then, whatever rings."""
+        if partition < len(self.next_due):
+            self._agenda.picked(self, partition)
+            self._set(partition, due)
+
     def rest(self, partition: int) -> None:
         """Ask nothing of it until something is heard."""
         self.ripe.discard(partition)
@@ -182,6 +195,11 @@ class Lane:
         if due != self.next_due[0]:
             self._agenda.drop(self)
             self._set(0, due)
+
+    def log_answer(self, verb: str, lost: Collection[bytes]) -> None:
+        """The server has settled what a call was about, but for those that were lost. Steps of agents are logged."""
+        if self.timetable is not None:
+            self.timetable.log_answer(verb, lost)
 
     def forget_dues(self) -> None:
         """What was known is no longer true: ask everywhere."""

@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from tocsin.engine.lane import Lane
 from tocsin.engine.pool import Pool
 from tocsin.store.fleet import Ear
 from tocsin.telemetry.logs import get_logger
+from tocsin.telemetry.seldom import Seldom
 
 log = get_logger("tocsin.listen")
 
@@ -19,14 +22,29 @@ LONGEST_S = 5.0
 LEFT_S = 0.1
 
 
+class Mail(msgspec.Struct, frozen=True):
+    """A message: cancel a run under this token, look at these partitions of queues, or lead if nobody does."""
+
+    cancel: str = ""
+    token: int = 0
+    look: list[tuple[str, int]] = []
+    elect: bool = False
+
+
 class Listener:
     """One pass: one blocking read, and all bells that ring by then. A bell makes its partition due; mail asks to cancel
-    a run, or to look somewhere."""
+    a run, to look somewhere, or to lead the cleanup if nobody does."""
 
     name = "listen"
 
     def __init__(
-        self, ear: Ear, lanes: dict[str, Lane], pool: Pool, has_room: Callable[[], bool], on_bell: Callable[[], None]
+        self,
+        ear: Ear,
+        lanes: dict[str, Lane],
+        pool: Pool,
+        has_room: Callable[[], bool],
+        on_bell: Callable[[], None],
+        on_election: Callable[[], None] = lambda: None,
     ) -> None:
         self.wake = asyncio.Event()
         self._ear = ear
@@ -34,6 +52,8 @@ class Listener:
         self._pool = pool
         self._has_room = has_room
         self._on_bell = on_bell
+        self._seldom = Seldom()
+        self._on_election = on_election
 
     async def step(self) -> float:
         has_room = self._has_room()
@@ -55,16 +75,28 @@ class Listener:
             self._on_bell()
 
     def _read(self, message: dict[str, Any]) -> None:
-        if message.get("cancel"):
-            for runner, unit in self._pool.running():
-                if any(
-                    claim.token == message["token"] and claim.member == message["cancel"] for claim, _ in unit.all()
-                ):
-                    runner.stop("cancelled")
-        elif message.get("look"):
-            for queue, partition in message["look"]:
-                if queue in self._lanes:
+        try:
+            mail = msgspec.convert(message, Mail)
+        except msgspec.ValidationError:
+            mail = Mail()
+        if mail.cancel:
+            self._cancel(mail)
+        elif mail.look:
+            for queue, partition in mail.look:
+                if queue in self._lanes and partition >= 0:
                     self._lanes[queue].look(partition)
             self._on_bell()
+        elif mail.elect:
+            self._on_election()
         else:
-            log.warning("mail that this version cannot read", message=message)
+            self._complain(message)
+
+    def _cancel(self, mail: Mail) -> None:
+        for runner, unit in self._pool.running():
+            if any(claim.token == mail.token and claim.member == mail.cancel for claim, _ in unit.all()):
+                runner.stop("cancelled")
+
+    def _complain(self, message: dict[str, Any]) -> None:
+        """Somebody else may send any number."""
+        if self._seldom():
+            log.warning("mail or a bell that this version cannot read", message=repr(message)[:200])

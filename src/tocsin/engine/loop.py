@@ -33,16 +33,21 @@ async def repeat(
     longest: float | None = None,
     is_waking: Callable[[], bool] = lambda: False,
     is_failing: Callable[[], bool] = lambda: False,
+    held: Callable[[], float] = lambda: 0.0,
 ) -> None:
     """Pass after pass until `stop`. A failed pass is logged once, rested for, and tried again: no part ever dies.
 
     With `longest` a pass that hangs is cut off after so many seconds, and the next one begins anew. `is_waking`: the
     event loop stood still until a moment ago, and time limits passed meanwhile. `is_failing`: nothing has succeeded
     since the last failure. Then a pass that found nothing to do, or was held back by a breaker, is no recovery.
+    `held`: for how many seconds the part is to leave the server alone; asked again whenever it is woken.
     """
     failures = 0
     while not stop.is_set():
         part.wake.clear()
+        if (wait_s := held()) > 0:
+            await wait(part.wake, wait_s)
+            continue
         try:
             async with asyncio.timeout(longest):
                 rest = await part.step()

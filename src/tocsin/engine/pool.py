@@ -24,9 +24,6 @@ from tocsin.engine.lane import Lane
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import Clock, monotonic
 from tocsin.model.run import SUSPECT
-from tocsin.telemetry.logs import get_logger
-
-log = get_logger("tocsin.pool")
 
 # How much of a turn of the event loop is for handlers.
 TURN_S = 0.002
@@ -91,8 +88,6 @@ class Runner:
                 self.unit = unit
                 try:
                     result = await unit.handler.deliver(unit)
-                except GeneratorExit:
-                    raise
                 except BaseException as error:
                     # Also SystemExit and KeyboardInterrupt: a handler must not end the worker.
                     if self._is_cancelled(error):
@@ -118,17 +113,22 @@ class Runner:
 
     def _is_cancelled(self, error: BaseException) -> bool:
         """Whether the runner itself is to end, not the run inside the handler."""
+        if isinstance(error, GeneratorExit):
+            # Raised by the handler only if the task is at work; otherwise somebody closes its coroutine.
+            return not _is_at_work(self.task)
         return isinstance(error, asyncio.CancelledError) and not self.reason and self.task.cancelling() > 0
 
     def _failed(self, unit: Unit, error: BaseException) -> bool:
         """Report what came out of the handler. Whether it says something about how long the handler takes."""
         pool, reason = self._pool, self.reason
         if isinstance(error, NotYet):
+            if error.is_trouble:
+                pool.on_not_started(unit, error)
             pool.report.release(unit, error.delay)
             return False
         if isinstance(error, NotStarted):
             pool.not_started += 1
-            log.warning("run could not be started and goes back", run=unit.claim.run_id, error=str(error))
+            pool.on_not_started(unit, error)
             pool.report.release(unit)
             return True
         if reason:
@@ -150,9 +150,18 @@ class Runner:
 class Pool:
     """Runners, and the units that wait for one."""
 
-    def __init__(self, permits: float, report: Report, on_room: Callable[[], None], clock: Clock) -> None:
+    def __init__(
+        self,
+        permits: float,
+        report: Report,
+        on_room: Callable[[], None],
+        clock: Clock,
+        on_not_started: Callable[[Unit, BaseException], None] = lambda unit, error: None,
+    ) -> None:
         self.permits = permits if permits > 0 else math.inf
         self.report = report
+        # Gets each run that goes back because it could not be started here.
+        self.on_not_started = on_not_started
         # Units that wait for a runner, in the lines of these lanes; the first of them is next.
         self.waiting = 0
         self._turns: deque[Lane] = deque()
@@ -359,6 +368,14 @@ class Pool:
                     task.exception()
         self.runners.clear()
         self.idle.clear()
+
+
+def _is_at_work(task: asyncio.Task[None]) -> bool:
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:
+        # There is no event loop any more.
+        return False
 
 
 def _put_first(unit: Unit, line: deque[Unit]) -> None:

@@ -1,9 +1,12 @@
 """The sweep: one shared look at all deadlines, instead of a timer per run.
 
-At its deadline a run is told to stop. What still goes on some time later is a zombie and is told again: the dead-man
-timer, which belongs to the unit and with it to the claim. Until then its claim is kept, so that nobody starts the run
-a second time while this one may yet end by itself; from then on others may recover it, and the token refuses whatever
-comes late. A thread cannot be stopped: it keeps its claim and its permit, and shows as stuck.
+A run of a job is told to stop at its deadline. What still goes on some time later is a zombie and is told again: the
+dead-man timer, which belongs to the unit and with it to the claim. An agent may go on past its deadline, and one that
+ends by itself has succeeded: it is told to stop only when it is a zombie, and never if there is no zombie cleanup.
+
+Until a run is a zombie its claim is kept, so that nobody starts it a second time while this one may yet end by itself;
+from then on others may recover it, and the token refuses whatever comes late. A thread cannot be stopped: once it was
+told to, it keeps its claim and its permit, and shows as stuck.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from tocsin.engine.pool import UNSTARTED_S, Pool, Runner
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import Clock
 from tocsin.model.errors import ClaimLost, StoreError
+from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.store.runs import Runs
 from tocsin.telemetry.logs import get_logger
 
@@ -36,7 +40,7 @@ ENDING_S = 5.0
 
 
 class Patience(Struct, frozen=True):
-    """How long a run may take to end after its deadline."""
+    """How long runs may take to end after their deadline."""
 
     # How many seconds past its deadline a run of this member is a zombie. None: no run ever is.
     zombie_after: Callable[[str], float] | None = None
@@ -45,16 +49,19 @@ class Patience(Struct, frozen=True):
     budget_s: float = 0.0
     # How far past its deadline a claim is recovered by others although its worker lives.
     recovered_s: float = 30.0
+    agents_recovered_s: float = 600.0
 
 
 class Late(Struct):
-    """A unit that was told to stop at its deadline. In monotonic seconds."""
+    """A unit that is past its deadline. In monotonic seconds."""
 
-    # When it is told again: the first time as it becomes a zombie.
+    # When it is told to stop, or again: the first time as it becomes a zombie.
     strike_at: float
     # Until when its claim is kept, and when it is to be extended next.
     keep_until: float
     extend_at: float
+    # Whether it was told to stop.
+    told: bool
     zombie: bool = False
 
 
@@ -93,15 +100,32 @@ class Sweep:
         if self._is_waking():
             # Nobody had a chance to end in time. What is done by now, and what is nearly done, may end first.
             overdue = [(runner, unit) for runner, unit in overdue if unit in self._late]
-        told = [(runner, unit, self._late[unit]) for runner, unit in overdue if unit in self._late]
+        known = [(runner, unit, self._late[unit]) for runner, unit in overdue if unit in self._late]
         # Nothing is awaited before all are told: a runner could be at another unit by then.
-        self._late = {unit: self._late.get(unit) or self._tell(runner, unit, now) for runner, unit in overdue}
-        self.stuck = sum(not unit.handler.stoppable for unit in self._late)
-        self._strike_zombies(told, now)
-        await self._keep_claims(told, now)
+        self._late = {unit: self._late.get(unit) or self._meet(runner, unit, now) for runner, unit in overdue}
+        self._strike_zombies(known, now)
+        self.stuck = sum(late.told and not unit.handler.stoppable for unit, late in self._late.items())
+        await self._keep_claims(known, now)
         return EVERY_S
 
-    def _tell(self, runner: Runner, unit: Unit, now: float) -> Late:
+    def _meet(self, runner: Runner, unit: Unit, now: float) -> Late:
+        """Its deadline has just passed."""
+        patience, stoppable, is_agent = self._patience, unit.handler.stoppable, unit.lane.name == AGENTS_QUEUE
+        recovered_s = patience.agents_recovered_s if is_agent else patience.recovered_s
+        # Not before it must be: in `working` people see until when the run should have ended.
+        extend_at = max(now, unit.ends_at() + recovered_s - EXTENSION_S / 2)
+        if not is_agent:
+            self._tell(runner, unit)
+            if not stoppable:
+                return Late(strike_at=math.inf, keep_until=math.inf, extend_at=extend_at, told=True)
+        if patience.zombie_after is None:
+            return Late(strike_at=math.inf, keep_until=-math.inf, extend_at=extend_at, told=not is_agent)
+        # A batch ends as a whole: the most patient of its members decides.
+        zombie_at = unit.ends_at() + max(patience.zombie_after(claim.member) for claim, _ in unit.all())
+        keep_until = zombie_at + ENDING_S - recovered_s if stoppable else math.inf
+        return Late(zombie_at, keep_until, extend_at, told=not is_agent)
+
+    def _tell(self, runner: Runner, unit: Unit) -> None:
         runner.stop("timeout")
         if not unit.handler.stoppable:
             log.warning(
@@ -109,37 +133,35 @@ class Sweep:
                 run=unit.claim.run_id,
                 handler=unit.handler.name,
             )
-            return Late(strike_at=math.inf, keep_until=math.inf, extend_at=now)
-        zombie_after = self._patience.zombie_after
-        if zombie_after is None:
-            return Late(strike_at=math.inf, keep_until=-math.inf, extend_at=now)
-        # A batch ends as a whole: the most patient of its members decides.
-        zombie_at = unit.ends_at() + max(zombie_after(claim.member) for claim, _ in unit.all())
-        return Late(zombie_at, keep_until=zombie_at + ENDING_S - self._patience.recovered_s, extend_at=now)
 
-    def _strike_zombies(self, told: list[tuple[Runner, Unit, Late]], now: float) -> None:
+    def _strike_zombies(self, known: list[tuple[Runner, Unit, Late]], now: float) -> None:
         budget = self._patience.budget_s
-        for runner, unit, late in told:
+        for runner, unit, late in known:
             if late.strike_at > now:
                 continue
             late.strike_at = now + self._patience.interval_s
-            runner.strike(unit)
-            if not late.zombie:
-                late.zombie = True
-                self.zombies += 1
-                log.warning(
-                    "run goes on although it was told to stop: it is told again, and others may recover it",
-                    run=unit.claim.run_id,
-                    handler=unit.handler.name,
-                    past_s=round(now - unit.ends_at(), 1),
-                )
+            self._strike(runner, unit, late, now)
             if budget > 0 and self._clock.monotonic() - now >= budget:
                 # The next pass goes on with the others.
                 return
 
-    async def _keep_claims(self, told: list[tuple[Runner, Unit, Late]], now: float) -> None:
+    def _strike(self, runner: Runner, unit: Unit, late: Late, now: float) -> None:
+        says = "run goes on although it was told to stop: it is told again, and others may recover it"
+        if late.told:
+            runner.strike(unit)
+        else:
+            says = "agent is past its timeout by more than zombie-cleanup allows: it is told to stop"
+            late.told = True
+            self._tell(runner, unit)
+        if not late.zombie:
+            late.zombie = True
+            self.zombies += 1
+            past_s = round(now - unit.ends_at(), 1)
+            log.warning(says, run=unit.claim.run_id, handler=unit.handler.name, past_s=past_s)
+
+    async def _keep_claims(self, known: list[tuple[Runner, Unit, Late]], now: float) -> None:
         """One failure ends it for this pass: while the server is away deadlines are looked at all the same."""
-        for runner, unit, late in told:
+        for runner, unit, late in known:
             if not late.extend_at <= now < late.keep_until:
                 continue
             late.extend_at = now + AGAIN_S

@@ -4,36 +4,57 @@ from __future__ import annotations
 
 import math
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from tocsin.model import codec
 from tocsin.model.clock import monotonic
 from tocsin.model.delivery import DeliveryFailed
+from tocsin.model.durations import Millis
 from tocsin.model.job import Failure, Spec
+from tocsin.model.run import Claim
+from tocsin.resilience.evidence import STRANGE
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.finish")
 
 LONGEST_ERROR = 1000
 LONGEST_TRACEBACK = 4000
+LONGEST_KIND = 200
+# A longer message is no part of a traceback.
+LONGEST_SAID = 100_000
 # A handler whose results are lost is named in the log so often at most.
 WARN_EVERY_S = 60.0
 
 
 def describe(error: BaseException, at: float) -> bytes:
     """An error for the record."""
-    kind = type(error).__name__
+    kind = type(error).__name__[:LONGEST_KIND]
+    said = _said(error)
+    text = kind if said is None else f"{kind}: {said[:LONGEST_ERROR]}"
+    # What failed elsewhere is told by its message; the trace would only name our own code.
+    trace = "" if isinstance(error, DeliveryFailed) else _trace(error, said)
+    return codec.encode_failure(
+        Failure(_clean(text[:LONGEST_ERROR]), _clean(trace[-LONGEST_TRACEBACK:]), int(at), type=_clean(kind))
+    )
+
+
+def _said(error: BaseException) -> str | None:
+    """None if it cannot say anything: an exception is the work of strangers."""
     try:
-        text = f"{kind}: {error}"
-    except Exception:
-        text = kind
+        return str(error)
+    except STRANGE:
+        return None
+
+
+def _trace(error: BaseException, said: str | None) -> str:
     try:
-        # What failed elsewhere is told by its message; the trace would only name our own code.
-        trace = "" if isinstance(error, DeliveryFailed) else "".join(traceback.format_exception(error))
-    except Exception:
-        trace = ""
-    failure = Failure(_clean(text)[:LONGEST_ERROR], _clean(trace)[-LONGEST_TRACEBACK:], int(at), type=_clean(kind))
-    return codec.encode_failure(failure)
+        if said is None or len(said) > LONGEST_SAID:
+            # The whole of it would have to be written to keep its end.
+            return "".join(traceback.format_tb(error.__traceback__))
+        return "".join(traceback.format_exception(error))
+    except STRANGE:
+        return ""
 
 
 def _clean(text: str) -> str:
@@ -52,8 +73,10 @@ class Results:
     def packed(self, value: Any, spec: Spec) -> bytes:
         try:
             data = codec.encode(value)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            return self._lost(spec.name, f"it cannot be packed ({error}): return plain data, or a reference to it")
+        except STRANGE as error:
+            # Whatever it is, it is the handler's: some of it is only made when it is packed.
+            why = f"it cannot be packed ({_clean((_said(error) or type(error).__name__)[:LONGEST_ERROR])})"
+            return self._lost(spec.name, f"{why}: return plain data, or a reference to it")
         if len(data) > self._largest:
             size = f"it takes {len(data)} bytes, the limit is {self._largest}"
             return self._lost(spec.name, f"{size} (limits.result-bytes): store it elsewhere and return a reference")
@@ -77,3 +100,20 @@ class Results:
 def keep_of(record: bytes) -> int:
     """For how many seconds its end is to be remembered."""
     return int.from_bytes(record[9:13], "big")
+
+
+def timed_out(claim: Claim, now: Millis) -> bytes:
+    past_s = (now - claim.deadline) / 1000
+    text = f"timed out {past_s:.1f} s past its deadline" if past_s > 0 else "timed out"
+    return codec.encode_failure(Failure(text, at=now, type="TimeoutError"))
+
+
+def batch_outcomes(handler: str, runs: int, returned: Any) -> Sequence[Any]:
+    """Of a batch, one for each run: an exception fails its run. None means that all are done. Raises TypeError."""
+    if returned is None:
+        return [None] * runs
+    if isinstance(returned, list | tuple) and len(returned) == runs:
+        return returned
+    # Not the values: what a handler returns has no place in an error.
+    shape = f"a {type(returned).__name__}" + (f" of {len(returned)}" if isinstance(returned, list | tuple) else "")
+    raise TypeError(f"{handler} must return None or a list of {runs} outcomes, not {shape}")

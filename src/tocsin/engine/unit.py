@@ -58,3 +58,5 @@ class Sent(Struct, frozen=True):
     lane: Lane
     call: Call
     items: list[Item]
+    # Which try this is of one that was refused before (engine/rescue.py); 0: the first of its runs.
+    tries: int = 0

@@ -41,11 +41,10 @@ def delay_ms(
     error_interval_ms: Millis,
     chance: float,
 ) -> Millis:
-    """Milliseconds until the next try. `streak` counts this failure, from 1; `chance` in [0, 1) picks the jitter."""
-    if not settings.enabled:
-        # The error interval is then part of the job's cadence, not a backoff: exact.
-        return error_interval_ms
-    return _jittered(_delay(settings, failure_class, streak, error_interval_ms), settings.jitter_ratio, chance)
+    """Milliseconds until the next try: with jitter always, by the class of the failure only if that is enabled.
+    `streak` counts this failure, from 1; `chance` in [0, 1) picks the jitter."""
+    delay = _delay(settings, failure_class, streak, error_interval_ms) if settings.enabled else error_interval_ms
+    return _jittered(delay, settings.jitter_ratio, chance)
 
 
 def _delay(settings: BackoffSettings, failure_class: FailureClass, streak: int, error_interval_ms: Millis) -> float:

@@ -1,6 +1,7 @@
 """A circuit breaker: after too many failures, leave the other side alone for a while, then ask carefully.
 
-CLOSED calls go through. `failure_threshold` failures within the window open it.
+CLOSED calls go through. `failure_threshold` failures within the window open it. With `in_a_row` so many failures
+without a success between them open it too: calls that hang fail so slowly that the window never holds enough of them.
 OPEN calls are blocked until the cooldown is over.
 HALF_OPEN a few calls go through as probes. The first answer decides: success closes, failure opens for a full
 cooldown. Without an answer by the half-open time, counted from the first probe, it opens again.
@@ -19,7 +20,7 @@ from typing import NewType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tocsin.model.errors import InvalidArgument, StoreChanged, StoreError, StoreUnavailable
+from tocsin.model.errors import InvalidArgument, NodeUnavailable, StoreChanged, StoreError, StoreUnavailable
 
 # So that one lost reply does not cost another cooldown, and a server that comes back is not stormed.
 PROBES = 4
@@ -71,7 +72,7 @@ class BreakerStatus(Struct, frozen=True):
 
 
 class Breaker:
-    def __init__(self, settings: BreakerSettings, monotonic: Callable[[], float]) -> None:
+    def __init__(self, settings: BreakerSettings, monotonic: Callable[[], float], *, in_a_row: bool = False) -> None:
         self._settings = settings
         self._monotonic = monotonic
         self._window = settings.failure_window_ms / 1000
@@ -80,6 +81,8 @@ class Breaker:
         self._state = State.CLOSED
         self._permit = Permit(1)
         self._failures: deque[float] = deque()
+        # Failures since the last success; None: nobody counts them.
+        self._in_a_row = 0 if in_a_row else None
         self._opened = 0.0
         self._probes = 0
         self._first_probe = 0.0
@@ -108,9 +111,13 @@ class Breaker:
         return self._permit
 
     def succeeded(self, permit: Permit) -> None:
-        # While closed, a success forgives nothing: a server that fails every other call is as broken as it looks.
+        # While closed, a success takes nothing out of the window: a server that fails every other call is as broken as
+        # it looks.
         self._catch_up(self._monotonic())
-        if permit == self._permit and self._state is State.HALF_OPEN:
+        if permit != self._permit:
+            return
+        self._end_row()
+        if self._state is State.HALF_OPEN:
             self._recoveries += 1
             self._close()
 
@@ -123,7 +130,9 @@ class Breaker:
             self._open(now)
             return
         self._failures.append(now)
-        if len(self._failures) >= self._settings.failure_threshold:
+        if self._in_a_row is not None:
+            self._in_a_row += 1
+        if max(len(self._failures), self._in_a_row or 0) >= self._settings.failure_threshold:
             self._open(now)
 
     def forgive(self, permit: Permit) -> None:
@@ -133,9 +142,10 @@ class Breaker:
 
     def answered(self, permit: Permit, answers: Iterable[object]) -> None:
         """What came of the calls of one permit. That the server was wiped or replaced is an answer; that a script
-        failed is not."""
+        failed is not. One node that is away is no reason to stop what is done on the others of a cluster; the client
+        leaves it alone by itself."""
         errors = [answer for answer in answers if isinstance(answer, StoreError)]
-        if all(isinstance(error, StoreChanged) for error in errors):
+        if all(isinstance(error, StoreChanged | NodeUnavailable) for error in errors):
             self.succeeded(permit)
             # A late answer to a call from before it opened says nothing about the server now.
             if self._state is State.CLOSED:
@@ -202,3 +212,8 @@ class Breaker:
         self._state = state
         self._permit = Permit(self._permit + 1)
         self._probes = 0
+        self._end_row()
+
+    def _end_row(self) -> None:
+        if self._in_a_row is not None:
+            self._in_a_row = 0

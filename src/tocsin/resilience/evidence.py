@@ -6,6 +6,7 @@ not have. An exception is the work of strangers: its attributes may raise, be mi
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import re
 import socket
@@ -22,6 +23,8 @@ TRANSIENT = FailureClass.TRANSIENT
 SERVER_ERROR = FailureClass.SERVER_ERROR
 UNKNOWN = FailureClass.UNKNOWN
 
+# What the code of strangers may raise when it is asked for a text or an attribute: all but a person's Ctrl-C.
+STRANGE = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 # Exceptions looked at for one failure: chains may be long, and groups wide.
 MOST_LINKS = 64
 
@@ -206,14 +209,14 @@ def is_error(thing: object) -> TypeGuard[BaseException]:
 def get(thing: object, name: str) -> Any:
     try:
         return getattr(thing, name, None)
-    except Exception:
+    except STRANGE:
         return None
 
 
 def text_of(error: BaseException) -> str:
     try:
         return str(error)[:_LONGEST_MESSAGE]
-    except Exception:
+    except STRANGE:
         return ""
 
 
@@ -262,7 +265,7 @@ def _matching(table: tuple[tuple[re.Pattern[str], FailureClass], ...], code: obj
 def _grpc_code(error: BaseException) -> str:
     try:
         return str(error.code().name)  # type: ignore[attr-defined]
-    except Exception:
+    except STRANGE:
         return ""
 
 

@@ -23,8 +23,11 @@ from tocsin.telemetry.sample import BOUNDARIES, Sample
 # The last stands for those of all hosts that runs are delivered to.
 BREAKERS = ("acquisition", "redis", "host")
 SUCCESS = (True, False)
-# Where a compare-and-set may be refused: by token, by due time, by version or by counter.
-LOCATIONS = ("claim", "finish", "plan", "retry", "release", "bury", "park", "extend", "recover", "put", "term", "beat")
+# Where a worker's compare-and-set may be refused: by token, or by counter.
+LOCATIONS = ("finish", "plan", "retry", "release", "bury", "park", "advance", "extend", "beat")
+# Runs of workers that died, runs that were past their deadline for too long, entries that no transition leaves behind,
+# agents that no worker declares.
+ORPHANS = ("dead_worker", "overdue", "stray", "unregistered")
 OTHER = "other"
 
 
@@ -73,6 +76,8 @@ COUNTS = (
     Count("tocsin.schedule.recovery", "recovery", "Tries to write such an outcome later", "success", SUCCESS),
     Count("tocsin.cas.contention", "contention", "Compare-and-sets that were refused", "location", LOCATIONS),
     Count("tocsin.claims.lost", "claims_lost", "Claims that another worker took over"),
+    Count("tocsin.cleanup.zombies", "zombies", "Runs that went on too long after their deadline"),
+    Count("tocsin.cleanup.orphans", "orphans", "Runs brought back, and entries mended", "kind", ORPHANS),
     Count("tocsin.loop.blocked", "loop_blocked", "Times that the event loop was blocked for a second or longer"),
     Count("tocsin.loop.blockedSeconds", "loop_blocked_s", "Seconds for which it was"),
     Count("tocsin.taskScheduler.redis_error_count", "redis_error_count", "Calls that the server did not serve"),
@@ -82,6 +87,7 @@ COUNTS = (
     ),
     Count("tocsin.taskScheduler.push_error_count", "push_error_count", "Tasks that could not be pushed"),
     Count("tocsin.taskScheduler.cron_error_count", "cron_error_count", "Schedules whose cron expression is wrong"),
+    Count("tocsin.taskScheduler.critical_error_count", "critical_error_count", "Errors that ended a scheduler"),
 )
 LEVELS = (
     Level("tocsin.scheduler.oldestOverdueSeconds", "oldest_overdue_s", "How long the oldest ready job waits", max),
@@ -141,6 +147,7 @@ class Tally:
         self.eval_fallbacks = 0
         self.retry_exhausted = 0
         self.claims_lost = 0
+        self.zombies = 0
         self.loop_blocked = 0
         self.loop_blocked_s = 0.0
         self.redis_error_count = 0
@@ -148,6 +155,7 @@ class Tally:
         self.deserialization_error_count = 0
         self.push_error_count = 0
         self.cron_error_count = 0
+        self.critical_error_count = 0
         # By breaker.
         self.trips: Counter[str] = Counter()
         self.blocked: Counter[str] = Counter()
@@ -156,6 +164,8 @@ class Tally:
         self.recovery: Counter[bool] = Counter()
         # By location.
         self.contention: Counter[str] = Counter()
+        # By kind.
+        self.orphans: Counter[str] = Counter()
 
     def breaker(self, name: str, trips: int, blocked: int, recoveries: int) -> None:
         """A breaker's totals since it was made: what is new of them is added."""

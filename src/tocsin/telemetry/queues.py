@@ -65,6 +65,10 @@ class QueueMetrics:
                 for value in sample.drain():
                     self._waits.record(max(0.0, value), {"queue": queue, "priority": priority})
 
+    def waited(self, queue: str, band: int, seconds: float) -> None:
+        """One run that was claimed."""
+        self._waits.record(max(0.0, seconds), {"queue": queue, "priority": PRIORITIES[min(band, len(PRIORITIES) - 1)]})
+
     def _observer(self, field: str) -> Callable[[CallbackOptions], list[Observation]]:
         return functools.partial(self._observe, field)
 

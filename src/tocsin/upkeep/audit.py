@@ -14,19 +14,23 @@ from collections.abc import AsyncIterator, Callable, Collection
 
 from msgspec import Struct
 
-from tocsin.model.codec import decode_header
+from tocsin.model.codec import read_record
 from tocsin.model.durations import Millis
 from tocsin.model.errors import QueueMoved, QueueMoving, RecordUnreadable
 from tocsin.model.ids import partition_of
-from tocsin.model.queue import outgrown
+from tocsin.model.queue import AGENTS_QUEUE, outgrown
 from tocsin.store.fleet import Fleet
+from tocsin.store.garbage import Garbage
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.lines import Lines
-from tocsin.store.outbox import read_wait
 from tocsin.store.store import OpenQueue
+from tocsin.store.strays import Strays
 from tocsin.store.survey import LARGEST_WAIT, Node, Session, Settings, Survey
+from tocsin.store.waits import Waits, readable_waits
 from tocsin.upkeep import hearts
+from tocsin.upkeep.audit_garbage import GarbageAudit
 from tocsin.upkeep.audit_line import LineAudit
+from tocsin.upkeep.carry import LONGEST_CARRY, Carrier
 from tocsin.upkeep.findings import Finding, Findings, diagnose
 
 # A worker beats every 2 s; one that is silent for this long has missed two.
@@ -37,6 +41,9 @@ WORKER_SESSION_MS = 60_000
 PROGRAM_SESSION_MS = 26 * 3_600_000
 # Recovery looks at one partition a second, 30 s after the deadline.
 OVERDUE_MS = 120_000
+# Runs of agents may go on past their deadline. The orphan cleanup looks every 5 minutes for those that are 10 minutes
+# past it.
+AGENTS_OVERDUE_MS = 1_020_000
 BURIAL_MS = 60_000
 NEARLY_FULL = 0.9
 
@@ -86,26 +93,35 @@ class Audit:
         self._findings = Findings()
         self._queues: dict[str, OpenQueue] = {}
         self._looked, self._total = 0, 0
-        self._lines = Lines(survey)
-        self._line_audit = LineAudit(self._lines, fleet, self._findings, repair=repair)
+        self._waits = Waits(survey.store)
+        self._line_audit = LineAudit(Lines(survey), fleet, self._findings, repair=repair)
+        garbage, strays = Garbage(survey.store, survey.most), Strays(survey.store)
+        self._garbage = GarbageAudit(garbage, strays, survey.store.keys, self._findings, repair=repair)
 
     async def run(self) -> Report:
+        nodes = await self._look_at_servers()
+        if await self._garbage.fleet_keys():
+            # Nothing can be looked at without the register and the workers.
+            return Report(self._findings.all(), [], nodes, [])
         # Hearts take their time: they are listened to meanwhile.
         listening = asyncio.ensure_future(hearts.listen(self._fleet, self._patience_s))
         try:
-            nodes = await self._look_at_servers()
             every, garbled = await self._survey.queues()
-            self._findings.add("unreadable-queue", "", *garbled)
+            await self._garbage.register(garbled)
             self._queues = {queue.name: queue for queue in every}
-            queues = [queue for queue in every if self._only is None or queue.name in self._only]
+            named = [queue for queue in every if self._only is None or queue.name in self._only]
+            # One that holds the wrong kind of data cannot be looked at, and the others can.
+            queues = [queue for queue in named if not await self._garbage.queue_keys(queue)]
             await self._look_at_jobs(queues)
             sizes = [await self._size(queue) for queue in queues]
             workers, silent = await listening
         finally:
             listening.cancel()
-        self._findings.add("silent-worker", "", *sorted(silent))
+        self._findings.add("silent-worker", "", *sorted(worker.shown for worker in workers if worker.id in silent))
+        await self._garbage.fleet()
+        await self._garbage.workers(self._patience_s)
         await self._look_at_burials()
-        alive = [worker.id for worker in workers if worker.id not in silent]
+        alive = [worker.shown for worker in workers if worker.id not in silent]
         return Report(self._findings.all(), sizes, nodes, alive)
 
     async def _look_at_jobs(self, queues: list[OpenQueue]) -> None:
@@ -148,6 +164,9 @@ class Audit:
         settings = await self._survey.settings(queue, partition)
         # An epoch that nobody has lets no script change anything.
         queue.epochs.append(settings.epoch or b"")
+        await self._garbage.partition(queue, partition)
+        if self._repair:
+            settings = await self._survey.settings(queue, partition)
         met = False
         # What was found among the places is told once.
         seen = await self._line_audit.places(queue, partition)
@@ -159,7 +178,7 @@ class Audit:
         if settings.epoch is None:
             # It may have been opened while we looked.
             settings = await self._survey.settings(queue, partition)
-        self._compare(queue, partition, settings, met)
+        await self._compare(queue, partition, settings, met)
         async for waits in self._survey.fields(queue, partition, "needs", LARGEST_WAIT):
             await self._check_waits(queue, partition, waits)
         async for sessions in self._survey.sessions(queue, partition):
@@ -182,7 +201,7 @@ class Audit:
             if partition_of(name, queue.partitions) != partition:
                 self._findings.add("wrong-partition", queue.name, name)
             try:
-                decode_header(record)
+                read_record(record)
             except RecordUnreadable:
                 self._findings.add("unreadable-record", queue.name, name)
 
@@ -199,28 +218,29 @@ class Audit:
 
     async def _check_waits(self, queue: OpenQueue, partition: int, waits: dict[bytes, bytes]) -> None:
         """Somebody must tell a blocked job of each end that it waits for."""
-        unheard = [member for member, raw in waits.items() if await self._is_unheard(queue, _name(member), raw)]
+        found = await self._waits.unheard(queue, partition, readable_waits(waits), self._queues)
+        unheard = list(dict.fromkeys(each.member for each in found))
         if not unheard:
             return
         mended = 0
         if self._repair and queue.epochs[partition]:
             # Of those that belong elsewhere, another finding tells.
             here = [member for member in unheard if queue.partition_of_key(member) == partition]
-            mended = await self._survey.outbox.renew(queue, here)
+            mended = await self._ask_anew(queue, partition, here)
         self._findings.add("unheard-wait", queue.name, *map(_name, unheard), mended=mended)
 
-    async def _is_unheard(self, queue: OpenQueue, member: str, raw: bytes) -> bool:
-        wait = read_wait(raw)
-        if wait is None:
-            return False
-        for upstream in wait.upstreams:
-            where = self._queues.get(upstream.queue)
-            if where is not None and where.moving is not None:
-                # Who watches there is in one partition or the other.
-                continue
-            if where is None or await self._survey.outbox.is_unheard(queue, member, wait, upstream, where):
-                return True
-        return False
+    async def _ask_anew(self, queue: OpenQueue, partition: int, members: list[bytes]) -> int:
+        """And carry what that leads to: there may be no worker that would. How many were blocked."""
+        store, freed = self._survey.store, set[tuple[OpenQueue, int]]()
+        renewed = await self._survey.outbox.renew(queue, members)
+        carrier = Carrier(store, store.clock, lambda *place: freed.add(place))
+        carrier.hear(queue, partition)
+        for _ in range(LONGEST_CARRY):
+            if not await carrier.carry_some():
+                break
+        for place in freed:
+            await self._fleet.ring(*place)
+        return renewed
 
     async def _mend(self, queue: OpenQueue, partition: int, members: list[bytes]) -> set[bytes]:
         if not self._repair or not members or not queue.epochs[partition]:
@@ -232,7 +252,7 @@ class Audit:
         standings = await self._survey.look(queue, partition, tried)
         return {member for member, standing in zip(tried, standings, strict=True) if diagnose(standing) is None}
 
-    def _compare(self, queue: OpenQueue, partition: int, settings: Settings, has_jobs: bool) -> None:
+    async def _compare(self, queue: OpenQueue, partition: int, settings: Settings, has_jobs: bool) -> None:
         where = f"partition {partition}"
         if settings.epoch is None:
             # A partition that nobody has used yet has no settings either.
@@ -241,7 +261,7 @@ class Audit:
         elif (settings.order, settings.partitions) != (queue.queue.order, queue.partitions):
             self._findings.add("settings", queue.name, where)
         if settings.sealed:
-            self._findings.add("sealed", queue.name, where)
+            await self._garbage.sealed(queue, partition)
 
     async def _check_sessions(self, queue: OpenQueue, partition: int, sessions: list[Session], alive: set[str]) -> None:
         now = await self._survey.now()
@@ -252,9 +272,13 @@ class Audit:
             self._findings.add("stale-session", queue.name, *names, mended=mended)
 
     async def _size(self, queue: OpenQueue) -> QueueSize:
-        counts = await self._survey.counts(queue, await self._survey.now() - OVERDUE_MS)
+        overdue = AGENTS_OVERDUE_MS if queue.name == AGENTS_QUEUE else OVERDUE_MS
+        counts = await self._survey.counts(queue, await self._survey.now() - overdue)
         for kind in ("parked", "dead", "overdue"):
             self._findings.add(kind, queue.name, count=counts[kind])
+        if queue.name == AGENTS_QUEUE:
+            late = await self._survey.due_before(queue, await self._survey.now() - AGENTS_OVERDUE_MS)
+            self._findings.add("late-agents", queue.name, count=late)
         jobs = sum(counts[stage] for stage in STAGE_KEYS)
         if advice := outgrown(queue.queue, jobs // queue.partitions):
             self._findings.add("outgrown", queue.name, advice)

@@ -12,12 +12,27 @@ import random
 from collections.abc import Callable, Sequence
 
 from tocsin.model.clock import Clock
-from tocsin.model.errors import QueueMoving, RecordUnreadable, StoreError, StoreUnavailable
-from tocsin.store.outbox import GONE, LATER, PAGE, RECURRING, WATCHING, Outbox, Telling
+from tocsin.model.errors import InvalidConfig, StoreError, StoreUnavailable
+from tocsin.store.events import succeeded_last
+from tocsin.store.nodes import is_away
+from tocsin.store.outbox import (
+    GONE,
+    LATER,
+    PAGE,
+    RECURRING,
+    UNKNOWN,
+    WATCHING,
+    Outbox,
+    Telling,
+    is_ask,
+    is_end,
+    is_watcher,
+)
 from tocsin.store.queues import open_all
-from tocsin.store.runs import CANCELLED
+from tocsin.store.runs import CANCELLED, SUCCEEDED
 from tocsin.store.store import OpenQueue, Store
 from tocsin.telemetry.logs import get_logger
+from tocsin.telemetry.seldom import Seldom
 
 log = get_logger("tocsin.carry")
 
@@ -26,6 +41,8 @@ EVERY_S = 10.0
 PLACES = 16
 # Partitions that one pass carries from.
 MOST = 50
+# Passes in which a program carries on with what it began; the rest is for the workers.
+LONGEST_CARRY = 100
 
 Place = tuple[OpenQueue, int]
 
@@ -47,6 +64,7 @@ class Carrier:
         self._passed: dict[tuple[str, int], int] = {}
         self._places: list[Place] = []
         self._next_look = 0.0
+        self._seldom = Seldom()
 
     def hear(self, queue: OpenQueue, partition: int) -> None:
         """There is something to carry from there."""
@@ -58,11 +76,15 @@ class Carrier:
             await self._look_around()
             self._next_look = self._clock.monotonic() + EVERY_S
         await self.carry_some()
-        return 0.0 if self._heard else max(self._next_look - self._clock.monotonic(), 0.0)
+        return 0.0 if self._within_reach() else max(self._next_look - self._clock.monotonic(), 0.0)
+
+    def _within_reach(self) -> list[tuple[str, int]]:
+        """Those on a node that is away are kept until it is back."""
+        return [key for key, place in self._heard.items() if not is_away(self._store, *place)]
 
     async def carry_some(self) -> bool:
         """A page of each place that it was told of. Whether there is more, there or where that had effects."""
-        for key in list(self._heard)[:MOST]:
+        for key in self._within_reach()[:MOST]:
             place = self._heard.pop(key)
             try:
                 await self._carry_page(*place)
@@ -71,7 +93,8 @@ class Carrier:
                 raise
             except StoreError as error:
                 # One that is broken must not keep the others waiting; the next look comes by again.
-                log.warning("cannot carry", queue=place[0].name, partition=place[1], error=str(error))
+                if self._seldom("page", *key):
+                    log.warning("cannot carry", queue=place[0].name, partition=place[1], error=str(error))
         return bool(self._heard)
 
     async def _look_around(self) -> None:
@@ -79,6 +102,7 @@ class Carrier:
         if not self._places:
             self._places = await self._all_places()
         some, self._places = self._places[:PLACES], self._places[PLACES:]
+        some = [place for place in some if not is_away(self._store, *place)]
         for queue, partition in await self._outbox.filled(some):
             self.hear(queue, partition)
 
@@ -99,11 +123,14 @@ class Carrier:
 
     async def carry(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> bool:
         """These entries of that outbox. Whether anything came of it."""
-        ends = [entry for entry in entries if entry[:2] == b"E\0" and entry.count(b"\0") == 2]
-        asks = [entry for entry in entries if entry[:2] == b"W\0" and entry.count(b"\0") == 4]
-        strange = [entry for entry in entries if entry not in {*ends, *asks}]
-        if strange:
-            log.error("entries that this version cannot read are left", queue=queue.name, partition=partition)
+        ends = [entry for entry in entries if is_end(entry)]
+        asks = [entry for entry in entries if is_ask(entry)]
+        if len(ends) + len(asks) < len(entries) and self._seldom("entries", queue.name, partition):
+            log.error(
+                "entries that this version cannot read are left: `tocsin doctor --repair` clears them",
+                queue=queue.name,
+                partition=partition,
+            )
         done = await self.ask(queue, asks) if asks else 0
         if ends:
             done += await self._tell(queue, partition, ends)
@@ -129,10 +156,30 @@ class Carrier:
     async def _watch(self, name: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> str:
         try:
             where = await self._store.find_queue(name.decode(errors="replace"))
-            return GONE * len(pairs) if where is None else await self._outbox.watch(where, pairs)
-        except (QueueMoving, RecordUnreadable):
-            # That may take its time, and what concerns other queues does not wait for it.
+            if where is None:
+                return GONE * len(pairs)
+            codes = await self._outbox.watch(where, pairs)
+            return await self._look_back(where, pairs, codes) if GONE in codes else codes
+        except StoreUnavailable:
+            raise
+        except (StoreError, InvalidConfig):
+            # It is being repartitioned or is garbled: what concerns other queues does not wait for it.
             return LATER * len(pairs)
+
+    async def _look_back(self, where: OpenQueue, pairs: Sequence[tuple[bytes, bytes]], codes: str) -> str:
+        """A success is remembered for those who watch. If the server lost the watcher, and then the job ended, only the
+        events may know of it."""
+        by_partition: dict[int, set[bytes]] = {}
+        for (upstream, _), code in zip(pairs, codes, strict=True):
+            if code == GONE:
+                by_partition.setdefault(where.partition_of_key(upstream), set()).add(upstream)
+        succeeded = set[bytes]()
+        for partition, gone in by_partition.items():
+            succeeded |= await succeeded_last(self._store, where, partition, gone)
+        return "".join(
+            f"{SUCCEEDED}" if code == GONE and upstream in succeeded else code
+            for (upstream, _), code in zip(pairs, codes, strict=True)
+        )
 
     # An upstream has ended
 
@@ -143,7 +190,7 @@ class Carrier:
         by_name: dict[bytes, list[Telling]] = {}
         for entry, upstream, watchers in zip(entries, upstreams, found, strict=True):
             source = queue.name.encode() + b"\0" + upstream
-            for watcher in watchers:
+            for watcher in filter(is_watcher, watchers):
                 name, member, life = watcher.split(b"\0")[1:]
                 by_name.setdefault(name, []).append(Telling(member, life, source, int(entry[-1:])))
         untold: set[bytes] = set()
@@ -152,9 +199,12 @@ class Carrier:
                 where = await self._store.find_queue(name.decode(errors="replace"))
                 if where is not None:
                     await self._unblock(where, tellings)
-            except (QueueMoving, RecordUnreadable):
+            except StoreUnavailable:
+                raise
+            except (StoreError, InvalidConfig):
                 untold.add(name)
         told = [
+            # One that somebody garbled is nobody to tell, and watches no more.
             (entry, upstream, [watcher for watcher in watchers if watcher.split(b"\0")[1] not in untold])
             for entry, upstream, watchers in zip(entries, upstreams, found, strict=True)
         ]
@@ -181,5 +231,5 @@ def _watch_of(queue: OpenQueue, entry: bytes) -> tuple[bytes, bytes]:
 def _telling(entry: bytes, code: str) -> Telling:
     _, member, life, name, upstream = entry.split(b"\0")
     # What recurs never ends, and what nobody knows has not succeeded: as good as cancelled.
-    outcome = CANCELLED if code in (GONE, RECURRING) else int(code)
-    return Telling(member, life, name + b"\0" + upstream, outcome)
+    outcome = {GONE: UNKNOWN, RECURRING: CANCELLED}.get(code)
+    return Telling(member, life, name + b"\0" + upstream, int(code) if outcome is None else outcome)

@@ -67,14 +67,17 @@ class Election:
         again = self._ttl_ms * RENEW if ours else min(self._ttl_ms * RENEW, term.left)
         return max(0.0, sent + again / 1000 - self._clock.monotonic())
 
-    async def leave(self) -> None:
-        """Give the term up and stand no more. Raises StoreUnavailable: then it ends by itself."""
+    async def leave(self) -> bool:
+        """Give the term up and stand no more. Whether it was ours: then the others should be told, or nobody leads
+        until their next look. Raises StoreUnavailable: then it ends by itself."""
+        was_ours = self._was_leading and not self._force_all
         self._left = True
         self._until = -math.inf
         async with self._calling:
             self._until = -math.inf
             if not self._force_all:
                 await self._terms.leave(self._worker())
+        return was_ours
 
     def _tell(self, ours: bool, holder: str) -> None:
         if ours and not self._was_leading:

@@ -69,8 +69,8 @@ KINDS: dict[str, Kind] = {
     ),
     "unheard-wait": Kind(
         "wrong",
-        "jobs are blocked, and nobody will tell them of the end of what they wait for",
-        f"{_REPAIR} asks for it anew",
+        "jobs are blocked, and nothing will tell them of the end of what they wait for: a server lost its last writes",
+        f"nothing, if a worker runs: it asks anew within minutes; {_REPAIR} does it now",
     ),
     "wrong-partition": Kind(
         "wrong", "jobs are in a partition that their id does not belong to", "put them again and remove these by hand"
@@ -85,7 +85,28 @@ KINDS: dict[str, Kind] = {
         "partitions hold jobs but have lost their epoch",
         "start a worker of this queue: it opens them anew; then look again",
     ),
-    "unreadable-queue": Kind("wrong", "queues are registered with what cannot be read", "register them anew"),
+    "unreadable-queue": Kind(
+        "wrong",
+        "queues are registered with what cannot be read",
+        f"{_REPAIR} registers them as their first partition says; if a newer version wrote it, use that",
+    ),
+    "wrong-type": Kind(
+        "wrong",
+        "keys hold another kind of data than Tocsin keeps there, and stop what needs them",
+        f"{_REPAIR} renames them to KEY:set-aside and puts jobs that lost their place back in line; then find out who "
+        "else writes to Tocsin's keys",
+    ),
+    "garbled-settings": Kind(
+        "wrong",
+        "settings or counters of partitions are no numbers",
+        f"{_REPAIR} drops them: counters begin anew; then set the queue's limits again (`tocsin queues set`)",
+    ),
+    "garbage": Kind(
+        "wrong",
+        "entries of keys are such as no version of Tocsin writes",
+        f"{_REPAIR} drops those that nobody can read, and makes due now what has an impossible time; then find out who "
+        "else writes to Tocsin's keys",
+    ),
     "write-errors": Kind(
         "wrong", "the server cannot write to its disk", "free disk space or mend the disk, and read the server's log"
     ),
@@ -99,13 +120,19 @@ KINDS: dict[str, Kind] = {
     "unreadable-record": Kind(
         "warning",
         "records cannot be read by this version, and are parked when they are due",
-        "upgrade, or remove them with the version that wrote them",
+        "upgrade if a newer version wrote them; otherwise somebody else did: `tocsin jobs remove ID`",
     ),
     "bell": Kind("warning", "bells rang more often than there are partitions", "nothing: workers answer them all"),
     "overdue": Kind(
         "warning",
         "runs are long past their deadline and nobody has brought them back",
         "start a worker of this queue",
+    ),
+    "late-agents": Kind(
+        "warning",
+        "agents have been due for a quarter of an hour or longer and no worker runs them",
+        "start a worker that declares them and whose patterns and shard have their names; resume the queue if it is "
+        "paused; `tocsin why NAME` says more of one",
     ),
     "moving": Kind(
         "warning",
@@ -114,8 +141,15 @@ KINDS: dict[str, Kind] = {
         "`tocsin queues delete`",
     ),
     "moved": Kind("warning", "queues were repartitioned while this audit looked at them", "run it again"),
-    "sealed": Kind("warning", "partitions are sealed", "wait for the change of partitions to end"),
+    "sealed": Kind(
+        "warning", "partitions are sealed, although nobody repartitions their queue", f"{_REPAIR} opens them"
+    ),
     "buried": Kind("warning", "dead workers' runs are not brought back yet", "start a worker: any will do it"),
+    "unreadable-worker": Kind(
+        "warning",
+        "entries of workers cannot be read",
+        f"nothing if workers live: they declare these dead soon; {_REPAIR} does it now",
+    ),
     "silent-worker": Kind(
         "warning",
         "workers were not heard while this audit listened",
@@ -129,8 +163,9 @@ KINDS: dict[str, Kind] = {
     "memory": Kind("warning", "servers are nearly out of memory", "raise maxmemory, or remove jobs"),
     "parked": Kind(
         "note",
-        "jobs are parked: no live worker knows their handler, or their record is unreadable",
-        "start a worker that knows them; `tocsin jobs list --stage parked` shows them",
+        "jobs are parked: no live worker knows their handler, declares them as agents, can read their record, or can "
+        "work out their next time",
+        "start a worker that knows them, or remove them; `tocsin jobs list --stage parked` shows them",
     ),
     "outgrown": Kind(
         "note",

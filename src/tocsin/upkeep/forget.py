@@ -15,6 +15,7 @@ from tocsin.store.outcomes import Outcomes, Place
 from tocsin.store.queues import open_all
 from tocsin.store.store import Store
 from tocsin.telemetry.logs import get_logger
+from tocsin.telemetry.seldom import Seldom
 
 log = get_logger("tocsin.forget")
 
@@ -39,6 +40,7 @@ class Forgetter:
         self._clock = clock
         self._leading = leading
         # Of this round, those that are still to be looked at, and those that have something to forget.
+        self._seldom = Seldom()
         self._unseen: list[Place] = []
         self._past: list[Place] = []
 
@@ -70,7 +72,8 @@ class Forgetter:
             raise
         except StoreError as error:
             # One that is broken must not keep the others from being looked at.
-            log.warning("cannot forget outcomes", queue=place[0].name, partition=place[1], error=str(error))
+            if self._seldom(place[0].name, place[1]):
+                log.warning("cannot forget outcomes", queue=place[0].name, partition=place[1], error=str(error))
             return False
         self.forgotten += count
         return count > 0

@@ -48,7 +48,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     oldest_overdue_s: float = 0.0
     # The average interval of what this worker runs; 0 if it has none.
     interval_s: float = 0.0
-    # Permits, and what one cycle can take; infinite for an unbounded worker.
+    # What one cycle can take, and permits; infinite for an unbounded worker.
     capacity_per_cycle: float = 0.0
     permits_free: float = 0.0
     permits_total: float = 0.0
@@ -63,10 +63,19 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     stuck: int = 0
     # Seconds of the longest blockage of the event loop within the last minute.
     loop_blocked_s: float = 0.0
+    # Permits that requests, messages and programs may hold; for how many seconds they held them all while others waited
+    # and none ended; and runs that were handed back for want of one, in the last cycle.
+    outside_limit: float = 0.0
+    outside_still_s: float = 0.0
+    outside_handed_back: int = 0
     # The server does not answer: ready, overdue and depth are from before.
     away: bool = False
+    # The nodes of a cluster that do not answer, while others do.
+    nodes_away: tuple[str, ...] = ()
     # The servers that are at their maxmemory.
     full: tuple[str, ...] = ()
+    # Partitions that fail by themselves and rest, with what the server says.
+    faults: tuple[str, ...] = ()
     # What an operator may want to do; no reason to call the worker degraded.
     advice: tuple[str, ...] = ()
 
@@ -105,7 +114,26 @@ def assess(snapshot: Snapshot, limits: Limits = DEFAULT_LIMITS) -> Health:
         return Health(_state(reasons), ("disabled by redis.scheduler.enabled: nothing is claimed", *reasons))
     if not snapshot.away:
         reasons += _behind(snapshot, limits)
-    return Health(_state(reasons), (*reasons, *snapshot.advice))
+    if snapshot.outside_still_s >= limits.settled_s:
+        reasons.append(_hanging_outside(snapshot))
+    return Health(_state(reasons), (*reasons, *_busy_outside(snapshot, limits), *snapshot.advice))
+
+
+def _hanging_outside(s: Snapshot) -> str:
+    return (
+        f"requests, messages and programs hold all {s.outside_limit:.0f} permits that they may, and none has ended "
+        f"for {s.outside_still_s:.0f} s: find the hosts that do not answer, and lower `http.max-timeout`"
+    )
+
+
+def _busy_outside(s: Snapshot, limits: Limits) -> list[str]:
+    """They come and go, but there are more of them than permits: nothing is wrong."""
+    if not s.outside_handed_back or s.outside_still_s >= limits.settled_s:
+        return []
+    return [
+        f"requests, messages and programs are at their limit of {s.outside_limit:.0f} permits: {s.outside_handed_back} "
+        "runs were handed back within the last cycle, and come again"
+    ]
 
 
 def _state(reasons: list[str]) -> State:
@@ -116,7 +144,9 @@ def _out_of_order(s: Snapshot) -> list[str]:
     reasons = []
     if s.away:
         reasons.append("the server is away")
+    reasons += [f"node {name} of the cluster does not answer: what is on it stands still" for name in s.nodes_away]
     reasons += [f"{name} is at its maxmemory and refuses new jobs: raise maxmemory, or remove jobs" for name in s.full]
+    reasons += s.faults
     breakers = {"acquisition": s.acquisition_breaker, "redis": s.redis_breaker}
     reasons += [f"the {name} breaker is {state}" for name, state in breakers.items() if state is not Breaker.CLOSED]
     if s.loop_blocked_s:

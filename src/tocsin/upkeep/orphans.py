@@ -1,9 +1,10 @@
-"""Orphans: the slow net beneath recovery, cast over whole queues by the leader.
+"""Orphans: the slow net beneath recovery, cast over all queues by the leader, whichever of them it serves.
 
-The reaper brings back the runs of dead workers within seconds, and those past their deadline soon after. What is left
-for this pass is what no transition leaves behind and no worker meets: runs that are long overdue all the same, names
-without a job, claims that cannot be read, scores that are not ours. A job that only this worker does not know is none
-of these: it has a record, and whoever claims it and does not know its handler parks it.
+The reaper brings back the runs of dead workers within seconds, and jobs past their deadline soon after. What is left
+for this pass is agents that are long past their deadline, and what no transition leaves behind and no worker meets:
+runs that are long overdue all the same, names without a job, claims that cannot be read, scores that are not ours. A
+job that only this worker does not know is none of these: it has a record, and whoever claims it and does not know its
+handler parks it.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
-from tocsin.model.errors import StoreError, StoreUnavailable
+from tocsin.model.errors import NodeUnavailable, StoreError, StoreUnavailable
+from tocsin.store.runs import Deadlines
 from tocsin.store.store import OpenQueue
 from tocsin.store.strays import STAGES, Kind, Strays
 from tocsin.store.survey import Survey
 from tocsin.telemetry.logs import get_logger
+from tocsin.telemetry.seldom import Seldom
 
 log = get_logger("tocsin.orphans")
 
@@ -44,6 +47,7 @@ class Settings(Struct, frozen=True):
 
 class Place(Struct, frozen=True):
     queue: OpenQueue
+    layout: str
     partition: int
     stage: str
 
@@ -57,16 +61,17 @@ class Orphans:
         self,
         strays: Strays,
         survey: Survey,
-        queues: Sequence[OpenQueue],
+        queues: Callable[[], Awaitable[Sequence[OpenQueue]]],
         clock: Clock,
         settings: Settings,
         *,
         leading: Callable[[], bool],
-        slack: Callable[[], Millis | None],
+        deadlines: Callable[[Millis], Deadlines | None],
         look_again: Callable[[OpenQueue, int], None],
         owns: Callable[[str, str], bool] = lambda queue, member: True,
     ) -> None:
-        """`slack`: what is added to deadlines after steps of the server's clock; None while they are not believed.
+        """`queues`: all that are registered.
+        `deadlines`: those that passed so many ms ago; None while none is believed.
         `owns`: whether a member of a queue is this worker's to touch."""
         self.wake = asyncio.Event()
         # What was cleaned up so far, by kind.
@@ -75,16 +80,16 @@ class Orphans:
         self._survey = survey
         self._queues = queues
         self._places: list[Place] = []
-        self._layouts: list[str] = []
         self._clock = clock
         self._settings = settings
         self._leading = leading
-        self._slack = slack
+        self._deadlines = deadlines
         self._look_again = look_again
         self._owns = owns
         # Where the next page begins.
         self._at = 0
         self._cursor = b"0"
+        self._seldom = Seldom()
 
     async def step(self) -> float:
         before = self.cleaned.copy()
@@ -98,7 +103,9 @@ class Orphans:
 
     async def _walk(self) -> None:
         """Once around, from where the last pass ended."""
-        self._find_places()
+        if not self._leading():
+            return
+        await self._find_places()
         budget_s = self._settings.run_budget_ms / 1000 or math.inf
         ends = self._clock.monotonic() + budget_s
         left = len(self._places)
@@ -107,25 +114,34 @@ class Orphans:
             if self._clock.monotonic() >= ends:
                 return
 
-    def _find_places(self) -> None:
-        """Anew, where a queue was repartitioned."""
-        layouts = [queue.layout for queue in self._queues]
-        if self._places and layouts == self._layouts:
-            return
-        self._layouts, self._at, self._cursor = layouts, 0, b"0"
-        self._places = [
-            Place(queue, p, stage) for queue in self._queues for p in range(queue.partitions) for stage in STAGES
+    async def _find_places(self) -> None:
+        """Anew, where a queue was added, deleted or repartitioned; from the place on where the last pass ended."""
+        places = [
+            Place(queue, queue.layout, partition, stage)
+            for queue in await self._queues()
+            for partition in range(queue.partitions)
+            for stage in STAGES
         ]
+        ended_at = self._places[self._at] if self._places else None
+        self._places = places
+        if ended_at in places:
+            self._at = places.index(ended_at)
+        else:
+            self._at, self._cursor = 0, b"0"
 
     async def _page(self, place: Place) -> bool:
         """Whether the place is done with."""
         try:
             following = await self._clean_page(place)
+        except NodeUnavailable:
+            # The next round comes by again.
+            following = b"0"
         except StoreUnavailable:
             raise
         except StoreError as error:
             # One that is broken must not keep the others from being looked at.
-            log.warning("cannot clean up", queue=place.queue.name, partition=place.partition, error=str(error))
+            if self._seldom(place.queue.name, place.partition):
+                log.warning("cannot clean up", queue=place.queue.name, partition=place.partition, error=str(error))
             following = b"0"
         if following is None:
             return False
@@ -137,13 +153,13 @@ class Orphans:
 
     async def _clean_page(self, place: Place) -> bytes | None:
         """Where the next page begins; None: the term was over before this one was done."""
-        slack = self._slack()
-        overdue = None if slack is None else self._settings.threshold_ms + slack
+        deadlines = self._deadlines(self._settings.threshold_ms)
+        overdue = None if deadlines is None else deadlines.overdue
         page = await self._strays.look(place.queue, place.partition, place.stage, self._cursor, overdue)
         for kind, members in self._sorted(place.queue.name, page.found).items():
             if not self._leading():
                 return None
-            cleaned = await self._clean(place, kind, members, overdue or 0)
+            cleaned = await self._clean(place, kind, members, deadlines)
             self.cleaned[kind] += cleaned
             if cleaned and kind in BRINGS_WORK:
                 self._look_again(place.queue, place.partition)
@@ -160,10 +176,10 @@ class Orphans:
                 work.setdefault(NUMERIC if numeric else COUNTED[kind], []).append(member)
         return work
 
-    async def _clean(self, place: Place, kind: str, members: list[bytes], overdue: Millis) -> int:
+    async def _clean(self, place: Place, kind: str, members: list[bytes], deadlines: Deadlines | None) -> int:
         where = place.queue, place.partition
-        if kind == "recovered":
-            return await self._strays.recover(*where, members, overdue)
+        if kind == "recovered" and deadlines is not None:
+            return await self._strays.recover(*where, members, deadlines)
         if kind == "score":
             return await self._strays.rescore(*where, members)
         # What an audit would do: out goes what has no record, and what nobody can hold is put back in line.

@@ -1,83 +1,66 @@
 """The reaper: brings back the runs of workers that died, and those that are past their deadline.
 
-A worker is dead when an observer saw its counter unchanged for `ttl` on the observer's own monotonic clock, with
-every look on time. A late or failed look starts over: after an outage, or after this process itself was stopped,
-nobody is declared dead for what nobody saw. The same unbroken watch is needed before deadlines are believed; and a
-server clock that jumped ahead adds its jump to what a deadline must be past.
+Which workers are dead, the watch says (upkeep/watch.py). The worker that declares another one dead brings back its
+runs; if it dies on the way, another takes over.
+
+Deadlines are on the server's clock, which may be set, or be another one after a failover. So they are believed only
+after an unbroken watch, only where the server's time is what our last beat showed, and claims from before a step have
+so much more time.
+
+Deadlines of agents are left to the orphan cleanup: an agent may go on past its deadline, and how long only the orphan
+threshold says. Those of a dead worker are brought back like all others.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
+
+from msgspec import Struct
 
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
-from tocsin.model.errors import QueueMoving, RecordUnreadable, StoreChanged
-from tocsin.store.fleet import Beat, Fleet
+from tocsin.model.errors import (
+    ClockDisagrees,
+    InvalidConfig,
+    NodeUnavailable,
+    QueueMoving,
+    StoreChanged,
+    StoreError,
+    StoreUnavailable,
+)
+from tocsin.model.queue import AGENTS_QUEUE
+from tocsin.store.fleet import LATE_BEATS, Beat, Fleet
 from tocsin.store.queues import open_registered
-from tocsin.store.runs import Runs
+from tocsin.store.runs import ANY_DEADLINE, Deadlines, Runs
 from tocsin.store.store import OpenQueue, Store
+from tocsin.telemetry import agent_log
 from tocsin.telemetry.logs import get_logger
+from tocsin.upkeep.watch import Watch
 
 log = get_logger("tocsin.reaper")
 
-# Past its deadline by this much a claim is recovered although its worker lives.
+# Past its deadline by this much a run of a job is recovered although its worker lives.
 OVERDUE_S = 30.0
 # How often the deadlines of one partition each are looked at, of so many queues, in turn.
 EVERY_S = 1.0
 MOST_QUEUES = 10
 # Every so many rounds over the partitions, sessions of programs that died are forgotten.
 PRUNE_EVERY = 200
-# Server and monotonic clock may drift apart by this much between two looks; more is a step.
-STEP_MS = 1000.0
+# The fleet looks at deadlines so many times a second, but each worker at least once in so many seconds.
+LOOKS_PER_S, LONGEST_S = 10, 10.0
+# How long one worker may be silent while it brings back the runs of a dead one, before another takes over.
+BURIAL_MS: Millis = 10_000
 
 
-class Watch:
-    """What one observer has seen of the others. Pure: looks go in, the dead come out."""
+class Burial(Struct):
+    """A dead worker whose runs we bring back."""
 
-    def __init__(self, ttl_s: float, late_s: float) -> None:
-        self._ttl_s = ttl_s
-        self._late_s = late_s
-        self._seen: dict[str, tuple[int, float]] = {}
-        self._last: float | None = None
-        self._last_server: float | None = None
-        self.since: float | None = None
-        self.jump_ms = 0.0
-
-    def look(self, beat: Beat | None, at: float) -> list[tuple[str, int]]:
-        """A look at `at` on our monotonic clock; None: it failed. Who is dead, with the counter that stood still."""
-        on_time = self._last is not None and at - self._last <= self._late_s
-        if beat is None or not beat.accepted:
-            self._start_over(None)
-            return []
-        if not on_time:
-            self._start_over(at)
-        self._notice_steps(beat, at)
-        self._last, self._last_server = at, beat.now
-        for worker, counter in beat.counters.items():
-            if self._seen.get(worker, (None, 0.0))[0] != counter:
-                self._seen[worker] = (counter, at)
-        self._seen = {worker: seen for worker, seen in self._seen.items() if worker in beat.counters}
-        return [(worker, counter) for worker, (counter, since) in self._seen.items() if at - since >= self._ttl_s]
-
-    def settled(self, at: float) -> bool:
-        """Looked without a gap for long enough to believe deadlines."""
-        return self.since is not None and at - self.since >= self._ttl_s
-
-    def _start_over(self, at: float | None) -> None:
-        self._seen.clear()
-        self._last = self.since = at
-        self._last_server = None
-
-    def _notice_steps(self, beat: Beat, at: float) -> None:
-        if self._last is None or self._last_server is None:
-            return
-        step = (beat.now - self._last_server) - (at - self._last) * 1000
-        if abs(step) > STEP_MS:
-            self.jump_ms = max(self.jump_ms, self.jump_ms + step)
-            self.since = at
+    # Until when that is ours to do, on the server's clock, and when we were given it, on ours.
+    held: Millis
+    since: float
+    # The queues that are done.
+    walked: set[str]
 
 
 class Reaper:
@@ -95,65 +78,96 @@ class Reaper:
         look_again: Callable[[OpenQueue, int], None],
         ttl_s: float,
         beat_s: float,
+        overdue_s: float = OVERDUE_S,
     ) -> None:
         self.wake = asyncio.Event()
+        # Runs brought back so far; those of dead workers among them.
         self.recovered = 0
+        self.from_dead = 0
         self._store = store
         self._fleet = fleet
         self._runs = runs
         self._queues = queues
         self._clock = clock
         self._look_again = look_again
-        self._watch = Watch(ttl_s, late_s=2 * beat_s)
-        self._dead: dict[str, int] = {}
-        # With the queues that their claims were brought back from.
-        self._buried: dict[str, set[str]] = {}
+        self._watch = Watch(ttl_s, look_s=2 * beat_s, late_s=LATE_BEATS * beat_s)
+        self._overdue_ms = int(overdue_s * 1000)
+        self._workers = 1
+        self._dead: dict[str, bytes] = {}
+        # Dead workers whose runs nobody brings back, and those whose runs we do.
+        self._left: set[str] = set()
+        self._burials: dict[str, Burial] = {}
         self._turn = 0
+        # The queues on servers with another time than the fleet's.
+        self._disagreeing: set[str] = set()
 
     def saw(self, beat: Beat | None, at: float) -> None:
         """Each beat of our heart is also a look at the others."""
-        dead = self._watch.look(beat, at)
-        self._dead = dict(dead)
-        if beat is not None:
-            for worker in beat.buried:
-                self._buried.setdefault(worker, set())
-        if self._dead or self._buried:
+        self._dead = dict(self._watch.look(beat, at))
+        if beat is not None and beat.accepted:
+            self._workers = beat.workers
+            self._left.update(beat.buried)
+        if self._dead or self._left or self._burials:
             self.wake.set()
 
-    def slack(self) -> Millis | None:
-        """What deadlines must be past because the server's clock jumped; None while they are not to be believed."""
-        return int(self._watch.jump_ms) if self._watch.settled(self._clock.monotonic()) else None
+    def deadlines(self, overdue: Millis) -> Deadlines | None:
+        """Those that passed so many ms ago; None while none is to be believed."""
+        at = self._clock.monotonic()
+        if not self._watch.settled(at):
+            return None
+        return Deadlines(overdue, self._watch.server_ms(at), self._watch.steps)
 
     async def step(self) -> float:
         for worker, counter in list(self._dead.items()):
             self._dead.pop(worker, None)
-            if await self._fleet.bury(worker, counter):
+            if held := await self._fleet.bury(worker, counter, BURIAL_MS):
                 log.warning("worker is dead, bringing back its runs", worker=worker)
-                self._buried.setdefault(worker, set())
-        for worker, walked in list(self._buried.items()):
-            if await self._bring_back(worker, walked):
+                self._burials[worker] = Burial(held, self._clock.monotonic(), set())
+        for worker in list(self._left):
+            self._left.discard(worker)
+            await self._take_over(worker)
+        for worker, burial in list(self._burials.items()):
+            if await self._bring_back(worker, burial):
                 await self._fleet.leave(worker)
-                self._buried.pop(worker, None)
-        if self._watch.settled(self._clock.monotonic()):
-            await self._look_at_deadlines()
-        return EVERY_S
+                self._burials.pop(worker, None)
+        await self._look_at_deadlines()
+        return EVERY_S if self._burials else min(max(EVERY_S, self._workers / LOOKS_PER_S), LONGEST_S)
 
-    async def _bring_back(self, worker: str, walked: set[str]) -> bool:
-        """Walk all claims of all queues for those of `worker`. Repeating it does no harm, so any worker may.
-        False if some are being repartitioned: what it held there is brought back when that is over."""
+    async def _take_over(self, worker: str) -> None:
+        if worker not in self._burials and (held := await self._fleet.take_burial(worker, 0, BURIAL_MS)):
+            self._burials[worker] = Burial(held, self._clock.monotonic(), set())
+
+    async def _still_ours(self, worker: str, burial: Burial) -> bool:
+        at = self._clock.monotonic()
+        if (at - burial.since) * 1000 < BURIAL_MS / 4:
+            return True
+        burial.held = await self._fleet.take_burial(worker, burial.held, BURIAL_MS)
+        burial.since = at
+        if not burial.held:
+            self._burials.pop(worker, None)
+        return bool(burial.held)
+
+    async def _bring_back(self, worker: str, burial: Burial) -> bool:
+        """Walk all runs at work in all queues for those of `worker`. Repeating it does no harm.
+        False if some queues are being repartitioned, or on a node that is away: what it held there is brought back when
+        that is over; or if another worker has taken over."""
         brought = 0
         queues, moving = await open_registered(self._store)
         for queue in queues:
-            if queue.name in walked:
+            if queue.name in burial.walked:
                 continue
+            if not await self._still_ours(worker, burial):
+                return False
             try:
                 brought += await self._bring_back_from(queue, worker)
-                walked.add(queue.name)
-            except QueueMoving:
+                burial.walked.add(queue.name)
+            except (QueueMoving, NodeUnavailable):
                 moving.append(queue.name)
-            except RecordUnreadable as error:
-                # Its entry was damaged a moment ago; the next pass leaves it out.
-                moving.append(queue.name)
+            except StoreUnavailable:
+                raise
+            except (StoreError, InvalidConfig) as error:
+                # One that is garbled must not keep the others waiting: its runs come back by their deadline.
+                burial.walked.add(queue.name)
                 log.warning("cannot look for runs to bring back", queue=queue.name, error=str(error))
         if brought:
             log.warning("runs brought back", worker=worker, runs=brought)
@@ -173,23 +187,49 @@ class Reaper:
 
     async def _look_at_deadlines(self) -> None:
         """Of one partition each, of some queues in each pass: however many they serve, idle workers cost little."""
+        if self.deadlines(0) is None:
+            return
         for _ in range(min(MOST_QUEUES, len(self._queues))):
             self._turn += 1
             queue, turn = self._queues[self._turn % len(self._queues)], self._turn // len(self._queues)
             partition = turn % queue.partitions
-            with contextlib.suppress(QueueMoving, RecordUnreadable):
-                await self._recover(queue, partition, "")
-            if turn // queue.partitions % PRUNE_EVERY == PRUNE_EVERY - 1:
-                await self._store.prune_sessions(queue, partition)
+            prune = turn // queue.partitions % PRUNE_EVERY == PRUNE_EVERY - 1
+            if queue.name != AGENTS_QUEUE or prune:
+                await self._recover_overdue(queue, partition, prune)
 
-    async def _recover(self, queue: OpenQueue, partition: int, worker: str) -> int:
-        overdue = int(OVERDUE_S * 1000 + self._watch.jump_ms)
+    async def _recover_overdue(self, queue: OpenQueue, partition: int, prune: bool) -> None:
+        deadlines = self.deadlines(self._overdue_ms)
+        if deadlines is None:
+            return
         try:
-            brought = await self._runs().recover(queue, partition, worker, overdue)
+            if queue.name != AGENTS_QUEUE:
+                await self._recover(queue, partition, "", deadlines)
+            self._disagreeing.discard(queue.name)
+            if prune:
+                await self._store.prune_sessions(queue, partition)
+        except NodeUnavailable:
+            pass
+        except StoreUnavailable:
+            raise
+        except ClockDisagrees as error:
+            # On a single server our next beat shows the same time; on a cluster the nodes have different ones.
+            if queue.name not in self._disagreeing:
+                log.warning("deadlines are not believed", queue=queue.name, partition=partition, error=str(error))
+            self._disagreeing.add(queue.name)
+        except (StoreError, InvalidConfig) as error:
+            # It is being repartitioned, or garbled, which the fetcher logs: the others are looked at.
+            log.debug("cannot look at deadlines", queue=queue.name, partition=partition, error=str(error))
+
+    async def _recover(self, queue: OpenQueue, partition: int, worker: str, deadlines: Deadlines = ANY_DEADLINE) -> int:
+        try:
+            brought = await self._runs().recover(queue, partition, worker, deadlines)
         except StoreChanged:
             await self._store.reopen(queue)
             return 0
         if brought:
             self.recovered += brought
+            self.from_dead += brought if worker else 0
+            if queue.name == AGENTS_QUEUE:
+                agent_log.recovered(brought, worker)
             self._look_again(queue, partition)
         return brought

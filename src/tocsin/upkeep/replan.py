@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
-from tocsin.model.errors import InvalidTrigger, StoreError, StoreUnavailable
+from tocsin.model.errors import InvalidArgument, InvalidTrigger, StoreError, StoreUnavailable, TriggerFailed
 from tocsin.model.job import Job, Stage
 from tocsin.model.trigger import by_the_wall_clock
 from tocsin.store import pages
@@ -140,9 +140,9 @@ class Replanner:
             now = int(self._clock.server_ms())
             puts = []
             for job in await self._jobs.get_all(place.queue, place.partition, members):
-                due = _new_due(job, now)
+                due = self._new_due(job, now)
                 if due is not None:
-                    puts.append(Put(job.id, record_of(job.header, job.spec), due, False, EDIT, job.version))
+                    puts += _moved(job, due)
             if not puts:
                 return
             codes, head = await self._jobs.put_many(place.queue, puts)
@@ -151,6 +151,22 @@ class Replanner:
             for partition in {place.queue.partition_of(put.member) for put in puts} if head >= 0 else ():
                 self._look_again(place.queue, partition)
             members = conflicts
+
+    def _new_due(self, job: Job, now: Millis) -> Millis | None:
+        try:
+            return _new_due(job, now)
+        except TriggerFailed as error:
+            # It stays as it was planned. Whoever ends its run parks it, if it still fails then.
+            log.warning("cannot plan anew", job=job.id, queue=job.queue, error=str(error))
+            return None
+
+
+def _moved(job: Job, due: Millis) -> list[Put]:
+    """None if its arguments are such as nobody may put: somebody wrote its record by hand."""
+    try:
+        return [Put(job.id, record_of(job.header, job.spec), due, False, EDIT, job.version)]
+    except InvalidArgument:
+        return []
 
 
 def _new_due(job: Job, now: Millis) -> Millis | None:
@@ -168,6 +184,8 @@ def _new_due(job: Job, now: Millis) -> Millis | None:
         now = max(now, job.due_ms - DAY_MS)
     try:
         due = first_due(trigger, rules, job.id, now)
+    except TriggerFailed:
+        raise
     except InvalidTrigger:
         # Nothing is left of it by the present zones: its last run stays as it was planned.
         return None

@@ -20,10 +20,11 @@ from itertools import groupby
 from msgspec import Struct
 
 from tocsin.model.clock import Clock
-from tocsin.model.errors import StoreError, StoreUnavailable
+from tocsin.model.errors import NodeUnavailable, StoreError, StoreUnavailable
 from tocsin.store.holdings import Holding, Holdings
 from tocsin.store.store import OpenQueue
 from tocsin.telemetry.logs import get_logger
+from tocsin.telemetry.seldom import Seldom
 
 log = get_logger("tocsin.unheld")
 
@@ -83,6 +84,7 @@ class Unheld:
         self._cursor = b"0"
         # Partitions left to look at quickly.
         self._hurried = 0
+        self._seldom = Seldom()
 
     def hurry(self) -> None:
         """The server may have lost something: look at every partition soon."""
@@ -112,11 +114,15 @@ class Unheld:
         layout = queue.layout
         try:
             cursor, found = await self._holdings.look(queue, partition, self._cursor, self._names())
+        except NodeUnavailable:
+            # When it is back, each partition is looked at.
+            cursor, found = b"0", []
         except StoreUnavailable:
             raise
         except StoreError as error:
             # One that is broken must not keep the others from being looked at.
-            log.warning("cannot look for unheld runs", queue=queue.name, partition=partition, error=str(error))
+            if self._seldom(queue.name, partition):
+                log.warning("cannot look for unheld runs", queue=queue.name, partition=partition, error=str(error))
             cursor, found = b"0", []
         if found:
             self._suspect(queue, layout, partition, found)
@@ -168,11 +174,14 @@ class Unheld:
             return
         try:
             released = await self._holdings.release(queue, partition, unheld)
+        except NodeUnavailable:
+            return
         except StoreUnavailable:
             raise
         except StoreError as error:
             # Also while it is repartitioned: the next round finds them again.
-            log.warning("cannot release unheld runs", queue=queue.name, partition=partition, error=str(error))
+            if self._seldom(queue.name, partition):
+                log.warning("cannot release unheld runs", queue=queue.name, partition=partition, error=str(error))
             return
         if released:
             self.released += released

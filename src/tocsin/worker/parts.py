@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from tocsin.engine.agenda import Agenda
 from tocsin.engine.catalog import Catalog
 from tocsin.engine.failures import FailureHook, Failures
@@ -24,7 +22,7 @@ from tocsin.engine.loop import Part
 from tocsin.engine.loop_watch import LoopWatch
 from tocsin.engine.pool import Pool
 from tocsin.engine.refer import Referrer
-from tocsin.engine.sweep import Patience, Sweep
+from tocsin.engine.sweep import Sweep
 from tocsin.engine.timetable import Timetable
 from tocsin.engine.unit import Unit
 from tocsin.model.clock import wall_ms
@@ -34,13 +32,16 @@ from tocsin.model.errors import ClaimLost
 from tocsin.model.job import Spec
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Claim, Run
-from tocsin.resilience.breaker import Breaker, BreakerStatus, redis_breaker_settings
+from tocsin.resilience.breaker import Breaker, redis_breaker_settings
+from tocsin.resilience.breaker import State as Circuit
 from tocsin.resilience.classify import Classifier
+from tocsin.store.declared import Declared
 from tocsin.store.fleet import About, Beat, Ear, Fleet, Pulse, Ringer
 from tocsin.store.holdings import Holdings
 from tocsin.store.hosts import Hosts
 from tocsin.store.jobs import Put
 from tocsin.store.parked import parked_in
+from tocsin.store.queues import open_all
 from tocsin.store.runs import Runs
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.strays import Strays
@@ -51,47 +52,26 @@ from tocsin.targets.outside import Outside
 from tocsin.targets.processes import Processes
 from tocsin.targets.python import target_for
 from tocsin.targets.threads import Threads
-from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Tally
+from tocsin.upkeep.announce import Announcer
 from tocsin.upkeep.carry import Carrier
 from tocsin.upkeep.elect import Election
 from tocsin.upkeep.forget import Forgetter
-from tocsin.upkeep.health import Health
 from tocsin.upkeep.orphans import Orphans
-from tocsin.upkeep.reaper import OVERDUE_S, Reaper
+from tocsin.upkeep.reaper import Reaper
 from tocsin.upkeep.reconcile import Reconciler
 from tocsin.upkeep.replan import Replanner
+from tocsin.upkeep.unheard import UnheardEnds
 from tocsin.upkeep.unheld import Hand, Unheld
-from tocsin.upkeep.zombies import threshold_for
-from tocsin.worker.settings import Settings
+from tocsin.upkeep.unregistered import Unregistered
+from tocsin.worker.settings import Settings, patience_of
+from tocsin.worker.stats import Stats, about, stats
 from tocsin.worker.vitals import Vitals
 
-log = get_logger("tocsin.worker")
-
+# How long parts wait before they look again whether a breaker still holds them back, unless they are woken.
+HELD_S = 1.0
 # So many incarnations of a worker may have left claims behind that it looks after.
 MOST_NAMES = 10
-
-
-class Stats(Struct, frozen=True):
-    """What a worker has done so far, and what it is doing."""
-
-    worker: str
-    claimed: int
-    ran: int
-    running: int
-    backlog: int
-    unwritten: int
-    lost: int
-    recovered: int
-    stuck: int
-    health: Health
-    # What has gone wrong slowly, for three cycles in a row.
-    signals: tuple[str, ...]
-    acquisition_breaker: BreakerStatus
-    redis_breaker: BreakerStatus
-    zombies: int
-    orphans: int
-    leading: bool
 
 
 class Parts(ABC):
@@ -124,6 +104,7 @@ class Parts(ABC):
         self._quiet, self._stopped = asyncio.Event(), asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._looped: dict[str, Part] = {}
+        self._forget_nodes: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._build()
 
@@ -132,9 +113,10 @@ class Parts(ABC):
         self.tally = Tally()
         self._fleet = Fleet(store)
         self._ringer = Ringer(self._fleet)
-        self.acquisition_breaker = Breaker(settings.breaker, clock.monotonic)
-        self.redis_breaker = Breaker(redis_breaker_settings(settings.breaker), clock.monotonic)
+        self.acquisition_breaker = Breaker(settings.breaker, clock.monotonic, in_a_row=True)
+        self.redis_breaker = Breaker(redis_breaker_settings(settings.breaker), clock.monotonic, in_a_row=True)
         self._place_handlers()
+        self.announcer: Announcer | None = None
         agenda = Agenda()
         self.lanes = {queue.name: Lane(queue, agenda, settings.weights.get(queue.name, 1)) for queue in self.queues}
         for lane in self.lanes.values():
@@ -149,7 +131,9 @@ class Parts(ABC):
             settings.backoff, self.redis_breaker, self.tally, settings.batching.size, self._fleet.post,
             self.carrier.hear, settings.largest_result, self.failures.report,
         )  # fmt: skip
-        self.pool = Pool(settings.concurrency, self.finisher, lambda: self.fetcher.wake.set(), clock)
+        self.pool = Pool(
+            settings.concurrency, self.finisher, lambda: self.fetcher.wake.set(), clock, self.failures.not_started
+        )
         unwritten = self.finisher.unwritten
         unwritten.on_full, unwritten.on_room = self.pool.hold, self.pool.go_on
         self.referrer = Referrer(
@@ -162,19 +146,21 @@ class Parts(ABC):
             settings.poll_s, self._queue_changed, self.acquisition_breaker, settings.batching, self.tally,
         )  # fmt: skip
         self.watch = LoopWatch(self.tally, self.pool.handler_in)
-        self.sweep = Sweep(self.pool, self.finisher, lambda: self.runs, clock, self._patience(), self.watch.is_waking)
+        patience = patience_of(settings)
+        self.sweep = Sweep(self.pool, self.finisher, lambda: self.runs, clock, patience, self.watch.is_waking)
         self.reaper = Reaper(
             store, self._fleet, lambda: self.runs, self.queues, clock, self._brought_back,
-            settings.ttl_s, settings.beat_s,
+            settings.ttl_s, settings.beat_s, settings.overdue_s,
         )  # fmt: skip
         self.unheld = Unheld(
             Holdings(store), self.queues, clock, lambda: list(self._names), self._hand, self._handed_back,
             settings.beat_s,
         )  # fmt: skip
-        self.election, self.orphans = self._build_cleanup()
+        self.election, self.orphans, self.unregistered = self._build_cleanup()
         leading = self.election.leading if self.election is not None else lambda: True
         self.replanner = Replanner(store, self._fleet, clock, self._look_again, leading=leading)
         self.forgetter = Forgetter(store, clock, leading=leading)
+        self.unheard = UnheardEnds(store, clock, self.carrier.hear, leading=leading)
         if self.election is not None:
             self.election.on_lead = self._begin_to_lead
         self.vitals = Vitals(self, self.tally)
@@ -186,7 +172,9 @@ class Parts(ABC):
         for handler in self.catalog:
             handler.deliver_by(target_for(handler, self._make_run, prefix, self._threads, self._processes))
         reach = self.settings.reach
-        self.gates = Gates(Hosts(self.store), self.clock, self.settings.concurrency, reach.max_per_host)
+        self.gates = Gates(
+            Hosts(self.store), self.clock, self.settings.concurrency, reach.max_per_host, shared=len(self.catalog) > 0
+        )
         self._outside = Outside(self.store, reach, self.gates)
         for handler, target in self._outside.targets():
             self.catalog.add(own := copy.copy(handler))
@@ -194,29 +182,26 @@ class Parts(ABC):
         for handler in self.catalog:
             handler.tally = self.tally.of_handler(handler.name)
 
-    def _patience(self) -> Patience:
-        rules = self.settings.zombies
-        if rules is None:
-            return Patience()
-        return Patience(
-            lambda member: threshold_for(member, rules.thresholds) / 1000, rules.interval_s, rules.budget_s, OVERDUE_S
-        )
-
-    def _build_cleanup(self) -> tuple[Election | None, Orphans | None]:
+    def _build_cleanup(self) -> tuple[Election | None, Orphans | None, Unregistered | None]:
         cleanup, store, clock = self.settings.cleanup, self.store, self.clock
         if cleanup is None:
-            return None, None
-        force = cleanup.force_all
+            return None, None, None
+        force, rules = cleanup.force_all, cleanup.orphans
         election = Election(Terms(store), lambda: self.name, clock, cleanup.term_ms, force_all=force)
-        return election, Orphans(
-            Strays(store), Survey(store), self.queues, clock, cleanup.orphans, leading=election.leading,
-            slack=self.reaper.slack, look_again=self._brought_back,
+        orphans = Orphans(
+            Strays(store), Survey(store), lambda: open_all(store), clock, rules, leading=election.leading,
+            deadlines=self.reaper.deadlines, look_again=self._brought_back,
             # A leader cleans up for all; where all do it, each does it for its own agents.
             owns=lambda queue, member: not force or queue != AGENTS_QUEUE or self.settings.owns(member),
         )  # fmt: skip
+        unregistered = Unregistered(
+            store, self._fleet, rules.threshold_ms, rules.interval_ms / 1000, leading=election.leading,
+            owns=lambda member: not force or self.settings.owns(member),
+        )  # fmt: skip
+        return election, orphans, unregistered
 
     def _begin_to_lead(self) -> None:
-        for part in (self.orphans, self.replanner, self.forgetter):
+        for part in (self.orphans, self.unregistered, self.replanner, self.forgetter, self.unheard):
             if part is not None:
                 part.wake.set()
 
@@ -227,21 +212,35 @@ class Parts(ABC):
             return None
         timetable = lane.timetable = Timetable()
 
-        def own(members: Iterable[str]) -> None:
-            timetable.own(members)
+        def own(gained: Iterable[str], lost: Iterable[str]) -> None:
+            timetable.own(gained)
+            timetable.disown(lost)
+            self.fetcher.wake.set()
+
+        def hear(waiting: Mapping[str, float]) -> None:
+            timetable.hear(waiting)
             self.fetcher.wake.set()
 
         settings = self.settings
+        self.announcer = Announcer(Declared(self.store), settings.reconcile.every_s) if settings.cleanup else None
         return Reconciler(
             self.store,
             lane.queue,
-            self._agents,
+            self._declared_agents,
             settings.owns,
             own,
+            hear,
             self.clock,
             self._ringer.ring,
             settings.reconcile,
         )
+
+    def _declared_agents(self) -> Mapping[str, Put]:
+        """As the program declares them now. What the reconciler hears, the fleet is told."""
+        agents = self._agents()
+        if self.announcer is not None:
+            self.announcer.hear(agents)
+        return agents
 
     def _new_incarnation(self) -> None:
         """A name under which nothing was ever claimed: after a burial the old one's runs belong to others."""
@@ -254,43 +253,10 @@ class Parts(ABC):
         self.heart = Heart(pulse, self.about, self._beat_seen, self.clock, self.settings.beat_s, self.settings.ttl_s)
 
     def about(self) -> About:
-        health = self.vitals.health()
-        return About(
-            host=self._host,
-            pid=os.getpid(),
-            started=self._started,
-            queues=sorted(self.lanes),
-            handlers=self.catalog.names(),
-            concurrency=self.settings.concurrency,
-            running=self.running,
-            finished=self.pool.ran,
-            stuck=self.sweep.stuck,
-            state=self._state if self.settings.enabled else "disabled",
-            health=str(health.state),
-            reasons=list(health.reasons),
-            signals=[str(signal) for signal in self.vitals.check.signals],
-            breakers=self.vitals.open_breakers(),
-        )
+        return about(self, self._host, self._started, self._state)
 
     def stats(self) -> Stats:
-        return Stats(
-            worker=self.name,
-            claimed=self.fetcher.claimed,
-            ran=self.pool.ran,
-            running=self.running,
-            backlog=self.pool.waiting,
-            unwritten=self.finisher.unwritten.count,
-            lost=self.finisher.lost,
-            recovered=self.reaper.recovered,
-            stuck=self.sweep.stuck,
-            health=self.vitals.health(),
-            signals=tuple(self.vitals.check.signals),
-            acquisition_breaker=self.acquisition_breaker.status(),
-            redis_breaker=self.redis_breaker.status(),
-            zombies=self.sweep.zombies,
-            orphans=sum(self.orphans.cleaned.values()) if self.orphans else 0,
-            leading=self.election is not None and self.election.leading(),
-        )
+        return stats(self)
 
     @property
     def running(self) -> int:
@@ -301,8 +267,21 @@ class Parts(ABC):
         """A person knows that the server is well again."""
         self.acquisition_breaker.reset()
         self.redis_breaker.reset()
-        self.fetcher.wake.set()
-        self.finisher.wake.set()
+        self._wake_all()
+
+    def held(self) -> float:
+        """For how many seconds all that calls the server is to wait, because a breaker is open. A claim script that
+        fails holds up claims only. While the heart finds the server away, no other part need try: its next beat that
+        gets through ends the wait."""
+        breakers = [self.redis_breaker, *([self.acquisition_breaker] if self.acquisition_breaker.away else [])]
+        waits = [breaker.status().probe_in for breaker in breakers if breaker.state is Circuit.OPEN]
+        if not waits and self.heart.away and any(breaker.state is Circuit.HALF_OPEN for breaker in breakers):
+            return HELD_S
+        return max(waits, default=0.0)
+
+    def _wake_all(self) -> None:
+        for part in self._looped.values():
+            part.wake.set()
 
     # What the parts tell
 
@@ -348,13 +327,13 @@ class Parts(ABC):
             self.reconciler.start_over()
 
     def _lost_claim(self, member: str) -> None:
-        log.warning(
-            "claim lost: its outcome was not written, because the claim is gone or another worker holds it",
-            job=member,
-            worker=self.name,
-        )
-        # The server may have lost it, and other writes with it.
+        self.failures.claim_lost(member)
+        self._look_for_losses()
+
+    def _look_for_losses(self) -> None:
+        """The server may have lost its last writes: outcomes of ours, and what blocked jobs were told."""
         self.unheld.hurry()
+        self.unheard.hurry()
 
     def _hand(self, queue: OpenQueue, partition: int) -> Hand | None:
         """None while runs are on their way from the fetcher to the pool."""

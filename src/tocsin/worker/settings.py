@@ -7,9 +7,11 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from tocsin.config import Config
+from tocsin.config.rules import longest_of
 from tocsin.config.schema import CircuitBreaker, OrphanCleanup, Reconcile, Scheduler, ZombieCleanup
 from tocsin.engine.claim_planner import MOST_PER_PASS, Batching
 from tocsin.engine.heart import BEAT_S, TTL_S
+from tocsin.engine.sweep import Patience
 from tocsin.model.codec import LARGEST_RESULT
 from tocsin.model.durations import Millis
 from tocsin.resilience.backoff import BackoffSettings
@@ -17,6 +19,7 @@ from tocsin.resilience.breaker import BreakerSettings
 from tocsin.targets.outside import Reach
 from tocsin.upkeep import orphans, reconcile, zombies
 from tocsin.upkeep.ownership import Ownership
+from tocsin.upkeep.reaper import OVERDUE_S
 
 
 class Ending(Struct, frozen=True):
@@ -55,6 +58,8 @@ class Settings(Struct, frozen=True):
     poll_s: float = 1.0
     beat_s: float = BEAT_S
     ttl_s: float = TTL_S
+    # How far past its deadline a run of a job is recovered although its worker lives. Agents: see Cleanup.
+    overdue_s: float = OVERDUE_S
     batching: Batching = Batching()
     # Which agents are this worker's to run, and how their registration is kept true.
     owns: Callable[[str], bool] = Ownership()
@@ -75,6 +80,23 @@ class Settings(Struct, frozen=True):
     largest_result: int = LARGEST_RESULT
 
 
+def patience_of(settings: Settings) -> Patience:
+    """How long runs may take to end after their deadline, in the words of the sweep."""
+    rules, orphan_s = settings.zombies, (settings.cleanup or Cleanup()).orphans.threshold_ms / 1000
+    # The leader's cleanup brings back jobs too, if it is the first to come by.
+    recovered_s = min(settings.overdue_s, orphan_s)
+    if rules is None:
+        return Patience(recovered_s=recovered_s, agents_recovered_s=orphan_s)
+    thresholds = rules.thresholds
+    return Patience(
+        lambda member: zombies.threshold_for(member, thresholds) / 1000,
+        rules.interval_s,
+        rules.budget_s,
+        recovered_s,
+        orphan_s,
+    )
+
+
 def settings_of(config: Config, shard: Callable[[str], bool] | None = None) -> Settings:
     """The configuration in the worker's words. Patterns that are no regexes were refused when it was read."""
     agent, scheduler = config.redis.agent, config.redis.scheduler
@@ -82,6 +104,7 @@ def settings_of(config: Config, shard: Callable[[str], bool] | None = None) -> S
         concurrency=agent.max_concurrent_agents,
         enabled=scheduler.enabled,
         poll_s=scheduler.interval_ms / 1000,
+        overdue_s=config.recovery.overdue_ms / 1000,
         batching=_batching(scheduler),
         owns=Ownership(agent.enabled_pattern, agent.disabled_pattern, shard),
         reconcile=_reconcile(scheduler),
@@ -94,7 +117,9 @@ def settings_of(config: Config, shard: Callable[[str], bool] | None = None) -> S
         shutdown_jitter_s=float(scheduler.jitter.shutdown_seconds),
         reach=Reach(
             http_allow=config.http.allow,
+            message_allow=config.message.allow,
             max_per_host=config.http.max_per_host,
+            max_timeout_s=longest_of(config.http.max_timeout),
             secrets=config.secrets.allow,
             programs=config.subprocess.allow,
             longest_wait_s=scheduler.failure_backoff.throttled.cap_ms / 1000,

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from tocsin.engine.claim_planner import MOST_PER_PASS
 from tocsin.engine.loop import Part
 from tocsin.model.clock import wall_ms
-from tocsin.model.errors import StoreUnavailable
+from tocsin.model.errors import NodeUnavailable, StoreUnavailable
 from tocsin.resilience.breaker import State as Breaker
 from tocsin.store.backlog import Backlog, ReadyCount
 from tocsin.store.counting import QueueCounts
 from tocsin.store.memory import full_servers
+from tocsin.store.nodes import nodes_away
 from tocsin.store.store import OpenQueue
 from tocsin.telemetry.metrics import Levels, Tally, Teller, shared
 from tocsin.telemetry.queues import shared as queue_metrics
 from tocsin.upkeep.health import Health, HealthCheck, Snapshot, State
 from tocsin.worker.gauges import QueueGauges
+from tocsin.worker.stats import orphans_cleaned
 
 if TYPE_CHECKING:
     from tocsin.worker.parts import Parts
@@ -36,11 +40,14 @@ class Vitals:
         self._ready = ReadyCount(worker.store, worker.queues, self._own)
         self._backlog = Backlog()
         self._claimed = 0
+        self._turned_away = 0
         self._full: tuple[str, ...] = ()
         self._next_memory = -math.inf
         # What was told of the store's own counts: it may serve others before and after this worker.
         store = worker.store
         self._scripts = (store.script_errors, store.scripts_reloaded, store.script_fallbacks)
+        self._zombies = 0
+        self._orphans: Counter[str] = Counter()
         self.check = HealthCheck(self._read, worker.clock, settings.poll_s, settings.summary_s)
         counts = QueueCounts(worker.store, worker.queues)
         self.gauges = QueueGauges(counts, queue_metrics(), worker.clock, settings.poll_s)
@@ -48,11 +55,11 @@ class Vitals:
         self._teller: Teller | None = None
 
     def parts(self) -> list[Part]:
-        """Begin to tell. OpenTelemetry sees the worker only from now on."""
+        """Begin to tell. OpenTelemetry sees the worker only from now on. Of these none fails without the server."""
         self._forget = shared().watch(self._levels)
         self._teller = Teller(shared(), self._tally, self._gather, self._worker.settings.poll_s)
         self.gauges.begin()
-        return [self.check, self._teller, self.gauges]
+        return [self.check, self._teller]
 
     def end(self) -> None:
         if self._teller is not None:
@@ -80,6 +87,10 @@ class Vitals:
         tally.script_errors += errors
         tally.script_reloads += reloads
         tally.eval_fallbacks += fallbacks
+        zombies, orphans = worker.sweep.zombies, orphans_cleaned(worker)
+        tally.zombies += zombies - self._zombies
+        tally.orphans += orphans - self._orphans
+        self._zombies, self._orphans = zombies, orphans
         queue_metrics().flush(tally.waits)
 
     def _levels(self) -> Levels:
@@ -88,26 +99,36 @@ class Vitals:
             oldest_overdue_s=backlog.oldest_overdue_s,
             degraded=self.health().degraded,
             ready=backlog.ready,
-            capacity_per_cycle=worker.pool.permits,
+            capacity_per_cycle=self._capacity(),
             permits_free=worker.pool.free(),
             clock_skew_s=(worker.clock.server_ms() - wall_ms()) / 1000,
         )
+
+    def _capacity(self) -> float:
+        """What one cycle can take: a batch, if their size is limited, and no more than there are permits."""
+        permits, batch = self._worker.pool.permits, self._worker.settings.batching.size
+        return permits if batch >= MOST_PER_PASS else min(permits, batch)
 
     # Health
 
     async def _read(self) -> Snapshot:
         worker = self._worker
-        away = worker.redis_breaker.state is Breaker.OPEN
+        away = worker.held() > 0
         if not away:
             try:
                 self._backlog = await self._ready.look()
                 await self._look_at_memory()
+            except NodeUnavailable:
+                # The rest of the cluster works on; these are the values from before.
+                pass
             except StoreUnavailable:
                 # A call that was cut off because our own event loop was blocked says nothing about the server.
                 if not worker.watch.is_waking():
                     raise
         backlog, claimed = self._backlog, worker.fetcher.claimed
         acquired, self._claimed = claimed - self._claimed, claimed
+        room = worker.gates.room
+        turned_away, self._turned_away = room.turned_away - self._turned_away, room.turned_away
         return Snapshot(
             enabled=worker.settings.enabled,
             registered=worker.reconciler.registered if worker.reconciler else 0,
@@ -117,7 +138,7 @@ class Vitals:
             ready_is_estimate=backlog.ready_is_estimate,
             oldest_overdue_s=backlog.oldest_overdue_s,
             interval_s=worker.reconciler.interval_s if worker.reconciler else 0.0,
-            capacity_per_cycle=worker.pool.permits,
+            capacity_per_cycle=self._capacity(),
             permits_free=worker.pool.free(),
             permits_total=worker.pool.permits,
             backlog=worker.pool.waiting,
@@ -125,12 +146,17 @@ class Vitals:
             acquisition_breaker=worker.acquisition_breaker.state,
             redis_breaker=worker.redis_breaker.state,
             zombies_cleaned=worker.sweep.zombies,
-            orphans_cleaned=sum(worker.orphans.cleaned.values()) if worker.orphans else 0,
+            orphans_cleaned=orphans_cleaned(worker).total(),
             queue_depth=backlog.depth,
             stuck=worker.sweep.stuck,
             loop_blocked_s=worker.watch.longest(),
+            outside_limit=room.limit,
+            outside_still_s=room.stands_still_for(),
+            outside_handed_back=turned_away,
             away=away,
             full=self._full,
+            nodes_away=nodes_away(worker.store),
+            faults=worker.fetcher.faults.told(),
             advice=backlog.outgrown,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections.abc import Callable
 
 from tocsin.engine import claim_planner, finish
 from tocsin.engine.listen import Listener
@@ -14,6 +15,7 @@ from tocsin.model.errors import QueueMoving, StoreError
 from tocsin.resilience.breaker import Breaker
 from tocsin.store.fleet import Beat, Ear
 from tocsin.store.jobs import Jobs
+from tocsin.store.nodes import nodes_away, when_back
 from tocsin.telemetry.logs import get_logger
 from tocsin.upkeep.tend import Tender
 from tocsin.worker.parts import Parts
@@ -31,6 +33,8 @@ CLAIM_S = 5.0
 FLUSH_S = 10.0
 LEAVE_S = 5.0
 AWAY_S = 1.0
+# So many workers are asked to lead when a leader leaves.
+MOST_CALLED = 5
 # So many of the jobs whose outcomes are lost are named in the log.
 MOST_NAMED = 50
 # A pass of upkeep that takes longer than this hangs: it is cut off, and the next begins anew.
@@ -49,20 +53,26 @@ class Worker(Parts):
             log.warning("no heartbeat yet: claims begin when the server answers")
         self.heart.start()
         self.watch.start()
+        self._forget_nodes = when_back(self.store, self._look_around)
         if self.settings.enabled:
             for turn in range(claim_planner.PASSES):
                 self._run(self.fetcher, self._quiet, f"fetch {turn}", breaker=self.acquisition_breaker)
             self._listen()
         for turn in range(finish.PASSES):
             self._run(self.finisher, self._stopped, f"finish {turn}", breaker=self.redis_breaker)
-        parts: list[Part] = [self.sweep, self.reaper, self.unheld, self.carrier, self.referrer, self.gates]
-        for part in (*parts, Tender(self.store), self.watch, self.failures, *self.vitals.parts()):
+        # These must go on whatever the server does: they stop runs, and say what is wrong.
+        tellers: list[Part] = [self.sweep, self.watch, self.failures, *self.vitals.parts()]
+        for part in tellers:
             self._run(part, self._stopped)
-        for upkeep in (self.election, self.orphans, self.replanner, self.forgetter):
+        callers: list[Part] = [self.reaper, self.unheld, self.carrier, self.referrer, self.gates, self.vitals.gauges]
+        for part in (*callers, Tender(self.store)):
+            self._run(part, self._stopped, held=self.held)
+        leaders = (self.election, self.orphans, self.unregistered, self.replanner, self.forgetter, self.unheard)
+        for upkeep in (*leaders, self.announcer):
             if upkeep is not None:
-                self._run(upkeep, self._stopped, longest=LONGEST_PASS_S)
+                self._run(upkeep, self._stopped, longest=LONGEST_PASS_S, held=self.held)
         if self.reconciler is not None:
-            self._run(self.reconciler, self._quiet, longest=LONGEST_PASS_S)
+            self._run(self.reconciler, self._quiet, longest=LONGEST_PASS_S, held=self.held)
         log.info(
             "worker started",
             worker=self.name,
@@ -77,10 +87,12 @@ class Worker(Parts):
         name: str = "",
         longest: float | None = None,
         breaker: Breaker | None = None,
+        held: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`breaker`: the part's own, which it asks itself. `held`: how long to leave the server alone."""
         self._looped[name or part.name] = part
         is_failing = (lambda: breaker.failing) if breaker is not None else (lambda: False)
-        work = repeat(part, stop, longest, self.watch.is_waking, is_failing)
+        work = repeat(part, stop, longest, self.watch.is_waking, is_failing, held)
         self._tasks[name or part.name] = asyncio.create_task(work, name=f"tocsin {part.name}")
 
     async def _change_ear(self, queues: list[str]) -> None:
@@ -94,8 +106,11 @@ class Worker(Parts):
         self._listen()
 
     def _listen(self) -> None:
-        listener = Listener(self.ear, self.lanes, self.pool, self.fetcher.frees_soon, self.fetcher.wake.set)
-        self._run(listener, self._stopped)
+        on_election = self.election.wake.set if self.election is not None else lambda: None
+        listener = Listener(
+            self.ear, self.lanes, self.pool, self.fetcher.frees_soon, self.fetcher.wake.set, on_election
+        )  # fmt: skip
+        self._run(listener, self._stopped, held=self.held)
 
     async def quiet(self, patience: float = CLAIM_S) -> None:
         """Claim nothing more; hand back what has not started."""
@@ -111,6 +126,7 @@ class Worker(Parts):
             await asyncio.wait(fetching, timeout=patience)
         for lane in self.lanes.values():
             lane.expect_all([math.inf] * len(lane.next_due))
+        self.finisher.spread_releases(self.settings.shutdown_jitter_s)
         for unit in self.pool.withdraw(float("inf")):
             self.finisher.release(unit)
         # Bells are for those who claim: one that we heard would wake nobody. Mail may still ask to cancel a run.
@@ -121,7 +137,6 @@ class Worker(Parts):
         grace_ends = monotonic() + grace
         await self.quiet(min(CLAIM_S, max(grace, AWAY_S)))
         await self._until_ended(grace, hurry)
-        self.finisher.spread_releases(self.settings.shutdown_jitter_s)
         left = list(self.pool.running())
         for runner, _ in left:
             runner.stop("handover")
@@ -163,7 +178,7 @@ class Worker(Parts):
             )
 
     def _is_away(self) -> bool:
-        return self.heart.away or self.redis_breaker.away
+        return self.heart.away or self.redis_breaker.away or bool(nodes_away(self.store))
 
     async def _leave(self, handed_over: int) -> None:
         self._stopped.set()
@@ -180,8 +195,8 @@ class Worker(Parts):
             for partition in range(queue.partitions):
                 self._ringer.ring(queue, partition)
         await self._ringer.quiet()
-        if self.election is not None:
-            await self.election.leave()
+        if self.election is not None and await self.election.leave():
+            await self._call_an_election()
         if not self.finisher.idle() or self.runs.unanswered:
             # Something is, or may be, still claimed in our name: those who see our heart stand still bring it back.
             return
@@ -189,7 +204,22 @@ class Worker(Parts):
         for queue in self.queues:
             await self.runs.forget_sessions(queue)
 
+    def _look_around(self) -> None:
+        """A node of the cluster is back, or another took its place: it may have lost its last writes."""
+        self.unheld.hurry()
+        self.carrier.wake.set()
+        self.fetcher.wake.set()
+        self.finisher.wake.set()
+
+    async def _call_an_election(self) -> None:
+        """A few are enough: one that hears of it leads."""
+        others = [worker for worker in await self._fleet.workers() if worker.id != self.name]
+        others.sort(key=lambda worker: (worker.about.state != "running", worker.age or 0))
+        for worker in others[:MOST_CALLED]:
+            await self._fleet.post(worker.id, {"elect": True})
+
     async def _end_parts(self) -> None:
+        self._forget_nodes()
         await asyncio.to_thread(self.heart.stop)
         await asyncio.to_thread(self.watch.stop)
         await self._end_upkeep()
@@ -209,7 +239,7 @@ class Worker(Parts):
         if settings.zombies is not None:
             endings["sweep"] = settings.zombies.ending
         if settings.cleanup is not None:
-            endings |= dict.fromkeys(("elect", "orphans"), settings.cleanup.ending)
+            endings |= dict.fromkeys(("elect", "orphans", "unregistered"), settings.cleanup.ending)
         for name in endings.keys() & self._looped.keys():
             # A loop that rests notices the stop.
             self._looped[name].wake.set()
@@ -236,9 +266,9 @@ class Worker(Parts):
 
     def _react_to_beat(self, beat: Beat | None, at: float) -> None:
         self.reaper.saw(beat, at)
-        if beat is None or not beat.accepted:
+        if beat is None or not beat.accepted or self.heart.lost_writes:
             # A server that comes back may have lost its last writes.
-            self.unheld.hurry()
+            self._look_for_losses()
         if beat is not None:
             self._probe()
         if beat is not None and not beat.accepted:
@@ -251,12 +281,11 @@ class Worker(Parts):
 
     def _probe(self) -> None:
         """The server answers: who found it away need not wait for the end of a cooldown."""
-        if self.acquisition_breaker.away:
-            self.acquisition_breaker.probe_now()
-            self.fetcher.wake.set()
-        if self.redis_breaker.away:
-            self.redis_breaker.probe_now()
-            self.finisher.wake.set()
+        away = [breaker for breaker in (self.acquisition_breaker, self.redis_breaker) if breaker.away]
+        for breaker in away:
+            breaker.probe_now()
+        if away:
+            self._wake_all()
 
     async def _reincarnate(self) -> None:
         """The fleet buried us, or the server forgot us: what we held is not ours. Stop it here and begin anew."""
@@ -271,8 +300,10 @@ class Worker(Parts):
             runner.stop("lost")
         self.pool.withdraw(float("inf"))
         self.finisher.forget()
-        await asyncio.to_thread(self.heart.stop)
+        former = self.heart
+        # Before anything is awaited: a claim that is answered from now on is seen to be of the former name.
         self._new_incarnation()
+        await asyncio.to_thread(former.stop)
         await self._change_ear([] if self._quiet.is_set() else list(self.lanes))
         await asyncio.to_thread(self.heart.beat)
         self.heart.start()

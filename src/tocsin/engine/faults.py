@@ -1,0 +1,109 @@
+"""Partitions that fail by themselves: they rest, and the others go on.
+
+A script that fails in one partition says nothing about the server if another partition was served a moment ago: one of
+its keys is garbled. So such a failure opens no breaker and ends no pass. The partition is asked again after a while,
+and less and less often. Where no other partition is served, the failure is the server's, and the breaker's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from tocsin.model.clock import Clock
+from tocsin.model.errors import StoreChanged, StoreError, StoreUnavailable
+from tocsin.resilience.breaker import Breaker, Permit
+from tocsin.telemetry.logs import get_logger
+
+log = get_logger("tocsin.faults")
+
+# The server is fine if it has served another partition within this long.
+SERVED_S = 10.0
+SHORTEST_REST_S, LONGEST_REST_S = 1.0, 30.0
+# How often a partition that goes on failing is logged.
+LOG_EVERY_S = 60.0
+# So many are named among the reasons for a worker's health.
+MOST_TOLD = 5
+
+# A queue's name and the number of one of its partitions.
+Place = tuple[str, int]
+
+
+class Fault(Struct):
+    """A partition that fails: what the server said, and until when it rests, in monotonic seconds."""
+
+    error: str
+    times: int = 0
+    until: float = 0.0
+    next_log: float = -math.inf
+
+
+class Faults:
+    def __init__(self, clock: Clock) -> None:
+        self.by_place: dict[Place, Fault] = {}
+        self._clock = clock
+        # The place that was served last, and the last one before it that is another; and when.
+        self._last: tuple[Place | None, float] = (None, -math.inf)
+        self._before: tuple[Place | None, float] = (None, -math.inf)
+
+    def tell(self, breaker: Breaker, permit: Permit, places: Sequence[Place], answers: Sequence[object]) -> list[bool]:
+        """Like `own`, and the breaker gets the answers that are not."""
+        own = self.own(places, answers)
+        breaker.answered(permit, [answer for answer, is_own in zip(answers, own, strict=True) if not is_own])
+        return own
+
+    def own(self, places: Sequence[Place], answers: Sequence[object]) -> list[bool]:
+        """Of each answer, whether it is a failure of its place alone, which rests from now on."""
+        now = self._clock.monotonic()
+        for place, answer in zip(places, answers, strict=True):
+            if not isinstance(answer, StoreError):
+                self._served(place, now)
+        return [
+            isinstance(answer, StoreError) and self._is_own(place, answer, now)
+            for place, answer in zip(places, answers, strict=True)
+        ]
+
+    def add(self, place: Place, error: Exception) -> None:
+        """It fails, whatever becomes of the others."""
+        now = self._clock.monotonic()
+        fault = self.by_place.setdefault(place, Fault(str(error)))
+        fault.error, fault.times = str(error), fault.times + 1
+        rest = min(SHORTEST_REST_S * 2 ** min(fault.times - 1, 10), LONGEST_REST_S)
+        fault.until = now + rest
+        if now >= fault.next_log:
+            fault.next_log = now + LOG_EVERY_S
+            log.error(
+                "a partition fails while others are served, and rests",
+                queue=place[0],
+                partition=place[1],
+                error=fault.error,
+                times=fault.times,
+            )
+
+    def told(self) -> tuple[str, ...]:
+        """For people: the first few."""
+        first = list(self.by_place.items())[:MOST_TOLD]
+        return tuple(f"partition {number} of queue {queue} fails: {fault.error}" for (queue, number), fault in first)
+
+    def rests_for(self, place: Place) -> float:
+        """Seconds until it may be asked again; 0 if it may be now."""
+        fault = self.by_place.get(place)
+        return 0.0 if fault is None else max(fault.until - self._clock.monotonic(), 0.0)
+
+    def _served(self, place: Place, now: float) -> None:
+        if self.by_place and self.by_place.pop(place, None) is not None:
+            log.info("a partition is served again", queue=place[0], partition=place[1])
+        if place != self._last[0]:
+            self._before = self._last
+        self._last = (place, now)
+
+    def _is_own(self, place: Place, error: StoreError, now: float) -> bool:
+        if isinstance(error, (StoreUnavailable, StoreChanged)):
+            return False
+        _, served = self._last if self._last[0] != place else self._before
+        if now - served > SERVED_S:
+            return False
+        self.add(place, error)
+        return True
