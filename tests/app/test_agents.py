@@ -53,8 +53,10 @@ async def test_after_an_error_an_agent_waits_for_its_error_interval_and_never_ru
     for _ in range(4):
         assert await run_until_idle(tocsin_app) == 1
         job = await tocsin_app.get("refresh")
-        assert (job.stage, job.due_ms - tocsin_clock.ms) == ("waiting", 300_000)
-        tocsin_clock.advance("5m")
+        wait = job.due_ms - tocsin_clock.ms
+        assert job.stage == "waiting"
+        assert 270_000 <= wait <= 330_000
+        tocsin_clock.advance(wait / 1000)
     await run_until_idle(tocsin_app)
     job = await tocsin_app.get("refresh")
     assert (job.due_ms - tocsin_clock.ms, job.failed, job.succeeded) == (30_000, 4, 1)
@@ -152,7 +154,7 @@ async def test_only_workers_of_the_agents_queue_register_agents(tocsin_app):
     assert await run_until_idle(tocsin_app, queues=["agents"]) == 1
 
 
-@pytest.mark.one_server
+@pytest.mark.one_server(reason="on a cluster they have a hash tag")
 async def test_the_agents_queue_has_the_key_names_of_its_seed(tocsin_app, prefix):
     @tocsin_app.agent(every="30s", name="refresh")
     async def refresh():

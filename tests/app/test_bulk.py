@@ -72,7 +72,7 @@ async def test_a_hundred_thousand_rows_are_consumed_in_step_with_what_is_written
     assert 0 < furthest_ahead <= 16 * 1000 + 4 * 1000
 
 
-@pytest.mark.one_server
+@pytest.mark.one_server(reason="has a plain client of one server")
 async def test_a_plain_generator_is_consumed_in_step_too(tocsin_app, tocsin_server, note):
     queue = await tocsin_app.store.open_queue(Queue("default"))
     ahead = []

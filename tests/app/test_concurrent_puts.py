@@ -60,7 +60,7 @@ async def test_the_settings_of_a_queue_are_declared_once_for_all_that_wait_for_i
     assert await settings_of(tocsin_app.store, opened) == {"max_active": "3"}
 
 
-@pytest.mark.one_server
+@pytest.mark.one_server(reason="counts the calls of one server")
 async def test_a_lone_put_is_one_call(tocsin_app, note, one):
     await tocsin_app.enqueue(note, queue=one, delay="1h")
     await tocsin_app._ringer.quiet()
@@ -109,7 +109,6 @@ async def test_a_put_that_is_refused_fails_no_other(tocsin_app, note, one):
     assert sum(getattr(one, "new", False) for one in made) == 297
 
 
-@pytest.mark.one_server
 async def test_callers_that_are_cancelled_take_nobody_along(tocsin_app, note, one):
     await tocsin_app.enqueue(note, "opens the queue", queue=one)
     puts = [asyncio.ensure_future(tocsin_app.enqueue(note, n, queue=one)) for n in range(600)]

@@ -170,3 +170,17 @@ async def test_retries_that_may_outlast_the_interval_are_refused_where_the_confi
         with pytest.raises(InvalidTrigger, match="2900 ms"):
             await app.update("j", trigger=often)
         assert (await app.get("j")).trigger == MORNING
+
+
+async def test_steps_beyond_a_field_are_warned_of_once(tocsin_app, note):
+    with capture_logs("tocsin.schedules") as lines:
+        await tocsin_app.schedule(note, Cron("*/90 * * * *") - Dates(["2026-12-24"]), id="odd")
+        await tocsin_app.schedule_many(note, [(f"m{n}", Cron("0 */25 * * *"), ()) for n in range(3)])
+        await tocsin_app.schedule(note, Cron("*/60 * * * *"), id="even")
+        await tocsin_app.update("even", trigger=Cron("*/61 * * * *"))
+    assert [(line["log_level"], line["job"]) for line in lines] == [
+        ("warning", "odd"),
+        ("warning", "m0"),
+        ("warning", "even"),
+    ]
+    assert "use Every('90m')" in lines[0]["odd"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tocsin import Every, Http, InvalidArgument, Job, Message, Retry, Stage, Subprocess, Tocsin
+from tocsin.config.schema import Config
+from tocsin.config.schema import Http as HttpConfig
 from tocsin.model.target import Target, target_of
 from tocsin.testing import ManualClock
 
@@ -92,3 +94,33 @@ async def test_the_same_definition_again_changes_nothing(tocsin_app: Tocsin) -> 
 async def test_what_is_no_job_is_told_what_would_be_one(tocsin_app: Tocsin) -> None:
     with pytest.raises(InvalidArgument, match="decorate the function"):
         await tocsin_app.enqueue("https://example.org")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [Http.get("https://example.org/", timeout="601s"), Message("nats://b/x", timeout="1h")],
+    ids=["http", "message"],
+)
+async def test_a_delivery_longer_than_workers_wait_is_refused_when_it_is_put(
+    tocsin_app: Tocsin, target: Target
+) -> None:
+    """Whichever call puts it: for so long a host that hangs would hold a permit."""
+    kind: type = type(target)
+    quick = Http.get("https://example.org/") if kind is Http else Message("nats://b/x")
+    await tocsin_app.schedule(quick, Every("1h"), id="quick")
+    for call in (
+        lambda: tocsin_app.enqueue(target),
+        lambda: tocsin_app.enqueue_many(kind, [target]),
+        lambda: tocsin_app.schedule(target, Every("1h"), id="a"),
+        lambda: tocsin_app.schedule_many(kind, [("a", Every("1h"), target)]),
+        lambda: tocsin_app.update("quick", target=target),
+    ):
+        with pytest.raises(InvalidArgument, match=r"wait no longer than `http.max-timeout`, 600 s"):
+            await call()
+
+
+async def test_the_operator_says_how_long_deliveries_may_take(tocsin_app: Tocsin) -> None:
+    config = Config(http=HttpConfig(max_timeout="2h"))
+    async with Tocsin(tocsin_app.store.address.shown, prefix=tocsin_app.store.keys.prefix, config=config) as app:
+        await app.enqueue(Http.get("https://example.org/", timeout="2h"), id="a", delay="1h")
+    assert (await stored(tocsin_app, "a"))[0].timeout == 7210

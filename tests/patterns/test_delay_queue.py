@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import timedelta
 
 import pytest
@@ -18,9 +19,20 @@ def delays(tocsin_app):
 
 
 @pytest.fixture
-def other(tocsin_app):
-    """Another process's view of the same queue."""
-    return DelayQueue(tocsin_app, "delays")
+async def program(tocsin_app, tocsin_server, tocsin_clock):
+    """The queue as one program after the other has it, each on connections of its own."""
+    async with contextlib.AsyncExitStack() as opened:
+
+        async def begin() -> DelayQueue:
+            app = Tocsin(tocsin_server.url, prefix=tocsin_app.store.keys.prefix, clock=tocsin_clock)
+            return DelayQueue(await opened.enter_async_context(app), "delays")
+
+        yield begin
+
+
+@pytest.fixture
+async def other(program):
+    return await program()
 
 
 def in_seconds(clock, seconds):
@@ -125,6 +137,37 @@ async def test_concurrent_callers_of_one_queue_get_different_objects(delays, toc
     items = await asyncio.gather(*(delays.get_expired("10s") for _ in range(25)))
     got = [item.obj for item in items if item is not None]
     assert len(got) == len(set(got)) == 20
+
+
+async def test_programs_that_ask_at_once_get_each_object_once(delays, program, tocsin_clock):
+    objects = {f"object {n}" for n in range(100)}
+    for obj in objects:
+        await delays.enqueue(obj, tocsin_clock.now)
+    programs = [await program() for _ in range(8)]
+
+    async def work(queue: DelayQueue) -> list[str]:
+        got = []
+        while (item := await queue.get_expired("10s")) is not None:
+            got.append(item.obj)
+        return got
+
+    shares = await asyncio.gather(*map(work, programs))
+    assert sorted(obj for share in shares for obj in share) == sorted(objects)
+    # They really took turns: nobody had all.
+    assert sum(map(bool, shares)) > 1
+
+
+async def test_an_object_whose_lock_is_over_goes_to_one_of_the_programs_that_ask(delays, program, tocsin_clock):
+    await delays.enqueue("tea", tocsin_clock.now)
+    slow, programs = await delays.get_expired("10s"), [await program() for _ in range(8)]
+    assert await asyncio.gather(*(queue.get_expired("10s") for queue in programs)) == [None] * 8
+    tocsin_clock.advance("10s")
+    items = await asyncio.gather(*(queue.get_expired("10s") for queue in programs))
+    [(holder, item)] = [(queue, item) for queue, item in zip(programs, items, strict=True) if item is not None]
+    assert item.token > slow.token
+    with pytest.raises(ClaimLost):
+        await delays.remove(slow)
+    assert await holder.remove(item)
 
 
 async def test_a_queue_that_workers_serve_cannot_be_a_delay_queue(tocsin_app):

@@ -71,10 +71,19 @@ class TestEnqueue:
         tocsin_clock.advance("90d")
         assert await executions.try_schedule(1) == ("a", event("a"))
 
-    async def test_users_can_be_told_apart_in_lists(self, executions, tocsin_app):
-        await executions.enqueue(event("a", user_id="ada"))
-        await executions.enqueue(event("b", user_id="bob"))
-        assert [job.id async for job in tocsin_app.jobs(queue="exec_queue", tenant="bob")] == ["b"]
+    async def test_lists_tell_executions_apart_by_user_status_and_priority(self, executions, tocsin_app):
+        async def listed(**wanted):
+            return {job.id async for job in tocsin_app.jobs(queue="exec_queue", **wanted)}
+
+        await executions.enqueue(event("a", "critical", user_id="ada"))
+        await executions.enqueue(event("b", "low", user_id="bob"))
+        await executions.enqueue(event("c", "low", user_id="ada"))
+        assert await executions.try_schedule(1) is not None
+        assert (await listed(tenant="ada"), await listed(tenant="bob")) == ({"a", "c"}, {"b"})
+        assert (await listed(stage="working"), await listed(stage="ready")) == ({"a"}, {"b", "c"})
+        assert await listed(stage="ready", tenant="ada") == {"c"}
+        low = {job.id async for job in tocsin_app.jobs(queue="exec_queue") if job.priority == "low"}
+        assert low == {"b", "c"}
 
 
 @dataclass

@@ -246,7 +246,7 @@ class TestQueue:
 
     @pytest.mark.parametrize("when", CUTS)
     @pytest.mark.parametrize("name", ["job_put", "run_claim_ordered", "run_finish", "job_cancel"])
-    @pytest.mark.one_server
+    @pytest.mark.one_server(reason="the proxy stands before one server")
     async def test_a_call_whose_reply_is_lost_is_made_once(self, valkey, tocsin_clock, name, when):
         prefix = f"lost-{name}-{when}:"
         async with Proxy(valkey) as proxy, Tocsin(proxy.url, prefix=prefix, clock=tocsin_clock) as app:

@@ -38,7 +38,9 @@ async def test_a_schedule_shows_all_of_itself_before_and_after_a_run(desk, tocsi
     tocsin_clock.move_to(at("08:00:01"))
     await desk.push()
     after = scheduler.get_schedule(made)
-    assert (after.last_run, after.next_run) == (at("08:00:00"), at("08:00:00") + timedelta(days=1))
+    # It ran a second late.
+    assert (after.last_run, after.last_due) == (at("08:00:01"), at("08:00:00"))
+    assert after.next_run == at("08:00:00") + timedelta(days=1)
     assert (after.created_at, after.updated_at) == (START, at("08:00:01"))
 
 

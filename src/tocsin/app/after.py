@@ -22,11 +22,9 @@ from tocsin.store.jobs import NEW, Jobs, Put
 from tocsin.store.outbox import GONE, IS_WORKING, LATER, RECURRING, WATCHING, Outbox, Upstream, Wait
 from tocsin.store.runs import SUCCEEDED
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.upkeep.carry import Carrier
+from tocsin.upkeep.carry import LONGEST_CARRY, Carrier
 
 MOST = 1000
-# Passes that a program carries on with what it began; the rest is for the workers.
-LONGEST_CARRY = 100
 _POLICIES = ("cancel", "run")
 
 

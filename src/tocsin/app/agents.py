@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from tocsin.app import options
-from tocsin.app.registry import Agent, Registry
+from tocsin.app.registry import Agent
 from tocsin.engine.catalog import Catalog
-from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.store.jobs import UPDATE, Put
@@ -21,15 +20,37 @@ if TYPE_CHECKING:
     from tocsin.app.tocsin import Tocsin
 
 
-def declared(registry: Registry, now: Millis) -> dict[str, Put]:
-    """By id. One that is there keeps its due time as long as its interval stays."""
-    return {name: put_of(name, agent, now) for name, agent in registry.agents.items()}
+class DeclaredAgents(Mapping[str, Put]):
+    """By id, as Redis is to have them. Each is encoded when it is first asked for, and again if it is declared anew."""
+
+    def __init__(self, agents: Mapping[str, Agent]) -> None:
+        """`agents` may grow while modules are imported."""
+        self._agents = agents
+        self._encoded: dict[str, tuple[Agent, Put]] = {}
+
+    def __getitem__(self, name: str) -> Put:
+        agent = self._agents[name]
+        known = self._encoded.get(name)
+        if known is None or known[0] is not agent:
+            known = self._encoded[name] = agent, put_of(name, agent)
+        return known[1]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._agents
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._agents)
+
+    def __len__(self) -> int:
+        return len(self._agents)
 
 
-def put_of(name: str, agent: Agent, now: Millis) -> Put:
+def put_of(name: str, agent: Agent) -> Put:
+    """One that is there keeps its due time as long as its interval stays."""
     rules = options.policy(error_interval=agent.error_interval, agent=True)
     planned = options.plan(agent.handler, (), {}, trigger=agent.every, timeout=agent.timeout, policy=rules)
-    return options.recurring(planned, name, now, UPDATE)
+    # An interval counts from when the server gets it: what time it is here does not matter.
+    return options.recurring(planned, name, 0, UPDATE)
 
 
 # For patterns that keep agents of their own, beside those that the app declares

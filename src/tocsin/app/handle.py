@@ -9,9 +9,17 @@ from typing import Any
 from tocsin.app.lookup import Found, Lookup
 from tocsin.model.clock import monotonic
 from tocsin.model.durations import Duration, seconds
-from tocsin.model.errors import InvalidArgument, ResultLost, ResultTimeout, RunCancelled, RunFailed, UnknownJob
+from tocsin.model.errors import (
+    InvalidArgument,
+    RecordUnreadable,
+    ResultLost,
+    ResultTimeout,
+    RunCancelled,
+    RunFailed,
+    UnknownJob,
+)
 from tocsin.model.job import Job, Stage
-from tocsin.store.jobs import Outcome
+from tocsin.store.jobs import UNKNOWN, Outcome
 
 # A result is looked for soon at first, then less and less often.
 SHORTEST_S = 0.005
@@ -49,7 +57,8 @@ class Handle:
     async def result(self, timeout: Duration | None = None) -> Any:
         """What the handler returned, as plain data, as soon as the job has ended.
 
-        Raises RunFailed, RunCancelled, ResultLost, ResultTimeout, or UnknownJob if its outcome is not kept.
+        Raises RunFailed, RunCancelled, ResultLost, ResultTimeout, UnknownJob if its outcome is not kept, or
+        RecordUnreadable if somebody garbled it.
         """
         give_up = None if timeout is None else monotonic() + seconds(timeout, "timeout")
         pause = SHORTEST_S
@@ -87,6 +96,8 @@ def _result(job_id: str, outcome: Outcome) -> Any:
         # What came of it is why, where it was not a person.
         why = f": {outcome.result}" if outcome.result else ""
         raise RunCancelled(f"job {job_id!r} was cancelled{why}")
+    if outcome.name == UNKNOWN:
+        raise RecordUnreadable(f"job {job_id!r} has ended, and {outcome.lost}: somebody else writes to Tocsin's keys")
     if outcome.lost:
         raise ResultLost(job_id, outcome.lost)
     if not outcome.kept:

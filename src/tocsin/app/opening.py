@@ -14,7 +14,7 @@ from tocsin.app.lookup import Lookup
 from tocsin.app.registry import Registry
 from tocsin.app.sync import Sync
 from tocsin.config import Config, load_config
-from tocsin.config.rules import keep_of
+from tocsin.config.rules import keep_of, longest_of
 from tocsin.model.clock import Clock, ServerClock
 from tocsin.model.errors import StoreError, TocsinError
 from tocsin.store.embedded import EmbeddedServer, default_folder
@@ -114,6 +114,16 @@ class Opening(Declaring):
     @property
     def _largest_arguments(self) -> int:
         return self.config.limits.arguments_bytes
+
+    @functools.cached_property
+    def _longest_delivery(self) -> float:
+        """Seconds that a request or a message may be given."""
+        return longest_of(self.config.http.max_timeout)
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        """What `options.plan` checks each job against."""
+        return {"largest": self._largest_arguments, "longest_s": self._longest_delivery}
 
     @property
     def store(self) -> Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -12,6 +13,7 @@ from tocsin.engine.catalog import Bound, Handler
 from tocsin.model import codec
 from tocsin.model.durations import Duration, Millis, ceil_ms, epoch_ms, millis, seconds
 from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
+from tocsin.model.http import Http
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import (
     DEFAULT_KEEP,
@@ -28,9 +30,10 @@ from tocsin.model.job import (
     check_priority,
     check_timeout,
 )
+from tocsin.model.message import Message
 from tocsin.model.queue import Queue
 from tocsin.model.target import Target, fields_of
-from tocsin.model.trigger import Every, Once, Trigger
+from tocsin.model.trigger import Every, Once, Trigger, odd, phrase
 from tocsin.store import jobs
 from tocsin.store.jobs import Put
 from tocsin.targets.builtin import handler_for, timeout_of
@@ -69,6 +72,8 @@ RESERVED = frozenset(
 )
 # Without a limit of its own: more is a span that nobody meant.
 MOST_BACKFILLED = 100_000
+# A hundred years. The cleanup takes a schedule that is due later for garbage (store/lua/lib/scores.lua).
+FURTHEST_MS = 3_155_760_000_000
 _IF_EXISTS = {"ignore": jobs.IGNORE, "replace": jobs.REPLACE, "postpone": jobs.POSTPONE, "update": jobs.UPDATE}
 
 
@@ -112,7 +117,9 @@ def plan(
     priority: str | None = None,
     policy: Policy = PLAIN,
     largest: int = codec.LARGEST_PAYLOAD,
+    longest_s: float = math.inf,
 ) -> Plan:
+    check_longest(what, longest_s)
     handler, args, kwargs = bound(what, args, kwargs)
     return Plan(
         handler=handler,
@@ -130,6 +137,15 @@ def plan(
         band=NORMAL if priority is None else check_priority(priority),
         largest=largest,
     )
+
+
+def check_longest(what: object, longest_s: float) -> None:
+    """Raise InvalidArgument for a request or a message that may take longer than workers wait for one."""
+    if isinstance(what, Http | Message) and what.timeout > longest_s:
+        raise InvalidArgument(
+            f"{what} has a timeout of {what.timeout:g} s, and workers wait no longer than `http.max-timeout`, "
+            f"{longest_s:g} s: give it a shorter one, or raise the setting, here and for the workers"
+        )
 
 
 def own_name(handler: Handler, what: object) -> str:
@@ -191,7 +207,8 @@ def one_shot(
     kept = kept_for(planned.handler, keep, 0 if job_id is not None else default_keep, named=not unnamed)
     due, relative = when(at, delay)
     record = planned.record(keep=kept, recurring=False, unnamed=unnamed)
-    return Put(member, record, due, relative, mode_of(if_exists, ("ignore", "replace", "postpone")))
+    mode = mode_of(if_exists, ("ignore", "replace", "postpone"))
+    return Put(member, record, due, relative, mode, now_if_past=True)
 
 
 def kept_for(handler: Handler, keep: Duration | None, default: int, *, named: bool) -> int:
@@ -211,7 +228,8 @@ def recurring(planned: Plan, member: str, now: Millis, mode: int, find: NextAt =
     if mode == jobs.UPDATE and due <= now:
         # Its moment has passed: if it has run, declaring it again must not run it again.
         mode = jobs.IGNORE
-    return Put(member, planned.record(keep=check_keep(DEFAULT_KEEP), recurring=False), due, relative, mode)
+    record = planned.record(keep=check_keep(DEFAULT_KEEP), recurring=False)
+    return Put(member, record, due, relative, mode, now_if_past=True)
 
 
 def first(spec: Spec, member: str, now: Millis, find: NextAt = next_at) -> tuple[Millis, bool]:
@@ -219,6 +237,8 @@ def first(spec: Spec, member: str, now: Millis, find: NextAt = next_at) -> tuple
     trigger, rules = spec.trigger, spec.rules
     assert trigger is not None
     due = first_due(trigger, rules, member, now, find)
+    if due > now + FURTHEST_MS and not isinstance(trigger, Once):
+        raise InvalidTrigger(f"job {member!r} would run for the first time in more than 100 years: let it start sooner")
     if isinstance(trigger, Every) and counts_from_now(trigger) and rules.starts is None:
         return ceil_ms(trigger.interval) + phase(member, rules.jitter), True
     return max(due, 0), False
@@ -235,6 +255,11 @@ def check_tries(spec: Spec, member: str, exceeding: str) -> None:
     if exceeding == "error":
         raise InvalidTrigger(f"{what}: try less often, or run it less often")
     log.warning("retries may outlast the time to the next run", job=member, retries_ms=worst, apart_ms=distance)
+
+
+def warn_if_odd(trigger: Trigger | None, member: str) -> None:
+    for sentence in odd(trigger):
+        log.warning("a schedule may not be what was meant", job=member, trigger=phrase(trigger), odd=sentence)
 
 
 def policy(

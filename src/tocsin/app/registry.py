@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from tocsin.app import options
-from tocsin.engine.catalog import Catalog, Handler, name_of
+from tocsin.engine.catalog import Catalog, Executor, Handler, name_of
 from tocsin.engine.failures import FailureHook
 from tocsin.model.durations import Duration
 from tocsin.model.errors import InvalidArgument, nearest
@@ -89,10 +89,14 @@ class Registry:
         return handler
 
 
-def _executor(fn: Callable[..., Any], wanted: str | None) -> Literal["loop", "thread", "process"]:
+def _executor(fn: Callable[..., Any], wanted: str | None) -> Executor:
     is_async = inspect.iscoroutinefunction(fn)
     if wanted is None:
         return "loop" if is_async else "thread"
+    return check_executor(wanted, is_async=is_async)
+
+
+def check_executor(wanted: str, *, is_async: bool) -> Executor:
     if wanted not in ("thread", "process"):
         raise InvalidArgument(f"there is no executor {wanted!r}; {nearest(str(wanted), ('thread', 'process'))}")
     if is_async:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
 from msgspec.structs import replace
 
-from tocsin.app.options import Plan, check_tries, mode_of, one_shot, plan, policy, recurring
+from tocsin.app.options import Plan, check_tries, mode_of, one_shot, plan, policy, recurring, warn_if_odd
 from tocsin.engine.catalog import Bound, Handler
 from tocsin.model import codec
 from tocsin.model.durations import Duration, Millis
@@ -18,7 +19,7 @@ from tocsin.model.ids import check_job_id
 from tocsin.model.job import Spec
 from tocsin.model.message import Message
 from tocsin.model.program import Subprocess
-from tocsin.model.trigger import Trigger, check_trigger
+from tocsin.model.trigger import Trigger, check_trigger, odd
 from tocsin.store.jobs import Put
 from tocsin.targets.builtin import handler_for
 from tocsin.triggers.ticks import Known
@@ -48,6 +49,7 @@ class Rows:
         self._known = Known()
         self._exceeding = exceeding
         self._checked: set[Trigger] = set()
+        self._odd: set[str] = set()
 
     def one_shots(
         self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, named: bool
@@ -57,7 +59,7 @@ class Rows:
 
         def make(member: str, row: Any) -> Put:
             body = codec.encode_spec(self.spec(row), self._plan.largest)
-            return Put(member, header + body, sample.due, sample.relative, sample.mode)
+            return Put(member, header + body, sample.due, sample.relative, sample.mode, 0, sample.now_if_past)
 
         return make
 
@@ -70,12 +72,15 @@ class Rows:
         try:
             member, trigger, args = row
         except (TypeError, ValueError):
-            raise InvalidArgument(f"a row of schedule_many is (id, trigger, args), not {row!r:.100}") from None
+            raise InvalidArgument(f"a row of schedule_many is (id, trigger, args), not {reprlib.repr(row)}") from None
         planned = self._planned(args, check_trigger(trigger))
         if planned.spec.retry is not None and trigger not in self._checked:
             # Once for all rows that have it in common.
             check_tries(planned.spec, str(member), self._exceeding)
             self._checked.add(trigger)
+        if any(sentence not in self._odd for sentence in odd(trigger)):
+            self._odd.update(odd(trigger))
+            warn_if_odd(trigger, str(member))
         return recurring(planned, check_job_id(member), now, mode, self._known.next_at)
 
     def _planned(self, args: Any, trigger: Trigger) -> Plan:
@@ -87,7 +92,7 @@ class Rows:
         elif isinstance(row, (tuple, list)):
             args, kwargs = tuple(row), {}
         else:
-            raise InvalidArgument(f"a row is a tuple of arguments or a mapping, not {row!r:.100}")
+            raise InvalidArgument(f"a row is a tuple of arguments or a mapping, not {reprlib.repr(row)}")
         return args, self.handler.check(args, kwargs)
 
 
@@ -101,6 +106,7 @@ class TargetRows(Rows):
         self._known = Known()
         self._exceeding = exceeding
         self._checked = set()
+        self._odd = set()
         # Said now, and not when the first row comes.
         plan(Bound(handler=self.handler, args=(), kwargs={}), (), {}, **shared)
 
@@ -120,7 +126,7 @@ class TargetRows(Rows):
         if isinstance(row, (tuple, list)) and len(row) == 1:
             [row] = row
         if not isinstance(row, self._kind):
-            raise InvalidArgument(f"a row is one {self._kind.__name__}(…) here, not {row!r:.100}")
+            raise InvalidArgument(f"a row is one {self._kind.__name__}(…) here, not {reprlib.repr(row)}")
         return plan(row, (), {}, trigger=trigger, **self._shared)
 
 
@@ -133,7 +139,7 @@ _SAMPLES: dict[type, Handler] = {
 
 
 def schedules(
-    what: Handler | Bound | Kind, given: dict[str, Any], exceeding: str, largest: int
+    what: Handler | Bound | Kind, given: dict[str, Any], exceeding: str, limits: dict[str, Any]
 ) -> tuple[Callable[[Any, Millis], Put], Handler, str | None, str | None]:
     """For `schedule_many`: how to make a put of a row; then the handler, and the queue and priority asked for."""
     rules = ("overlap", "misfire", "grace", "catch_up", "criticality", "jitter", "starts", "ends")
@@ -144,5 +150,5 @@ def schedules(
     mode = mode_of(given.get("if_exists", "update"), ("update", "ignore", "replace"))
     wanted = policy(**{name: given[name] for name in rules if name in given})
     options = {name: given[name] for name in shared if name in given}
-    rows = rows_of(what, exceeding, policy=wanted, largest=largest, **options)
+    rows = rows_of(what, exceeding, policy=wanted, **limits, **options)
     return (lambda row, now: rows.schedule(row, mode, now)), rows.handler, given.get("queue"), given.get("priority")

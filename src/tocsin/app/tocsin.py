@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
@@ -67,7 +68,7 @@ class Tocsin(ManyCalls):
         rules = options.policy(criticality=criticality)
         planned = options.plan(
             what, args, kwargs, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules,
-            largest=self._largest_arguments,
+            **self._limits,
         )  # fmt: skip
         where = await self._queue_for(planned.handler, queue, priority)
         put = options.one_shot(planned, id, new_id(), at, delay, if_exists, keep, self._default_keep)
@@ -104,7 +105,7 @@ class Tocsin(ManyCalls):
         rules = options.policy(criticality=criticality)
         first = rows_of(
             what, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules,
-            largest=self._largest_arguments,
+            **self._limits,
         )  # fmt: skip
         where = await self._queue_for(first.handler, queue, priority)
         names = None if ids is None else iter(ids)
@@ -145,12 +146,13 @@ class Tocsin(ManyCalls):
         )  # fmt: skip
         planned = options.plan(
             what, args, kwargs, trigger=check_trigger(trigger), retry=retry, timeout=timeout,
-            tenant=tenant, priority=priority, policy=rules, largest=self._largest_arguments,
+            tenant=tenant, priority=priority, policy=rules, **self._limits,
         )  # fmt: skip
         where = await self._queue_for(planned.handler, queue, priority)
         member = options.own_name(planned.handler, what) if id is None else check_job_id(id)
         mode = options.mode_of(if_exists, ("update", "ignore", "replace"))
         options.check_tries(planned.spec, member, self.config.schedules.retry_exceeds_interval)
+        options.warn_if_odd(planned.spec.trigger, member)
         put = options.recurring(planned, member, self._now(), mode)
         return self._handle_of(where, put, await self._jobs.put(where, put))
 
@@ -159,7 +161,7 @@ class Tocsin(ManyCalls):
     ) -> int:
         """Recurring jobs in bulk: rows are (id, trigger, args), options as for `schedule`. How many were new."""
         exceeding = self.config.schedules.retry_exceeds_interval
-        make, handler, queue, priority = schedules(what, given, exceeding, self._largest_arguments)
+        make, handler, queue, priority = schedules(what, given, exceeding, self._limits)
         where = await self._queue_for(handler, queue, priority)
         return await Bulk(self._jobs, where, self._ringer.ring).put_all(rows, lambda row: make(row, self._now()))
 
@@ -167,10 +169,20 @@ class Tocsin(ManyCalls):
         """Put the agents of this program, new ones for now; those that are there keep their due time."""
         where = await self.store.open_queue(self._registry.queues[AGENTS_QUEUE])
         clock, ring = self.store.clock, self._ringer.ring
-        await Reconciler(self.store, where, self._agents, Ownership(), lambda _: None, clock, ring, Rules()).step()
 
-    def _agents(self) -> dict[str, Put]:
-        return agents.declared(self._registry, self._now())
+        def nobody_asks(*_: object) -> None:
+            """No worker is here to claim them."""
+
+        await Reconciler(
+            self.store, where, self._agents, Ownership(), nobody_asks, nobody_asks, clock, ring, Rules()
+        ).step()
+
+    @functools.cached_property
+    def _declared_agents(self) -> Mapping[str, Put]:
+        return agents.DeclaredAgents(self._registry.agents)
+
+    def _agents(self) -> Mapping[str, Put]:
+        return self._declared_agents
 
     def _handle_of(self, where: OpenQueue, put: Put, answer: tuple[int, Millis]) -> Handle:
         code, head = answer
@@ -200,9 +212,12 @@ class Tocsin(ManyCalls):
                 return False
             where, job = found
             options.check_order(where.queue, changes.get("priority"))
+            options.check_longest(changes.get("target"), self._longest_delivery)
             header, spec, due, relative = changed(job, changes, self._registry, self._now())
             if changes.keys() & {"trigger", "retry"}:
                 options.check_tries(spec, id, self.config.schedules.retry_exceeds_interval)
+            if "trigger" in changes:
+                options.warn_if_odd(spec.trigger, id)
             record = record_of(header, spec, self._largest_arguments)
             put = Put(id, record, due, relative, EDIT, job.version)
             code, head = await self._jobs.put(where, put)
@@ -300,7 +315,7 @@ class Tocsin(ManyCalls):
 
     async def _cancel_in(self, where: OpenQueue, member: str, due: Millis) -> bool:
         code, owner, token = await self._jobs.cancel(where, member, due)
-        if code == 2:
+        if code == 2 and owner:
             await self._fleet.post(owner, {"cancel": member, "token": token})
         return code > 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from tocsin.app import options
 from tocsin.app.registry import Registry
 from tocsin.model.codec import trigger_digest
 from tocsin.model.durations import Millis, moment
-from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
+from tocsin.model.errors import InvalidArgument, InvalidTrigger, RecordUnreadable, nearest
 from tocsin.model.job import PLAIN, Header, Job, Policy, Spec, check_keep, check_priority, check_timeout
 from tocsin.model.target import NAMES, Target, fields_of, name_of
 from tocsin.model.trigger import Once, check_trigger
@@ -26,6 +27,11 @@ def changed(job: Job, changes: dict[str, Any], registry: Registry, now: Millis) 
     for name in changes:
         if name not in CHANGEABLE:
             raise InvalidArgument(f"a job has no {name!r} that can be changed; {nearest(name, CHANGEABLE)}")
+    if not job.is_readable:
+        raise RecordUnreadable(
+            f"the record of job {job.id!r} cannot be read, and so not be changed: put it anew with if_exists='replace' "
+            "or 'update', or remove it"
+        )
     spec, header = _spec(job, changes, registry), _header(job.header, changes)
     if not job.recurring:
         if "trigger" in changes:
@@ -67,7 +73,7 @@ def _fields(job: Job, changes: dict[str, Any]) -> tuple[Any, ...]:
     """Another request, message or program of the same kind."""
     target = changes["target"]
     if not isinstance(target, Target) or name_of(target) != job.name:
-        raise InvalidArgument(f"job {job.id!r} runs {job.name}: {target!r:.100} is not another of that kind")
+        raise InvalidArgument(f"job {job.id!r} runs {job.name}: {reprlib.repr(target)} is not another of that kind")
     if "args" in changes or "kwargs" in changes:
         raise InvalidArgument("give target=, or args= and kwargs= for a function, not both")
     return fields_of(target)

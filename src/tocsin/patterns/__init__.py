@@ -1,6 +1,7 @@
 """The seeds' own APIs, thin, on the same core."""
 
-from tocsin.patterns.agent_scheduler import Agent, AgentScheduler, AgentStats, Instrumentation
+from tocsin.patterns.agent import Agent, AgentStats, Instrumentation
+from tocsin.patterns.agent_scheduler import AgentScheduler
 from tocsin.patterns.delay_queue import DelayQueue, Item
 from tocsin.patterns.execution_queue import ExecutionQueue
 from tocsin.patterns.task_queue import Task, TaskQueue

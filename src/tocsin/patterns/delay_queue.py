@@ -6,6 +6,7 @@ What is got is locked for a while; if it is not removed by then, it is given to 
 from __future__ import annotations
 
 import hashlib
+import reprlib
 from datetime import datetime
 from typing import Any
 
@@ -78,4 +79,4 @@ def _id_of(obj: Any) -> str:
     try:
         return "#" + hashlib.blake2b(codec.encode(obj), digest_size=16).hexdigest()
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{obj!r:.100} cannot be stored: {error}") from None
+        raise InvalidArgument(f"{reprlib.repr(obj)} cannot be stored: {error}") from None

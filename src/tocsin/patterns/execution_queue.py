@@ -6,6 +6,7 @@ back in line at the place it had, for the next who asks.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
@@ -20,6 +21,7 @@ from tocsin.model.errors import InvalidArgument
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import DEFAULT_KEEP, NORMAL, PRIORITIES, Header, check_keep, check_priority, check_timeout
 from tocsin.model.queue import Queue
+from tocsin.patterns.execution_metrics import ExecutionMetrics
 from tocsin.patterns.taker import Taker
 from tocsin.store.jobs import CONFLICT, EDIT_IN_LINE, MISSING, Put, record_of
 from tocsin.store.keys import BANDS
@@ -51,6 +53,7 @@ class ExecutionQueue:
         self._timeout, self._keep = check_timeout(timeout), check_keep(keep)
         self._taker = Taker(app, Queue(name, "priority", partitions=1), _NAME)
         self._tokens: dict[str, int] = {}
+        self._metrics = ExecutionMetrics()
 
     async def enqueue(self, event: Any) -> int | None:
         """Its position in the whole line: how many go before it. An event that was delivered before changes nothing.
@@ -60,6 +63,7 @@ class ExecutionQueue:
         member, record = self._record(event)
         queue = await self._taker.bring_back()
         await self._taker.jobs.put(queue, Put(member, record, 0, relative=True))
+        await self._metrics.refresh(self._taker)
         return await self._taker.jobs.position(queue, member)
 
     async def try_schedule(self, max_active: int) -> tuple[str, Any] | None:
@@ -67,9 +71,13 @@ class ExecutionQueue:
 
         It is active until `release`, or until `timeout` is over.
         """
-        taken = await self._taker.take(self._timeout, _GIVEN_UP, _check_cap(max_active))
+        cap = _check_cap(max_active)
+        # Before, so that whoever is cancelled while numbers are read holds no slot.
+        await self._metrics.refresh(self._taker)
+        taken = await self._taker.take(self._timeout, _GIVEN_UP, cap)
         if taken is None:
             return None
+        self._metrics.scheduled(self._taker.store, taken.claim)
         execution_id = taken.claim.member
         self._remember(execution_id, taken.claim.token)
         return execution_id, taken.obj
@@ -89,6 +97,7 @@ class ExecutionQueue:
         if not await self._taker.end(member, ours, SUCCEEDED, self._keep):
             return False
         self._tokens.pop(member, None)
+        await self._metrics.refresh(self._taker)
         return True
 
     async def update_priority(self, execution_id: str, new_priority: str) -> bool:
@@ -114,9 +123,10 @@ class ExecutionQueue:
         queue = await self._taker.open()
         while True:
             code, owner, token = await self._taker.jobs.cancel(queue, member)
-            # 1: it was in line; 2: it is active, and will not be scheduled again if its slot returns first.
-            if code != 2:
-                return code == 1
+            # 1: it was in line; 2: it is active, and will not be scheduled again if its slot returns first. Without an
+            # owner nobody can read who holds it: the slot returns at its deadline.
+            if code != 2 or not owner:
+                return code > 0
             if await self._taker.end_as(owner, member, token, CANCELLED, self._keep):
                 self._tokens.pop(member, None)
                 return True
@@ -136,7 +146,7 @@ class ExecutionQueue:
     def _record(self, event: Any) -> tuple[str, bytes]:
         fields = _fields_of(event)
         if "execution_id" not in fields:
-            raise InvalidArgument(f"an event has an execution_id, {event!r:.100} has none")
+            raise InvalidArgument(f"an event has an execution_id, {reprlib.repr(event)} has none")
         member = _named("execution_id", check_job_id, fields["execution_id"])
         priority = fields.get("priority")
         header = Header(

@@ -22,7 +22,7 @@ from tocsin.model.queue import Queue
 from tocsin.model.run import MAX_RECOVERIES, Claim
 from tocsin.store.jobs import Jobs
 from tocsin.store.runs import CANCELLED, Item, Runs, Wish, failed_item, finish_item, settle_as
-from tocsin.store.store import LARGEST_BATCH, OpenQueue
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
 _NO_LEASE = 1e15
 
@@ -53,6 +53,10 @@ class Taker:
 
     def body(self, obj: Any) -> bytes:
         return codec.encode_spec(Spec(self._kind, (obj,)), self._app.config.limits.arguments_bytes)
+
+    @property
+    def store(self) -> Store:
+        return self._app.store
 
     @property
     def jobs(self) -> Jobs:

@@ -8,19 +8,22 @@ for this queue, `app.work()` and `tocsin worker` as well as a `TaskScheduler` th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
 
-from tocsin.app import Tocsin
+from tocsin.app import Tocsin, options
 from tocsin.engine.catalog import Handler
 from tocsin.model.durations import Duration
-from tocsin.model.errors import InvalidArgument
+from tocsin.model.errors import InvalidArgument, StoreError, TocsinError
 from tocsin.model.ids import check_queue_name
 from tocsin.model.job import Retry
 from tocsin.model.run import Run
+from tocsin.patterns.task_schedules import ring
+from tocsin.store.jobs import Jobs, Put
 from tocsin.store.queues import open_queue
 
 NAME = "tocsin.patterns.TaskQueue"
@@ -93,11 +96,30 @@ class TaskQueue:
         await open_queue(app.store, self._queue)
         return bool(await app.store.read(lambda client: client.ping()))
 
-    async def put(self, app: Tocsin, task: Task, at: datetime) -> None:
-        """For schedulers, on an event loop of theirs: put again, a task of the same id changes nothing."""
-        await app.enqueue(
-            self._handler, task.payload, id=task.task_id, at=at, tenant=task.user_id, priority=task.priority
-        )
+    async def put_all(self, app: Tocsin, tasks: Sequence[tuple[Task, datetime]]) -> list[TocsinError | None]:
+        """For schedulers, on an event loop of theirs: all in one call. A task of an id that was put before changes
+        nothing. For each, what kept it from being put."""
+        puts, errors = list[Put](), list[TocsinError | None]()
+        for task, at in tasks:
+            try:
+                puts.append(self._put_of(app, task, at))
+                errors.append(None)
+            except TocsinError as error:
+                errors.append(error)
+        try:
+            where = await app.store.open_queue(self._queue)
+            _, head = await Jobs(app.store).put_many(where, puts)
+            await ring(app.store, where, head)
+        except StoreError as error:
+            return [kept or error for kept in errors]
+        return errors
+
+    def _put_of(self, app: Tocsin, task: Task, at: datetime) -> Put:
+        planned = options.plan(
+            self._handler, (task.payload,), {}, tenant=check_user(task.user_id), priority=task.priority,
+            largest=app.config.limits.arguments_bytes,
+        )  # fmt: skip
+        return options.one_shot(planned, task.task_id, "", at, None, "ignore", None, 0)
 
 
 def check_user(user_id: Any) -> str:
@@ -132,5 +154,7 @@ def _fields_of(task: Any) -> dict[str, Any]:
     else:
         given = {name: getattr(task, name) for name in _FIELDS if hasattr(task, name)}
     if "user_id" not in given:
-        raise InvalidArgument(f"a task is a Task, or has user_id, priority and payload; {task!r:.100} has no user_id")
+        raise InvalidArgument(
+            f"a task is a Task, or has user_id, priority and payload; {reprlib.repr(task)} has no user_id"
+        )
     return {"priority": None, "payload": None, "task_id": ""} | given

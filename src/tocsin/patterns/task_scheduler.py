@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from tocsin.app import Tocsin
 from tocsin.app.options import check_tenant
 from tocsin.engine.catalog import Catalog, Handler
+from tocsin.model.clock import monotonic
 from tocsin.model.durations import Duration, epoch_ms, seconds
 from tocsin.model.errors import InvalidArgument, RecordUnreadable, StoreError, TocsinError
 from tocsin.model.ids import EXTRA, check_queue_name, new_id
@@ -40,6 +41,8 @@ from tocsin.worker.settings import settings_of
 log = get_logger("tocsin.taskscheduler")
 
 HANDLER = "tocsin.patterns.TaskScheduler"
+# Occurrences that are pushed together.
+BATCH = 200
 GRACEFUL, FORCED, ALREADY_STOPPED = "graceful", "forced", "already stopped"
 
 
@@ -278,7 +281,7 @@ class TaskScheduler:
             if self._state is State.STOPPING:
                 # Whoever stops it waits for the thread.
                 return
-            self._book.critical_error = str(error)
+            self._book.critical(error)
             self._book.ended()
             self._state = State.STOPPED
         log.error("scheduler stopped: mend what is wrong and start it again", scheduler=self.scheduler_id)
@@ -304,35 +307,57 @@ class TaskScheduler:
         return worker
 
     def _handler_for(self, app: Tocsin) -> Handler:
-        async def push(plan: Any, run: Run) -> None:
-            await self._push(app, plan, run)
+        async def push(runs: list[Run]) -> list[BaseException | None]:
+            return await self._push_in_time(app, runs)
 
-        return Handler(HANDLER, push, executor="loop", queue=self._place.name, timeout=self._lock_timeout)
+        return Handler(HANDLER, push, executor="loop", queue=self._place.name, timeout=self._lock_timeout, batch=BATCH)
 
-    async def _push(self, app: Tocsin, given: Any, run: Run) -> None:
+    async def _push_in_time(self, app: Tocsin, runs: list[Run]) -> list[BaseException | None]:
+        began = monotonic()
         try:
-            plan = task_schedules.read_plan(given)
+            return await self._push(app, runs)
+        except asyncio.CancelledError:
+            deadline = min(epoch_ms(run.deadline) for run in runs)
+            if runs[0].cancelled and app.store.clock.server_ms() >= deadline:
+                self._book.pushes_timed_out(runs)
+            raise
+        finally:
+            self._book.processed(monotonic() - began)
+
+    async def _push(self, app: Tocsin, runs: list[Run]) -> list[BaseException | None]:
+        """The tasks of all occurrences in one call. How each ended: one that failed is no reason to repeat another."""
+        tasks = [await self._task_of(app, run) for run in runs]
+        due = [(run, task) for run, task in zip(runs, tasks, strict=True) if task is not None]
+        errors = await self.queue.put_all(app, [(task, run.due) for run, task in due])
+        failed = {run: error for (run, _), error in zip(due, errors, strict=True) if error is not None}
+        self._book.pushes_failed(failed)
+        pushed = [run for run, _ in due if run not in failed]
+        try:
+            await self._note(app, pushed)
+        except StoreError as error:
+            failed |= dict.fromkeys(pushed, error)
+        else:
+            for run in pushed:
+                self._book.push_succeeded(run)
+        return [failed.get(run) for run in runs]
+
+    async def _task_of(self, app: Tocsin, run: Run) -> Task | None:
+        """None for a schedule that cannot be read: it is put to rest."""
+        try:
+            plan = task_schedules.read_plan(run.args[0] if run.args else None)
         except RecordUnreadable as error:
             self._book.malformed(run.job_id, str(error))
             await app.pause(run.job_id, queue=run.queue)
-            return
-        try:
-            await self.queue.put(app, Task(run.tenant or "", plan.priority, plan.payload, run.id), run.due)
-        except asyncio.CancelledError:
-            if run.cancelled and app.store.clock.server_ms() >= epoch_ms(run.deadline):
-                self._book.push_timed_out(run.job_id)
-            raise
-        except TocsinError as error:
-            self._book.push_failed(run.job_id, error)
-            raise
-        await self._note(app, run)
-        self._book.push_succeeded()
+            return None
+        return Task(run.tenant or "", plan.priority, plan.payload, run.id)
 
-    async def _note(self, app: Tocsin, run: Run) -> None:
-        """When it ran last. If that cannot be written, the push is repeated with it, which changes nothing."""
-        due, now, where = epoch_ms(run.due), int(app.store.clock.server_ms()), await self._opened(app)
+    async def _note(self, app: Tocsin, runs: list[Run]) -> None:
+        """When they ran last. If that cannot be written, the push is repeated with it, which changes nothing."""
+        if not runs:
+            return
+        dues = {run.job_id: epoch_ms(run.due) for run in sorted(runs, key=lambda run: run.due)}
         try:
-            await task_schedules.revise(app.store, where, run.job_id, lambda job: task_schedules.noted(job, due, now))
+            await task_schedules.note_all(app.store, await self._opened(app), dues, int(app.store.clock.server_ms()))
         except StoreError as error:
             self._book.redis_error(error)
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -32,6 +32,8 @@ CHANGEABLE = ("cron_expression", "user_id", "priority", "payload", "timezone", "
 # Each occurrence is pushed, however often that fails first and however late it is.
 _TRIES = 2**31 - 1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
+# As a digit of the answer of a put.
+_CONFLICT_CODE = ord(str(CONFLICT))
 RULES = options.policy(misfire="all", overlap="buffer_all")
 
 
@@ -42,7 +44,9 @@ class Plan(Struct, frozen=True):
     payload: Any
     created: Millis
     updated: Millis
+    # Of the occurrence that was pushed last: when it was due, and when it was pushed.
     last: Millis | None = None
+    ran: Millis | None = None
 
 
 class Schedule(Struct, frozen=True):
@@ -61,6 +65,8 @@ class Schedule(Struct, frozen=True):
     updated_at: datetime | None
     # Why it was set aside, or why its last push failed.
     error: str | None = None
+    # When the occurrence that ran at `last_run` was due.
+    last_due: datetime | None = None
 
 
 def put_of(
@@ -140,7 +146,31 @@ def changes_of(job: Job, wanted: dict[str, Any], now: Millis) -> dict[str, Any]:
 
 def noted(job: Job, due: Millis, now: Millis) -> dict[str, Any]:
     """The occurrence of `due` was pushed."""
-    return {"args": [_stored(plan_of(job)) | {"last": due, "updated": now}]}
+    return {"args": [_stored(plan_of(job)) | {"last": due, "ran": now, "updated": now}]}
+
+
+async def note_all(store: Store, where: OpenQueue, dues: dict[str, Millis], now: Millis) -> None:
+    """The occurrences of these schedules were pushed. All are read in one call and written in another; those that
+    somebody changes in between are read again."""
+    jobs, left = Jobs(store), dues
+    while left:
+        found = [job for each in _by_partition(where, left) for job in await jobs.get_all(where, *each)]
+        puts = [_note(job, left[job.id], now) for job in found if is_readable(job)]
+        codes, head = await jobs.put_many(where, puts)
+        await ring(store, where, head)
+        left = {put.member: left[put.member] for put, code in zip(puts, codes, strict=True) if code == _CONFLICT_CODE}
+
+
+def _by_partition(where: OpenQueue, members: Iterable[str]) -> list[tuple[int, list[bytes]]]:
+    found: dict[int, list[bytes]] = {}
+    for member in members:
+        found.setdefault(where.partition_of(member), []).append(member.encode())
+    return list(found.items())
+
+
+def _note(job: Job, last: Millis, now: Millis) -> Put:
+    header, spec, due, relative = changed(job, noted(job, last, now), Registry(), now)
+    return Put(job.id, record_of(header, spec), due, relative, EDIT, job.version)
 
 
 def check_changes(changes: dict[str, Any]) -> None:
@@ -234,9 +264,14 @@ def _shown(job: Job, saved: Saved) -> Schedule:
         payload=plan.payload,
         timezone=saved.timezone,
         is_active=active,
-        last_run=None if plan.last is None else moment(plan.last),
+        last_run=_moment(plan.ran or plan.last),
         next_run=moment(job.due_ms) if active else None,
         created_at=moment(plan.created) if plan.created else None,
         updated_at=moment(plan.updated) if plan.updated else None,
         error=None if job.failure is None else job.failure.error,
+        last_due=_moment(plan.last),
     )
+
+
+def _moment(ms: Millis | None) -> datetime | None:
+    return None if ms is None else moment(ms)

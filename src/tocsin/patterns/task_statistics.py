@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from msgspec import Struct
 
@@ -12,6 +13,8 @@ from tocsin.model import codec
 from tocsin.model.clock import monotonic
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import RecordUnreadable, StoreError, StoreRefused, StoreTimeout, StoreUnavailable
+from tocsin.model.run import Run
+from tocsin.patterns.push_log import PushLog
 from tocsin.patterns.task_schedules import Saved
 from tocsin.store.runs import Claimed, Wish
 from tocsin.telemetry.logs import get_logger
@@ -19,12 +22,15 @@ from tocsin.telemetry.metrics import Tally
 
 log = get_logger("tocsin.taskscheduler")
 
+# Of schedules in one line of the log.
+MOST_NAMED = 5
 ERRORS = (
     "redis_error_count",
     "lock_timeout_count",
     "deserialization_error_count",
     "push_error_count",
     "cron_error_count",
+    "critical_error_count",
 )
 
 
@@ -41,12 +47,14 @@ class Statistics(Struct, frozen=True):
     # Of the passes that went for an occurrence, those that got one.
     claim_success_rate: float
     push_success_rate: float
+    # Of the passes that got occurrences: from the claim until their tasks were pushed and that was written down.
     mean_pass_s: float
     redis_error_count: int
     lock_timeout_count: int
     deserialization_error_count: int
     push_error_count: int
     cron_error_count: int
+    critical_error_count: int
     # By the names of the counters: errors of that kind per pass.
     error_rates: dict[str, float]
     # On the server's clock.
@@ -76,6 +84,8 @@ class Book:
         self._running_s = 0.0
         self._since: float | None = None
         self.critical_error: str | None = None
+        self._was_critical = False
+        self.log = PushLog()
         # Of the worker that serves now: what is counted here is a metric too.
         self.tally = Tally()
         # Told of what trying again cannot mend.
@@ -83,22 +93,25 @@ class Book:
 
     def began(self) -> None:
         self._since = monotonic()
+        self._was_critical = False
 
     def ended(self) -> None:
+        self.log.close()
         if self._since is not None:
             self._running_s += monotonic() - self._since
         self._since = None
 
-    def count(self, error: str) -> None:
-        self.counts[error] += 1
-        setattr(self.tally, error, getattr(self.tally, error) + 1)
+    def count(self, error: str, times: int = 1) -> None:
+        self.counts[error] += times
+        setattr(self.tally, error, getattr(self.tally, error) + times)
 
     # Passes
 
     def saw(self, wishes: list[tuple[Lane, Wish]], answers: list[Claimed | StoreError], took: float) -> None:
         """One pass: the schedules are one partition, so there is one answer."""
         self.passes += 1
-        self._took_s += took
+        if any(isinstance(answer, Claimed) and answer.claims for answer in answers):
+            self._took_s += took
         for (lane, wish), answer in zip(wishes, answers, strict=True):
             if isinstance(answer, StoreError):
                 self._refused(answer)
@@ -107,16 +120,27 @@ class Book:
 
     def _refused(self, error: StoreError) -> None:
         self._failed += 1
+        if self.connected:
+            log.warning("the server does not serve this scheduler: it goes on trying", error=str(error))
         self.connected = False
         self.redis_error(error)
         if isinstance(error, StoreTimeout):
             log.warning("no claim: the server did not answer in time", error=str(error))
             self.count("lock_timeout_count")
         if isinstance(error, StoreRefused):
-            self.critical_error = str(error)
+            self.critical(error)
             self.on_critical(error)
 
+    def critical(self, error: BaseException) -> None:
+        """What ends the scheduler. It is counted once, whoever notices it first."""
+        self.critical_error = str(error)
+        if not self._was_critical:
+            self._was_critical = True
+            self.count("critical_error_count")
+
     def _answered(self, lane: Lane, wish: Wish, answer: Claimed) -> None:
+        if not self.connected:
+            log.info("the server serves this scheduler again")
         self.connected = True
         self._last = answer.now
         if answer.claims:
@@ -124,6 +148,7 @@ class Book:
         elif 0 < lane.next_due[wish.partition] <= answer.now:
             # It was due for us, and when we asked it was gone.
             self._contended += 1
+            log.debug("nothing to push: another scheduler has what was due")
         for _ in range(answer.parked):
             log.error("a schedule cannot be read and is set aside: look at list_schedules(is_active=False)")
             self.count("deserialization_error_count")
@@ -156,19 +181,27 @@ class Book:
 
     # Pushes
 
-    def push_succeeded(self) -> None:
+    def processed(self, seconds: float) -> None:
+        """It took so long to push what a pass had claimed, or a part of it."""
+        self._took_s += seconds
+
+    def push_succeeded(self, run: Run) -> None:
         self.pushed += 1
+        self.log.pushed(run)
 
-    def push_failed(self, schedule: str, error: BaseException) -> None:
-        self._failed_pushes += 1
-        log.warning("a task could not be pushed: it is tried again", schedule=schedule, error=str(error))
-        self.count("push_error_count")
-        self.redis_error(error)
+    def pushes_failed(self, failed: Mapping[Run, BaseException]) -> None:
+        """What one call could not push. Those that failed together are one line, and one error of the server."""
+        for error in dict.fromkeys(failed.values()):
+            runs = [run for run, why in failed.items() if why is error]
+            self._failed_pushes += len(runs)
+            log.warning("tasks could not be pushed: they are tried again", error=str(error), **_named(runs))
+            self.count("push_error_count", len(runs))
+            self.redis_error(error)
 
-    def push_timed_out(self, schedule: str) -> None:
-        self._failed_pushes += 1
-        log.warning("a task was not pushed within lock_timeout: it is tried again", schedule=schedule)
-        self.count("lock_timeout_count")
+    def pushes_timed_out(self, runs: Sequence[Run]) -> None:
+        self._failed_pushes += len(runs)
+        log.warning("tasks were not pushed within lock_timeout: they are tried again", **_named(runs))
+        self.count("lock_timeout_count", len(runs))
 
     def statistics(self, state: str) -> Statistics:
         uptime = 0.0 if self._since is None else monotonic() - self._since
@@ -182,7 +215,7 @@ class Book:
             schedules_per_second=self.pushed / ran if ran else 0.0,
             claim_success_rate=_share(self._won, tried),
             push_success_rate=_share(self.pushed, self.pushed + self._failed_pushes),
-            mean_pass_s=self._took_s / self.passes if self.passes else 0.0,
+            mean_pass_s=self._took_s / self._won if self._won else 0.0,
             **self.counts,
             error_rates={name: count / max(self.passes, 1) for name, count in self.counts.items()},
             last_successful_pass=None if self._last is None else moment(self._last),
@@ -190,6 +223,11 @@ class Book:
             contention=self._contended / tried if tried else 0.0,
             critical_error=self.critical_error,
         )
+
+
+def _named(runs: Sequence[Run]) -> dict[str, Any]:
+    """How many, and the first few of their schedules."""
+    return {"tasks": len(runs), "schedules": [run.job_id for run in runs[:MOST_NAMED]]}
 
 
 def _share(part: int, whole: int) -> float:
