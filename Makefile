@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test check lint types layers bench soak lock clean
+.PHONY: setup demo test check lint types layers supply bench soak lock clean
 
 setup: $(STAMP)
 
@@ -26,7 +26,7 @@ demo: setup
 test: setup
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
-check: lint types layers
+check: lint types layers supply
 
 lint: setup
 	$(BIN)/ruff check .
@@ -37,6 +37,10 @@ types: setup
 
 layers: setup
 	$(BIN)/lint-imports
+
+# Offline: hashes in the lock file, no registry, no credentials. Bandit's rules are among those of `lint`.
+supply: setup
+	$(BIN)/python -m pytest tests/docs/test_supply.py
 
 # Also the store's tests on every server that is installed. TOCSIN_SOAK_S=600 makes the trouble longer, and the time after which a test is taken for hung.
 soak: setup

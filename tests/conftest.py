@@ -40,6 +40,7 @@ ON_A_CLUSTER = {
     "cli/test_doctor.py",
     "engine/test_orders.py",
     "engine/test_repartition_worker.py",
+    "engine/test_unheard_ends.py",
     "engine/test_unheld_runs.py",
     "targets/test_http.py",
     "why/test_lines.py",
@@ -49,14 +50,19 @@ ONLY_ON_A_CLUSTER = os.environ.get("TOCSIN_CLUSTER") == "1"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    file = metafunc.definition.path.relative_to(Path(__file__).parent).as_posix()
-    if metafunc.definition.get_closest_marker("one_server") or not (ONLY_ON_A_CLUSTER or file in ON_A_CLUSTER):
-        return
     given = [str(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize")]
     for fixture, others in (("topology", ["one"]), ("any_server", flavours())):
         if fixture in metafunc.fixturenames and fixture not in given:
-            params = ["cluster"] if ONLY_ON_A_CLUSTER else [*others, "cluster"]
-            metafunc.parametrize(fixture, params, indirect=True, scope="session")
+            metafunc.parametrize(fixture, _places(metafunc, others), indirect=True, scope="session")
+
+
+def _places(metafunc: pytest.Metafunc, others: list[str]) -> list[str]:
+    file = metafunc.definition.path.relative_to(Path(__file__).parent).as_posix()
+    if metafunc.definition.get_closest_marker("one_server"):
+        return others
+    if ONLY_ON_A_CLUSTER:
+        return ["cluster"]
+    return [*others, "cluster"] if file in ON_A_CLUSTER else others
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +108,7 @@ def tocsin_server(topology: str, request: pytest.FixtureRequest) -> EmbeddedServ
     return found
 
 
-@pytest.fixture(scope="session", params=flavours())
+@pytest.fixture(scope="session")
 def any_server(request: pytest.FixtureRequest) -> Iterator[Server | Cluster]:
     """Each server flavour, in turn."""
     if request.param == "cluster":

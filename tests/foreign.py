@@ -39,6 +39,8 @@ class Foreign:
         if words[:2] == [b"CLUSTER", b"SLOTS"]:
             node = f"*3\r\n$9\r\n127.0.0.1\r\n:{self.port}\r\n$1\r\nx\r\n"
             return f"*1\r\n*3\r\n:0\r\n:16383\r\n{node}".encode()
+        if words[:2] == [b"CLUSTER", b"INFO"]:
+            return b"$16\r\ncluster_state:ok\r\n"
         self.dropped.append(words[0])
         return b""
 

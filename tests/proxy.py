@@ -1,4 +1,4 @@
-"""A proxy that cuts connections: what happens to a call when its reply, or the call itself, is lost."""
+"""A proxy that cuts connections: what happens to a call when its reply, or the call itself, is lost or late."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Proxy:
         self._server = server
         self._when, self._mark, self._passing = "", b"", 0
         self._off = False
+        self._let_go = asyncio.Event()
         self._callers: set[asyncio.StreamWriter] = set()
         self._busy: set[asyncio.Task[None]] = set()
 
@@ -47,6 +48,14 @@ class Proxy:
     def cut_at(self, when: str, mark: bytes, *, passing: int = 0) -> None:
         """Around the next call in which the mark stands, after as many others with it have passed."""
         self._when, self._mark, self._passing = when, mark, passing
+
+    def hold(self, name: str, order: str = "due") -> None:
+        """Let the next call of this script reach the server, and keep its reply back until `let_go`."""
+        self.cut_at("held", script(name, order).sha.encode())
+        self._let_go.clear()
+
+    def let_go(self) -> None:
+        self._let_go.set()
 
     def cut_off(self) -> None:
         """Everything, and let nobody in until it is mended."""
@@ -77,14 +86,14 @@ class Proxy:
         self._busy.add(task)
         self._callers.add(writer)
         answers, calls = await asyncio.open_unix_connection(str(self._server.socket))
-        deaf = asyncio.Event()
-        back = asyncio.create_task(self._answer(answers, writer, deaf))
+        deaf, held = asyncio.Event(), asyncio.Event()
+        back = asyncio.create_task(self._answer(answers, writer, deaf, held))
         try:
             while data := await reader.read(1 << 20):
                 if self._is_the_one(data):
                     if self._when == "before":
                         break
-                    deaf.set()
+                    (held if self._when == "held" else deaf).set()
                 calls.write(data)
                 if deaf.is_set():
                     await back
@@ -98,9 +107,14 @@ class Proxy:
             self._callers.discard(writer)
             self._busy.discard(task)
 
-    async def _answer(self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter, deaf: asyncio.Event) -> None:
+    async def _answer(
+        self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter, deaf: asyncio.Event, held: asyncio.Event
+    ) -> None:
         with contextlib.suppress(ConnectionError):
             while (data := await answers.read(1 << 20)) and not deaf.is_set():
+                if held.is_set():
+                    await self._let_go.wait()
+                    held.clear()
                 writer.write(data)
             # Some clients wait until the server hangs up.
             writer.close()

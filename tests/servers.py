@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
@@ -93,11 +94,17 @@ def ask(client: Any, *command: str | bytes | float) -> Any:
     return client.execute_command(*command)
 
 
+# Each process of the tests has a hundred of its own, below those that the kernel gives to outgoing connections: a port
+# that is free now must still be free when its server binds it.
+_PORTS = itertools.cycle(range(first := 10_000 + os.getpid() % 220 * 100, first + 100))
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    for port in itertools.islice(_PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise LookupError("no port of this process is free")
 
 
 def launch(command: list[str], log: Path, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -261,8 +268,11 @@ def certificate(folder: Path) -> dict[str, str | int]:
 
 
 class Cluster:
-    def __init__(self, nodes: list[Server]) -> None:
+    """`nodes` are the primaries and then the spare ones; `replicas` has one of each primary, in the same order."""
+
+    def __init__(self, nodes: list[Server], replicas: list[Server]) -> None:
         self.nodes = nodes
+        self.replicas = replicas
 
     @property
     def url(self) -> str:
@@ -274,10 +284,14 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(n: int = 3, *, spare: int = 0, **options: Any) -> Iterator[Cluster]:
-    """`n` valkey primaries without replicas, with equal shares of the slots, and `spare` ones without any."""
+def cluster(n: int = 3, *, spare: int = 0, replicas: bool = False, **options: Any) -> Iterator[Cluster]:
+    """`n` valkey primaries with equal shares of the slots, and `spare` ones without any. With `replicas` each primary
+    has one, which takes its place when it is gone."""
     with contextlib.ExitStack() as stack:
-        buses = [free_port() for _ in range(n + spare)]
+        many = n + spare + (n if replicas else 0)
+        # By default a primary waits 5 s for more replicas before it sends its data.
+        options = {"repl_diskless_sync_delay": 0, **options} if replicas else options
+        buses = [free_port() for _ in range(many)]
         nodes = [stack.enter_context(_cluster_node(bus, **options)) for bus in buses]
         clients = [stack.enter_context(node.client()) for node in nodes]
         for index, client in enumerate(clients[:n]):
@@ -287,13 +301,23 @@ def cluster(n: int = 3, *, spare: int = 0, **options: Any) -> Iterator[Cluster]:
         for node, bus in zip(nodes[1:], buses[1:], strict=True):
             ask(clients[0], "CLUSTER MEET", "127.0.0.1", node.port, bus)
         for client in clients:
-            until(functools.partial(_joined, client, n + spare), "the cluster is ok")
-        yield Cluster(nodes)
+            until(functools.partial(_joined, client, many), "the cluster is ok")
+        following = nodes[n + spare :]
+        for primary, replica in zip(nodes, following, strict=False):
+            _replicate(replica, primary)
+        yield Cluster(nodes[: n + spare], following)
 
 
 def _cluster_node(bus: int, **options: Any) -> Server:
     # With less than 600 ms or so the nodes of a busy machine suspect each other.
-    return Server.valkey(tcp=True, cluster_enabled="yes", cluster_port=bus, cluster_node_timeout=1000, **options)
+    options = {"cluster_node_timeout": 1000, **options}
+    return Server.valkey(tcp=True, cluster_enabled="yes", cluster_port=bus, **options)
+
+
+def _replicate(replica: Server, primary: Server) -> None:
+    with primary.client() as leading, replica.client() as following:
+        ask(following, "CLUSTER REPLICATE", ask(leading, "CLUSTER MYID"))
+        until(lambda: following.info("replication").get("master_link_status") == "up", "the replica follows")
 
 
 def _joined(client: redis.Redis, nodes: int) -> bool:

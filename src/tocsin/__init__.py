@@ -10,6 +10,7 @@ from tocsin.model.errors import (
     InvalidArgument,
     InvalidConfig,
     InvalidTrigger,
+    RecordUnreadable,
     ResultLost,
     ResultTimeout,
     RunCancelled,
@@ -20,7 +21,9 @@ from tocsin.model.errors import (
     StoreTimeout,
     StoreUnavailable,
     TocsinError,
+    TriggerFailed,
     UnknownJob,
+    WrongKeyType,
 )
 from tocsin.model.follow_up import FollowUp
 from tocsin.model.http import Http
@@ -72,6 +75,7 @@ __all__ = [
     "TocsinError",
     "InvalidArgument",
     "InvalidTrigger",
+    "TriggerFailed",
     "InvalidConfig",
     "UnknownJob",
     "ConflictingJobs",
@@ -86,4 +90,6 @@ __all__ = [
     "StoreTimeout",
     "StoreRefused",
     "StoreChanged",
+    "WrongKeyType",
+    "RecordUnreadable",
 ]

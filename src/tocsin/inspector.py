@@ -18,6 +18,7 @@ from tocsin.store import ready
 from tocsin.store.fleet import About, Fleet
 from tocsin.store.jobs import Jobs, Outcome, due_by
 from tocsin.store.keys import BANDS, COUNTERS, STAGE_KEYS
+from tocsin.store.numbers import time_of, whole
 from tocsin.store.outbox import Outbox, Upstream
 from tocsin.store.queues import shown
 from tocsin.store.store import OpenQueue, Store
@@ -134,7 +135,9 @@ class Inspector:
             workers, silent = await hearts.listen(self._fleet, hearts.PATIENCE_S)
         else:
             workers, silent = await self._fleet.workers(), None
-        return [WorkerView(worker.id, hearts.pulse_of(worker, silent), worker.age, worker.about) for worker in workers]
+        return [
+            WorkerView(worker.shown, hearts.pulse_of(worker, silent), worker.age, worker.about) for worker in workers
+        ]
 
     async def find(self, job_id: str, queue: str | None = None) -> JobView:
         """Raises UnknownJob, or ConflictingJobs if several queues have it."""
@@ -192,7 +195,7 @@ class Inspector:
         if job is not None and job.stage is Stage.READY:
             ahead = await ready.ahead(self._store, queue, job_id)
         after = [] if wait is None else wait.upstreams
-        return JobView(job_id, queue.name, job, None if deadline is None else int(deadline), outcome, after, ahead)
+        return JobView(job_id, queue.name, job, None if deadline is None else time_of(deadline), outcome, after, ahead)
 
 
 def _settings(meta: dict[bytes, bytes]) -> dict[str, Any]:
@@ -202,7 +205,7 @@ def _settings(meta: dict[bytes, bytes]) -> dict[str, Any]:
 
 
 def _sum_counters(metas: list[dict[bytes, bytes]]) -> dict[str, int]:
-    found = {name: sum(int(meta.get(name.encode(), 0)) for meta in metas) for name in COUNTERS}
+    found = {name: sum(whole(meta.get(name.encode())) for meta in metas) for name in COUNTERS}
     # A one-shot that failed for good is buried, not finished; its run failed all the same.
     found["failed"] += found["buried"]
     return found

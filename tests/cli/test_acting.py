@@ -18,7 +18,7 @@ async def note(n: int = 0) -> None:
 @pytest.fixture
 def some(tocsin: Tool) -> Tool:
     async def fill() -> None:
-        app = Tocsin(tocsin.url, prefix=tocsin.prefix)
+        app = Tocsin(tocsin.url, prefix=tocsin.prefix, hash_tag=tocsin.hash_tag)
         app.queue("line", order="priority")
         job: Any = app.job(name="note")(note)
         async with app:

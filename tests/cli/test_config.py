@@ -22,6 +22,12 @@ TEXT = """redis:
     failure-backoff:
       throttled: {multiplier: 1.00000000001e1}
     jitter: {failure-backoff-ratio: 0.00001}
+http:
+  allow: [10.0.0.0/8, "*.internal"]
+secrets:
+  allow: {HOOK_*: [a.example, b.example], "/etc/a: b": ["*"]}
+subprocess:
+  allow: {/bin/true: []}
 """
 
 

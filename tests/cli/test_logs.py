@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -94,6 +95,41 @@ def test_a_terminal_is_sent_no_control_characters_and_no_locals() -> None:
     assert "\x1b[2J" not in out.getvalue()
     assert "\x9b" not in out.getvalue()
     assert "opensesame" not in out.getvalue()
+
+
+# Escape sequences in seven and in eight bits, text that runs backwards, and ends of lines that are not newlines.
+EVIL = "a\x1b]0;x\x07\x7f\x9b31m\u202eb\u2066c\u2069\u200f\u061c\u2028\u2029\x85\r\ufeffé"
+FORGED = "x\n2030-01-01T00:00:00Z [error] forged"
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def speak(logger: str, evil: str) -> None:
+    """Wherever what somebody else wrote may stand in a line."""
+    get_logger(logger).warning("lost", job=evil, jobs=[evil], of={evil: evil})
+    logging.getLogger(logger).warning("%s", evil)
+    try:
+        raise ValueError(evil)
+    except ValueError as error:
+        get_logger(logger).error("failed", exc_info=error, stack=evil)
+
+
+@pytest.mark.parametrize("evil", [EVIL, "\ud800", FORGED], ids=["obeyed", "half a character", "forged"])
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_what_others_wrote_steers_no_terminal_and_begins_no_line(stream: type[io.StringIO], evil: str) -> None:
+    out = stream()
+    logs.set_up("info", out)
+    with bare_root():
+        logs.adopt_standard_logging("info", out)
+        speak("tocsin.part", evil)
+        speak("users.code", evil)
+    text = COLOURS.sub("", out.getvalue())
+    assert not OBEYED.search(text)
+    assert len(re.findall(r"^(?:2\d{3}-|\{)", text, flags=re.MULTILINE)) == 6
+    if stream is io.StringIO:
+        told = [json.loads(line) for line in text.splitlines()]
+        assert [told[0]["job"], told[1]["event"]] == [evil, evil]
+        assert "é" in text or evil != EVIL
 
 
 def test_our_lines_come_once_whatever_the_program_sets_up() -> None:

@@ -16,6 +16,7 @@ from commandline import HERE, Tool
 
 from servers import Server, until
 from tocsin import Every, Http, Message, Tocsin
+from tocsin.store.keys import Keys
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +169,6 @@ def test_workers_and_whether_they_live(seen: Tool) -> None:
     assert worker["finished"] >= 3
 
 
-@pytest.mark.one_server
 def test_a_dead_worker_is_called_dead_whatever_it_said_last(tocsin: Tool, valkey: Server) -> None:
     worker = tocsin.worker()
     [before] = tocsin.json("workers")
@@ -177,7 +177,7 @@ def test_a_dead_worker_is_called_dead_whatever_it_said_last(tocsin: Tool, valkey
     worker.kill()
     with valkey.client() as client:
         seconds, _ = client.time()
-        client.hset(f"{tocsin.prefix}heard{{tocsin}}", before["id"], (seconds - 200) * 1000)
+        client.zadd(Keys(tocsin.prefix, tocsin.hash_tag).fleet()["pulses"], {before["id"]: (seconds - 200) * 1000})
     [dead] = tocsin.json("workers")
     assert (dead["alive"], dead["state"], dead["health"]) == (False, "dead", "DEAD")
     assert dead["reasons"][0].startswith("no heartbeat for 3m")

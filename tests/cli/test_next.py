@@ -81,3 +81,23 @@ def test_it_begins_after_now_and_gives_five_unless_told_otherwise(capsys):
 def test_wrong_usage_is_told_with_what_to_write(capsys, words, hint):
     assert run(["next", *words]) == 2
     assert hint in capsys.readouterr().err
+
+
+def test_later_first_moves_on_in_the_gap_and_takes_the_first_of_two(capsys):
+    words = ["30 2 * * *", *PARIS, "--dst", "later-first", "-n", "1"]
+    [spring] = printed(capsys, *words, "--after", "2026-03-28T12:00Z")
+    assert spring["local"] == "2026-03-29T03:30:00+02:00"
+    [autumn] = printed(capsys, *words, "--after", "2026-10-24T12:00Z")
+    assert (autumn["local"], autumn["note"]) == ("2026-10-25T02:30:00+02:00", "the first of two such times")
+
+
+def test_steps_that_are_hardly_meant_are_said_beside_the_times(capsys):
+    assert run(["next", "*/90 * * * *", "-n", "2"]) == 0
+    told = capsys.readouterr()
+    assert "'*/90' is the same as 0" in told.err
+    assert len(told.out.splitlines()) == 3
+
+
+def test_an_expression_whose_times_all_fall_into_a_gap_is_told(capsys):
+    assert run(["next", "30 2 * 3 7L", *PARIS, "--dst", "skip"]) == 2
+    assert "was not found in reasonable time" in capsys.readouterr().err

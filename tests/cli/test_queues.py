@@ -22,7 +22,7 @@ def do(tool: Tool, work: Callable[[Tocsin, Any], Coroutine[Any, Any, Any]]) -> A
     """With a program that declares a queue of each order, and one of two partitions."""
 
     async def opened() -> Any:
-        app = Tocsin(tool.url, prefix=tool.prefix)
+        app = Tocsin(tool.url, prefix=tool.prefix, hash_tag=tool.hash_tag)
         app.queue("fair", order="fair", tenant_max_active=5, aging="30s")
         app.queue("priority", order="priority", max_active=10)
         app.queue("wide", partitions=2)

@@ -11,7 +11,7 @@ from tocsin.store import repartition
 
 
 async def fill(app: Tocsin) -> None:
-    app = Tocsin(app._url, prefix=app._prefix)
+    app = Tocsin(app._url, prefix=app._prefix, hash_tag=app._hash_tag)
     app.queue("wide", partitions=4)
 
     @app.job(queue="wide")

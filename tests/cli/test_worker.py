@@ -114,6 +114,38 @@ def test_outcomes_that_cannot_be_written_are_named_and_it_ends_with_1(tmp_path: 
             tocsin.close()
 
 
+# A scheduler of agents
+
+
+async def succeeded(app: Tocsin, *names: str) -> dict[str, int]:
+    jobs = {name: await app.get(name, queue="agents") for name in names}
+    return {name: job.succeeded for name, job in jobs.items() if job is not None}
+
+
+def test_it_runs_the_agents_of_a_scheduler_and_those_that_they_schedule(tocsin: Tool) -> None:
+    worker = tocsin.start("worker", "patrol:scheduler", "--concurrency", "7")
+    names = ("sergeant", "recruit", "rider", "off-duty")
+    ran = {"sergeant": 1, "recruit": 1, "rider": 1}
+    until(lambda: tocsin.do(lambda app: succeeded(app, *names)) == ran, "each has run", within=30)
+    [view] = tocsin.do(lambda app: Inspector(app.store).workers())
+    assert (view.about.queues, view.about.concurrency) == (["agents"], 7)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+def test_the_agents_of_a_scheduler_are_shared_out_by_shards(tocsin: Tool) -> None:
+    """By the digests of their names the sergeant is of the second of three parts, the rider of the third."""
+    workers = [tocsin.start("worker", "patrol:scheduler", "--shard", f"{part}/3") for part in (1, 2)]
+    until(lambda: all("worker started" in worker.said for worker in workers), "they started")
+    there = {"sergeant": 1}
+    until(lambda: tocsin.do(lambda app: succeeded(app, "sergeant", "rider")) == there, "it has run")
+
+
+def test_a_scheduler_has_no_other_queues(tocsin: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HERE)
+    assert "--queues is for an app" in tocsin.quick("worker", "patrol:scheduler", "--queues", "mail", code=2)
+
+
 # Several processes
 
 

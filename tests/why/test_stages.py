@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from steps import claim, drain, put_inside
 
+from rollback import Snapshot
 from tocsin import Every, Retry
 from tocsin.model.ids import extra_member
 from tocsin.testing import run_until_idle
@@ -75,6 +76,32 @@ async def test_a_blocked_job_says_what_it_waits_for(tocsin_app, mail):
     assert blocked.says == "it waits for '0' of queue mail, '1' of queue mail, '2' of queue mail, 2 more"
     assert [each["id"] for each in blocked.facts["after"]] == ["0", "1", "2", "3", "4"]
     assert blocked.do[0] == "tocsin why 0 --queue mail"
+
+
+async def test_a_blocked_job_that_nothing_would_tell_says_what_has_become_of_what_it_waits_for(tocsin_app, mail, gate):
+    """Its server lost its last writes: it was told before, and is blocked again."""
+    tocsin_app.queue("other", partitions=1)
+    for name in ("done", "dead", "gone", "there"):
+        await tocsin_app.enqueue(
+            mail, id=name, fail="bad" if name == "dead" else "", delay="1h" if name == "there" else 0
+        )
+    await tocsin_app.enqueue(
+        mail, id="j", queue="other", after=["done", "dead", "gone", "there"], on_upstream_failure="run"
+    )
+    snapshot = Snapshot(tocsin_app.store, "other")
+    await snapshot.take()
+    gate.open()
+    await tocsin_app.remove("gone")
+    await run_until_idle(tocsin_app)
+    await snapshot.put_back()
+    blocked, unheard = (await tocsin_app.why("j")).reasons
+    assert (blocked.kind, unheard.kind) == ("blocked", "unheard")
+    assert {each["id"]: each["state"] for each in unheard.facts["unheard"]} == {
+        "done": "succeeded", "dead": "failed", "gone": "unknown",
+    }  # fmt: skip
+    assert "'dead' of queue mail has ended (failed)" in unheard.says
+    assert "'gone' of queue mail is not known any more" in unheard.says
+    assert unheard.do == ("tocsin doctor --repair   # to have it asked for now",)
 
 
 async def test_a_dead_job_says_its_last_error_and_how_it_is_revived(tocsin_app, mail, make_worker):
@@ -170,6 +197,21 @@ async def test_a_run_past_its_deadline_says_so(tocsin_app, tocsin_clock, mail, m
     assert "15s ago" in past.says
 
 
+@pytest.mark.agents
+async def test_an_agent_past_its_deadline_says_that_it_may_go_on(tocsin_app, tocsin_clock, make_worker, gate):
+    @tocsin_app.agent(every="1m", timeout="30s", name="a")
+    async def agent():
+        await gate.enter()
+
+    worker = await make_worker(queues=["agents"])
+    await worker.reconciler.step()
+    await put_inside(worker, gate)
+    tocsin_clock.advance("45s")
+    _, past = (await tocsin_app.why("a")).reasons
+    assert past.kind == "past_deadline"
+    assert "zombie-cleanup.threshold-ms" in past.says
+
+
 async def test_a_run_whose_worker_is_silent_or_gone_says_so(tocsin_app, tocsin_clock, mail, make_worker, gate):
     worker = await make_worker(beats=False)
     await tocsin_app.enqueue(mail, id="j")
@@ -177,7 +219,7 @@ async def test_a_run_whose_worker_is_silent_or_gone_says_so(tocsin_app, tocsin_c
     tocsin_clock.advance("3s")
     why = Why(tocsin_app.store, patience_s=0.05)
     assert (await why.ask("j")).kinds == ["running", "worker_silent"]
-    assert await worker._fleet.bury(worker.name, 1)
+    assert await worker._fleet.bury(worker.name, b"1", 10_000)
     assert (await why.ask("j")).kinds == ["running", "worker_gone"]
 
 
@@ -188,7 +230,7 @@ async def test_a_run_that_was_brought_back_says_how_often(tocsin_app, tocsin_clo
         await asyncio.to_thread(dead.heart.beat)
         await claim(dead)
         tocsin_clock.advance("1h")
-        assert await dead.runs.recover(dead.queues[-1], 0, "", 0) == 1
+        assert await dead.runs.recover(dead.queues[-1], 0, "") == 1
     worker = await make_worker(queues=["mail"])
     suspect = (await Why(tocsin_app.store, patience_s=0.05).ask("j")).reasons[1]
     assert (suspect.kind, suspect.facts) == ("suspect", {"recoveries": 2})

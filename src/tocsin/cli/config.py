@@ -80,6 +80,8 @@ def _scalar(value: Value) -> str:
 
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_scalar, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_scalar(name)}: {_scalar(texts)}" for name, texts in value.items()) + "}"
     style = '"' if isinstance(value, str) else None
     # A plain scalar is followed by a line that ends the document.
     return yaml.safe_dump(value, default_style=style, width=float("inf"), allow_unicode=True).splitlines()[0]

@@ -68,9 +68,9 @@ def _sizes(report: Report) -> Listing:
 
 
 def _told(finding: Finding, repair: bool) -> str:
-    where = f" in {finding.where}" if finding.where else ""
+    where = f" in {cell(finding.where)}" if finding.where else ""
     examples = f" ({', '.join(map(cell, finding.examples))}{', …' if finding.count > len(finding.examples) else ''})"
     head = f"{finding.level}: {finding.what}: {finding.count}{where}{examples if finding.examples else ''}"
     if repair and finding.mended:
         head += f"; {finding.mended} mended"
-    return f"{head}\n  -> {finding.todo}" if finding.left else head
+    return f"{head}\n  -> {cell(finding.todo)}" if finding.left else head

@@ -1,4 +1,4 @@
-"""Finding the app that MODULE:APP names, or saying what is wrong with the name."""
+"""Finding the app, or the scheduler of agents, that MODULE:NAME names, or saying what is wrong with the name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from typing import Any
 from tocsin.app import Tocsin
 from tocsin.cli.options import WrongUsage
 from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.patterns import AgentScheduler
+
+Hosted = Tocsin | AgentScheduler
 
 
-def load(target: str) -> Tocsin:
+def load(target: str) -> Hosted:
     """Raises WrongUsage or InvalidArgument, with what to do."""
     name, colon, attribute = target.partition(":")
     if not colon or not name or not attribute or name.endswith(".py") or "/" in name:
@@ -24,7 +27,7 @@ def load(target: str) -> Tocsin:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    return _app_in(_module(name), name, attribute)
+    return _hosted_in(_module(name), name, attribute)
 
 
 def _suggestion(name: str, attribute: str) -> str:
@@ -53,17 +56,17 @@ def _failed(name: str, error: Exception) -> str:
     return f"module {name!r} cannot be imported: {type(error).__name__}: {error}{place}"
 
 
-def _app_in(module: ModuleType, name: str, attribute: str) -> Tocsin:
+def _hosted_in(module: ModuleType, name: str, attribute: str) -> Hosted:
     found: Any = module
     for part in attribute.split("."):
         found = getattr(found, part, None)
-    if isinstance(found, Tocsin):
+    if isinstance(found, Hosted):
         return found
-    apps = [known for known, value in vars(module).items() if isinstance(value, Tocsin)]
-    if not apps:
+    known = [known for known, value in vars(module).items() if isinstance(value, Hosted)]
+    if not known:
         raise InvalidArgument(f"module {name!r} holds no Tocsin: write `{attribute} = Tocsin()` in it")
-    what = "does not exist" if found is None else f"is a {type(found).__name__}, not a Tocsin"
-    raise InvalidArgument(f"{name}:{attribute} {what}{_near(attribute, apps)}")
+    what = "does not exist" if found is None else f"is a {type(found).__name__}, not a Tocsin or an AgentScheduler"
+    raise InvalidArgument(f"{name}:{attribute} {what}{_near(attribute, known)}")
 
 
 def _modules() -> list[str]:

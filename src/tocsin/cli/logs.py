@@ -5,6 +5,7 @@ Stdout belongs to the result of the command.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
@@ -14,7 +15,7 @@ from structlog.stdlib import ProcessorFormatter
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from tocsin.model.errors import InvalidArgument, nearest
-from tocsin.telemetry.logs import OURS, printable
+from tocsin.telemetry.logs import OURS, TRACES, indented, on_one_line, safe_json
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -71,7 +72,16 @@ def _event(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
 
 
 def _no_control(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
-    return {name: printable(value) if isinstance(value, str) else value for name, value in line.items()}
+    """Whoever chooses a job's id or an error's text neither steers the terminal nor writes lines of their own."""
+    return {name: _shown(name, value) if isinstance(value, str) else value for name, value in line.items()}
+
+
+def _shown(name: str, value: str) -> str:
+    return indented(value) if name in TRACES else on_one_line(value)
+
+
+def _as_json(line: EventDict, **how: Any) -> str:
+    return safe_json(json.dumps(line, ensure_ascii=False, **how))
 
 
 _FIELDS: list[Processor] = [
@@ -88,7 +98,7 @@ def _rendering(stream: TextIO) -> list[Any]:
     plain: list[Any] = [structlog.processors.format_exc_info]
     if stream.isatty():
         return [*plain, _no_control, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
-    return [*plain, structlog.processors.JSONRenderer(ensure_ascii=False)]
+    return [*plain, structlog.processors.JSONRenderer(serializer=_as_json)]
 
 
 def _number(level: str) -> int:

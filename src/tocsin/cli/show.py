@@ -22,6 +22,7 @@ from tocsin.model.spoken import distance as distance
 from tocsin.model.spoken import iso as iso
 from tocsin.model.spoken import local as local
 from tocsin.model.spoken import span as span
+from tocsin.telemetry.logs import printable, safe_json
 
 REFRESH_S = 1.0
 
@@ -72,8 +73,8 @@ def cell(value: object) -> str:
 
 
 def say(text: str) -> None:
-    """For people, beside the output."""
-    print(text, file=sys.stderr, flush=True)
+    """For people, beside the output. Several lines, but nothing that a terminal obeys: errors quote what they met."""
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def print_listing(listing: Listing) -> None:
@@ -89,7 +90,7 @@ def print_listing(listing: Listing) -> None:
 
 def print_json(value: object, *, indent: bool = True) -> None:
     data = msgspec.json.encode(plain(value))
-    print((msgspec.json.format(data, indent=2) if indent else data).decode(), flush=True)
+    print(safe_json((msgspec.json.format(data, indent=2) if indent else data).decode()), flush=True)
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,5 @@
-"""`tocsin worker MODULE:APP`: import a program's app and be a worker of it, in one process or in several."""
+"""`tocsin worker MODULE:APP`: import a program's app, or scheduler of agents, and be a worker of it, in one process or
+in several."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ from msgspec import Struct
 from tocsin.app import Tocsin
 from tocsin.app.service import caught, stop_signals
 from tocsin.cli import logs
-from tocsin.cli.load import load
+from tocsin.cli.load import Hosted, load
 from tocsin.cli.options import Given, Options, WrongUsage, parse_duration, split_weights
 from tocsin.cli.show import wait
 from tocsin.cli.supervise import HURRY, Crew
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import InvalidArgument, StoreUnavailable
+from tocsin.patterns import AgentScheduler
 from tocsin.telemetry.exporter import serve_metrics
 from tocsin.telemetry.logs import get_logger
 from tocsin.upkeep.ownership import parse_shard
@@ -85,13 +87,14 @@ async def worker(
     Parameters
     ----------
     app
-        MODULE:APP, the module and the name of its Tocsin object, like reminders:app.
+        MODULE:APP, the module and the name of its Tocsin object, like reminders:app; or of its AgentScheduler.
     """
     duty = Duty(
         app, None if queues is None else split_weights(queues), concurrency, parse_duration(grace, "--grace"), shard
     )
     _check(shard, processes, metrics_port)
-    found = load(app).elsewhere(**options.where())
+    hosted = load(app)
+    found = _app_of(hosted, duty, options)
     logs.adopt_standard_logging(options.log_level)
     stop, hurry = asyncio.Event(), asyncio.Event()
     with told(stop, hurry) if tied else caught(stop, hurry):
@@ -101,6 +104,8 @@ async def worker(
             if processes > 1:
                 return await Crew(processes, duty.arguments(options), duty.grace).work(stop, hurry)
             with shown(metrics_host, metrics_port):
+                if isinstance(hosted, AgentScheduler):
+                    return await work_for_agents(hosted, duty, stop, hurry)
                 return await work(found, duty, stop, hurry)
         finally:
             await found.close()
@@ -114,6 +119,18 @@ def _check(shard: str | None, processes: int, metrics_port: int | None) -> None:
             parse_shard(shard)
         except InvalidArgument as error:
             raise WrongUsage(str(error)) from None
+
+
+def _app_of(hosted: Hosted, duty: Duty, options: Options) -> Tocsin:
+    """Where the options say. A scheduler is hosted itself, because its agents may schedule others on it."""
+    where = options.where()
+    if isinstance(hosted, Tocsin):
+        return hosted.elsewhere(**where)
+    if duty.queues is not None:
+        raise WrongUsage("--queues is for an app: a scheduler of agents has the queue `agents` and no other")
+    app = hosted.app.elsewhere(**where) if where else hosted.app
+    hosted.host(app, concurrency=duty.concurrency, shard=duty.shard)
+    return app
 
 
 @contextmanager
@@ -135,6 +152,16 @@ async def work(app: Tocsin, duty: Duty, stop: asyncio.Event, hurry: asyncio.Even
         await stop.wait()
     finally:
         await made.stop(duty.grace, hurry)
+    return 1 if made.finisher.left() else 0
+
+
+async def work_for_agents(scheduler: AgentScheduler, duty: Duty, stop: asyncio.Event, hurry: asyncio.Event) -> int:
+    made = await scheduler.initialize()
+    set_apart()
+    try:
+        await stop.wait()
+    finally:
+        await scheduler.shutdown(duty.grace, hurry)
     return 1 if made.finisher.left() else 0
 
 

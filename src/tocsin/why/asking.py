@@ -18,9 +18,10 @@ from tocsin.store import fleet, position
 from tocsin.store.events import PastRun, past_runs
 from tocsin.store.hosts import Hosts, Outage
 from tocsin.store.jobs import Jobs, Outcome
-from tocsin.store.outbox import Outbox
+from tocsin.store.outbox import Outbox, Wait
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.survey import Survey
+from tocsin.store.waits import Unheard, Waits
 from tocsin.upkeep import hearts
 from tocsin.why.answer import Answer, Reason, at, typed
 from tocsin.why.facts import Facts, Fleet
@@ -49,6 +50,7 @@ class Why:
         self._jobs = Jobs(store)
         self._fleet = fleet.Fleet(store)
         self._outbox = Outbox(store)
+        self._waits = Waits(store)
         self._hosts = Hosts(store)
 
     async def ask(self, job_id: str, queue: str | None = None) -> Answer:
@@ -72,6 +74,7 @@ class Why:
 
     async def _gather(self, queue: OpenQueue, job: Job, crew: Fleet) -> Facts:
         now = await self._survey.now()
+        wait = await self._outbox.wait_of(queue, job.id) if job.stage is Stage.BLOCKED else None
         return Facts(
             job=job,
             order=queue.queue.order,
@@ -80,9 +83,15 @@ class Why:
             position=await position.look(self._store, queue, job, now),
             fleet=crew,
             now=now,
-            wait=await self._outbox.wait_of(queue, job.id) if job.stage is Stage.BLOCKED else None,
+            wait=wait,
+            unheard=[] if wait is None else await self._unheard(queue, job, wait),
             outage=await self._outage(job),
         )
+
+    async def _unheard(self, queue: OpenQueue, job: Job, wait: Wait) -> list[Unheard]:
+        queues, _ = await self._survey.queues()
+        where = {each.name: each for each in queues}
+        return await self._waits.unheard(queue, queue.partition_of(job.id), {job.id.encode(): wait}, where)
 
     async def _outage(self, job: Job) -> Outage | None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from tocsin.model.durations import Millis
@@ -10,9 +12,7 @@ from tocsin.store.fleet import Worker
 from tocsin.store.hosts import Outage
 from tocsin.store.outbox import Wait
 from tocsin.store.position import Position
-
-# How _as_job in store/jobs.py names what it cannot read.
-UNREADABLE = "?"
+from tocsin.store.waits import Unheard
 
 
 class Fleet(Struct, frozen=True):
@@ -35,14 +35,15 @@ class Facts(Struct, frozen=True):
     position: Position
     fleet: Fleet
     now: Millis
-    # Of a blocked job.
+    # Of a blocked job; and of what it waits for, what nothing will tell it of.
     wait: Wait | None = None
+    unheard: Sequence[Unheard] = ()
     # Of the host that it is delivered to.
     outage: Outage | None = None
 
     @property
     def is_readable(self) -> bool:
-        return self.job.name != UNREADABLE
+        return self.job.is_readable
 
     @property
     def not_before(self) -> Millis:

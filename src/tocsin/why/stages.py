@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tocsin.model.durations import moment
+from tocsin.model.errors import TriggerFailed
 from tocsin.model.ids import EXTRA, job_of
 from tocsin.model.job import Stage
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.spoken import span
+from tocsin.store.jobs import OUTCOMES
+from tocsin.store.outbox import GONE
+from tocsin.store.waits import Unheard
 from tocsin.why import crew, line
 from tocsin.why.answer import Answer, Reason, at, count, shortened, typed
 from tocsin.why.facts import Facts
@@ -24,6 +28,10 @@ _INTENTS = {
     4: ("changing", "it was changed, and will be as it was asked for when this run ends"),
     8: ("cancelling", "its worker was asked to stop this run"),
 }
+
+
+# What has become of an upstream, as job_watch answers; others are there and have not ended.
+_STANDS = {GONE: "unknown", **{str(number): name for number, name in enumerate(OUTCOMES)}}
 
 
 def explain(facts: Facts) -> Answer:
@@ -182,10 +190,14 @@ def _owner(facts: Facts, owner: str) -> list[Reason]:
 def _past_deadline(facts: Facts, deadline: int) -> list[Reason]:
     if deadline > facts.now:
         return []
-    says = (
-        f"its deadline passed {span((facts.now - deadline) / 1000)} ago: its worker was told to stop it, and if it "
-        "does not end, the run is given to another"
-    )
+    says = f"its deadline passed {span((facts.now - deadline) / 1000)} ago: "
+    if facts.job.queue == AGENTS_QUEUE:
+        says += (
+            "an agent may go on for redis.scheduler.zombie-cleanup.threshold-ms (exceptional ones longer), then its "
+            "worker stops it; if it does not end, the run is given to another"
+        )
+    else:
+        says += "its worker was told to stop it, and if it does not end, the run is given to another"
     return [Reason("past_deadline", says, {"deadline": moment(deadline)}, ("tocsin workers",))]
 
 
@@ -204,8 +216,12 @@ def _paused(facts: Facts) -> list[Reason]:
 
 
 def _parked(facts: Facts) -> list[Reason]:
+    if facts.job.failure is not None and facts.job.failure.type == TriggerFailed.__name__:
+        return [_cannot_be_planned(facts, facts.job.failure.error)]
     if not facts.position.digest or not facts.is_readable:
         return [_cannot_be_read(facts)]
+    if facts.job.queue == AGENTS_QUEUE:
+        return [_undeclared(facts)]
     name, job = facts.job.name, facts.job
     parked = Reason(
         "parked",
@@ -215,9 +231,35 @@ def _parked(facts: Facts) -> list[Reason]:
     knowing = crew.those_who_know(facts)
     if not knowing:
         return [parked, *line.paused(facts), *crew.reasons(facts)]
-    says = f"by now {count(len(knowing), 'live worker')} can run it: it is taken with the next claim"
+    says = f"by now {count(len(knowing), 'live worker')} can run it: it is in line again with the next claim"
     known = Reason("known_again", says, {"workers": [worker.id for worker in knowing]})
-    return [parked, known, *line.paused(facts), *line.limits(facts), *crew.reasons(facts)]
+    return [parked, known, *line.paused(facts), *line.limits(facts), *crew.reasons(facts), *line.suspect(facts)]
+
+
+def _cannot_be_planned(facts: Facts, error: str) -> Reason:
+    done = "its last run has ended" if facts.job.attempt == 0 else "its run was not started"
+    return Reason(
+        "unplanned",
+        f"it is parked: {shortened(error)}; {done}, and a worker tries again once an hour",
+        {"error": error, "due": moment(facts.job.due_ms)},
+        (
+            f"give it another trigger: app.update({facts.job.id!r}, trigger=...)",
+            f"to have it tried at once: {_command(facts, 'jobs unpark')}",
+            f"or drop it: {_command(facts, 'jobs remove')}",
+        ),
+    )
+
+
+def _undeclared(facts: Facts) -> Reason:
+    job = facts.job
+    return Reason(
+        "parked",
+        "it is parked: no live worker declared this agent when it had been overdue for "
+        "redis.scheduler.orphan-cleanup.threshold-ms, or the worker that met it does not know its handler. A worker "
+        "that declares it takes it from there",
+        {"handler": job.name, "due": moment(job.due_ms)},
+        ("deploy a program that declares it", f"or drop it: {_command(facts, 'jobs remove')}"),
+    )
 
 
 def _cannot_be_read(facts: Facts) -> Reason:
@@ -258,18 +300,42 @@ def _blocked(facts: Facts) -> list[Reason]:
     shown = [f"{upstream.id!r} of queue {upstream.queue}" for upstream in upstreams[:MOST_SHOWN]]
     if len(upstreams) > MOST_SHOWN:
         shown.append(f"{len(upstreams) - MOST_SHOWN} more")
+    blocked = Reason(
+        "blocked",
+        f"it waits for {', '.join(shown) or 'nobody knows what'}",
+        {"after": [{"queue": upstream.queue, "id": upstream.id} for upstream in upstreams]},
+        tuple(f"tocsin why {typed(upstream.id)} --queue {typed(upstream.queue)}" for upstream in upstreams[:MOST_SHOWN])
+        or ("tocsin doctor --repair",),
+    )
+    return [blocked, *_unheard(facts)]
+
+
+def _unheard(facts: Facts) -> list[Reason]:
+    """What it waits for and would not be told of, until a worker asks anew."""
+    if not facts.unheard:
+        return []
+    shown = [f"{each.upstream.id!r} of queue {each.upstream.queue} {_stands(each)}" for each in facts.unheard]
+    if len(shown) > MOST_SHOWN:
+        shown[MOST_SHOWN:] = [f"{len(shown) - MOST_SHOWN} more likewise"]
     return [
         Reason(
-            "blocked",
-            f"it waits for {', '.join(shown) or 'nobody knows what'}",
-            {"after": [{"queue": upstream.queue, "id": upstream.id} for upstream in upstreams]},
-            tuple(
-                f"tocsin why {typed(upstream.id)} --queue {typed(upstream.queue)}"
-                for upstream in upstreams[:MOST_SHOWN]
-            )
-            or ("tocsin doctor --repair",),
+            "unheard",
+            f"{', '.join(shown)}, and it will not be told: a server lost its last writes; the worker that leads the "
+            "cleanup finds that within minutes and asks anew",
+            {
+                "unheard": [
+                    {"queue": each.upstream.queue, "id": each.upstream.id, "state": _STANDS.get(each.code, "there")}
+                    for each in facts.unheard
+                ]
+            },
+            ("tocsin doctor --repair   # to have it asked for now",),
         )
     ]
+
+
+def _stands(unheard: Unheard) -> str:
+    state = _STANDS.get(unheard.code, "there")
+    return {"unknown": "is not known any more", "there": "is there"}.get(state, f"has ended ({state})")
 
 
 def _elsewhere(facts: Facts) -> list[Reason]:
