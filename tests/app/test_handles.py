@@ -223,6 +223,20 @@ async def test_the_oldest_outcomes_go_and_chosen_ids_stay(configured) -> None:
     assert not (await app.enqueue(returns, 1, id="c1")).new
 
 
+async def test_cancelling_jobs_keeps_no_more_outcomes_than_are_wanted(configured) -> None:
+    app = await configured(results=Results(max=8))
+
+    @app.job
+    async def job() -> None: ...
+
+    handles = [await app.enqueue(job, delay="1h") for _ in range(12)]
+    for handle in handles:
+        assert await handle.cancel()
+        app.store.clock.advance("1ms")
+    statuses = [await handle.status() for handle in handles]
+    assert statuses == ["unknown"] * 4 + ["cancelled"] * 8
+
+
 async def test_larger_arguments_can_be_let_in(configured) -> None:
     app, large = await configured(limits=Limits(arguments_bytes=2 * 1024 * 1024)), b"x" * 1024 * 1024
 

@@ -21,12 +21,13 @@ BACKOFF = f"{S}.failure-backoff"
 
 
 @pytest.fixture
-async def configured(tocsin_server, tocsin_clock):
+async def configured(tocsin_server, tocsin_clock, topology):
     """An app with these settings, in a namespace of its own."""
+    needed = {f"{S}.keys.hash-tag": "ps"} if topology == "cluster" else {}
     async with contextlib.AsyncExitStack() as opened:
 
         async def open_app(settings: dict[str, object]) -> Tocsin:
-            given = {f"{S}.keys.prefix": f"keys-{secrets.token_hex(4)}:", **settings}
+            given = {f"{S}.keys.prefix": f"keys-{secrets.token_hex(4)}:", **needed, **settings}
             config = merged(Config(), read_mapping(given)).config
             return await opened.enter_async_context(Tocsin(tocsin_server.url, clock=tocsin_clock, config=config))
 
@@ -319,6 +320,7 @@ async def test_waits_after_failures_vary_by_the_ratio_to_both_sides(configured, 
     ],
     ids=str,
 )
+@pytest.mark.one_server(reason="on a cluster they have a hash tag")
 async def test_the_sets_and_the_leader_have_the_configured_names(configured, by_hand, settings, names):
     app, gate = await configured({f"{S}.keys.prefix": "myapp:", **settings}), Gate()
     declare(app, 2, lambda run: gate.enter(run.job_id))

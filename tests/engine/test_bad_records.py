@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from engine.waiting import run_dry
@@ -112,6 +114,30 @@ async def test_arguments_that_a_worker_could_not_decode_are_refused_in_each_way_
         value.append(value)
     with pytest.raises(InvalidArgument):
         await WAYS_IN[way](tocsin_app, see, value)
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int = 1
+
+
+# What can be encoded, and nobody can decode. What is sent elsewhere is JSON before it is stored.
+SENT_ELSEWHERE = ("a request", "a message", "a program", "rows of requests")
+ONE_WAY = {
+    "a dataclass as a key": {Point(): 1},
+    "a dataclass in a key": {(1, Point()): 1},
+    "no msgpack": [msgspec.Raw(b"\xc1")],
+    "msgpack that was cut off": msgspec.Raw(b"\x92"),
+    "a time that is none": msgspec.msgpack.Ext(-1, b"x"),
+}
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS_IN if way not in SENT_ELSEWHERE])
+@pytest.mark.parametrize("kind", ONE_WAY)
+async def test_arguments_that_can_be_written_and_not_read_are_refused_in_each_way_in(tocsin_app, see, way, kind):
+    await tocsin_app.enqueue(see, id="there", delay="1h")
+    with pytest.raises(InvalidArgument):
+        await WAYS_IN[way](tocsin_app, see, ONE_WAY[kind])
 
 
 async def test_arguments_may_be_nested_64_levels_deep(tocsin_app, make_worker, see, seen):

@@ -11,6 +11,7 @@ from engine.waiting import Gate, eventually
 from logged import capture_logs
 from servers import Server
 from tocsin import Every, StoreUnavailable, Tocsin
+from tocsin.model.clock import monotonic
 from tocsin.resilience.breaker import State
 from tocsin.store.fleet import Fleet
 from tocsin.store.runs import Runs, Wish, release_item
@@ -246,3 +247,38 @@ async def test_a_worker_that_was_buried_says_that_it_was_declared_dead(app, make
     with capture_logs() as logs:
         await asyncio.to_thread(worker.heart.beat)
         await eventually(lambda: any("declared this worker dead" in line["event"] for line in logs), "it says so")
+
+
+async def test_the_grace_period_is_not_longer_when_the_server_does_not_answer(server, app, make_worker):
+    gate = Gate()
+
+    @app.job(name="job")
+    async def job():
+        await gate.enter(1)
+
+    worker = await make_worker(app, start=True)
+    await app.enqueue(job)
+    await eventually(lambda: gate.inside, "it runs")
+    server.pause()
+    worker.fetcher.lanes[0].look_in_turn()
+    worker.fetcher.wake.set()
+    await eventually(lambda: worker.fetcher.lanes[0].asked, "a claim is on its way")
+    began = monotonic()
+    stopping = asyncio.create_task(worker.stop(grace=2))
+    await eventually(lambda: not gate.inside, "it is told to end")
+    # Claims that are not answered are waited for, as part of the grace period.
+    assert monotonic() - began < 3
+    await stopping
+
+
+async def test_a_worker_that_finds_the_server_away_while_it_stops_does_not_wait_for_it(server, app, make_worker):
+    @app.job(name="job")
+    async def job(): ...
+
+    worker = await make_worker(app)
+    server.kill()
+    began = monotonic()
+    stopping = asyncio.create_task(worker.stop(grace=0))
+    await asyncio.to_thread(worker.heart.beat)
+    await stopping
+    assert monotonic() - began < 4

@@ -167,8 +167,10 @@ def test_an_executor_that_there_is_not_is_refused():
 # Settings
 
 
-async def test_settings_of_its_own_hold_over_those_of_the_app(tocsin_server, tocsin_clock, tocsin_app):
+async def test_settings_of_its_own_hold_over_those_of_the_app(tocsin_server, tocsin_clock, tocsin_app, topology):
     configured = {"redis.agent.disabled-pattern": "off-.*", "redis.agent.max-concurrent-agents": 5}
+    if topology == "cluster":
+        configured["redis.scheduler.keys.hash-tag"] = "ps"
     gate = Gate()
 
     async def waits(agent):

@@ -74,6 +74,14 @@ def encode_spec(spec: Spec, largest: int = LARGEST_PAYLOAD) -> bytes:
             f"the arguments of {spec.name} are nested more than {MOST_LEVELS} levels deep: make them flatter, "
             "or store them elsewhere and pass a reference"
         )
+    try:
+        # What a worker will do. A dict, for example, may have a dataclass as a key, which comes back as a dict.
+        _decode_spec(body)
+    except UNREADABLE as error:
+        raise InvalidArgument(
+            f"the arguments of {spec.name} could be stored, but no worker could read them ({error}): use None, bool, "
+            "int, float or str as keys, and no encoded msgpack"
+        ) from None
     return body
 
 

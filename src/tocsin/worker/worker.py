@@ -136,7 +136,7 @@ class Worker(Parts):
         """Let runs end within the grace period, then cancel and hand over what is left at its due time. How many."""
         grace_ends = monotonic() + grace
         await self.quiet(min(CLAIM_S, max(grace, AWAY_S)))
-        await self._until_ended(grace, hurry)
+        await self._until_ended(grace_ends - monotonic(), hurry)
         left = list(self.pool.running())
         for runner, _ in left:
             runner.stop("handover")
@@ -184,11 +184,21 @@ class Worker(Parts):
         self._stopped.set()
         # Its part has ended, so it would take the loop for blocked.
         await asyncio.to_thread(self.watch.stop)
-        with contextlib.suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(AWAY_S if self._is_away() else LEAVE_S):
-                await self._say_goodbye()
+        await self._leave_the_fleet()
         await self._end_parts()
         log.info("worker stopped", worker=self.name, ran=self.pool.ran, handed_over=handed_over)
+
+    async def _leave_the_fleet(self) -> None:
+        """The last words are dropped soon if the server is away, also if that turns out on the way."""
+        began, goodbye = monotonic(), asyncio.ensure_future(self._say_goodbye())
+        try:
+            while not goodbye.done() and monotonic() - began < (AWAY_S if self._is_away() else LEAVE_S):
+                await asyncio.wait([goodbye], timeout=0.05)
+        finally:
+            await end(goodbye)
+        error = None if goodbye.cancelled() else goodbye.exception()
+        if error is not None and not isinstance(error, StoreError | TimeoutError):
+            raise error
 
     async def _say_goodbye(self) -> None:
         for queue in self.queues:
