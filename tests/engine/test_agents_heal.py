@@ -8,7 +8,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from engine.waiting import run_dry
+from engine.waiting import Gate, eventually, run_dry
 from tocsin import Every, Tocsin
 from tocsin.store.keys import FLEET_KEYS, PARTITION_KEYS
 from tocsin.testing import ManualClock
@@ -69,6 +69,32 @@ async def test_whatever_key_is_deleted_all_agents_run_on(tocsin_app, tocsin_cloc
     tocsin_clock.advance("1h")
     await refresh(worker, tocsin_clock)
     assert sorted(set(ran)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("key", sorted({*PARTITION_KEYS, *FLEET_KEYS} - OF_THE_WORKER))
+async def test_whatever_key_is_deleted_while_an_agent_runs_it_runs_again(
+    tocsin_app, tocsin_clock, make_worker, ran, key
+):
+    gate = Gate()
+
+    @tocsin_app.agent(every="1h", name="a")
+    async def a() -> None:
+        ran.append("a")
+        await gate.enter()
+
+    worker = await make_worker(queues=[AGENTS])
+    await worker.reconciler.register()
+    await worker.fetcher.step()
+    await eventually(lambda: gate.inside, "it runs")
+    await tocsin_app.store.client.delete((await keys_of(tocsin_app))[key])
+    gate.open()
+    await eventually(lambda: not worker.pool.busy, "it has ended")
+    await refresh(worker, tocsin_clock)
+    assert (await tocsin_app.get("a", queue=AGENTS)).stage == "waiting"
+    ran.clear()
+    tocsin_clock.advance("1h")
+    await refresh(worker, tocsin_clock)
+    assert "a" in ran
 
 
 @pytest.mark.parametrize("key", ["waiting", "jobs"])

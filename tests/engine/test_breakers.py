@@ -297,6 +297,37 @@ async def test_a_hanging_server_opens_both_breakers_and_the_first_beat_that_gets
             await worker.kill()
 
 
+@pytest.mark.agents
+async def test_a_worker_none_of_whose_agents_is_due_finds_out_too(make_worker, monkeypatch):
+    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.0)
+    clock = ManualClock()
+    with Server.valkey(aof=True) as server:
+        async with Tocsin(server.url, clock=clock) as app:
+
+            @app.agent(every="1h", name="refresh")
+            async def refresh():
+                pass
+
+            worker = await make_worker(app, queues=["agents"])
+            await worker.reconciler.register()
+            await run_dry(worker)
+            server.kill()
+            for _ in range(5):
+                assert worker.held() == 0.0
+                await hang(clock, worker.fetcher.step)
+            assert (worker.acquisition_breaker.state, worker.held()) == (State.OPEN, 30.0)
+            # Nobody asks meanwhile.
+            clock.advance("3s")
+            assert await worker.fetcher.step() > 0
+            server.start()
+            await asyncio.to_thread(worker.heart.beat)
+            await eventually(lambda: worker.held() == 0, "the parts may call")
+            clock.advance("3s")
+            await run_dry(worker)
+            assert worker.acquisition_breaker.state is State.CLOSED
+            await worker.kill()
+
+
 async def calls_of(app) -> dict[str, int]:
     """How often each command was called, without those of this test."""
     stats = await app.store.client.info("commandstats")

@@ -131,6 +131,18 @@ async def test_nothing_is_parked_while_a_live_worker_does_not_say_what_it_declar
     assert await stage(tocsin_app) == "waiting"
 
 
+async def test_the_first_look_of_a_leader_does_not_drop_what_it_has_yet_to_tell_of(tocsin_app, tocsin_clock, leader):
+    await leader.reconciler.step()
+    await leader.announcer.step()
+    await leader.election.step()
+    await leader.unregistered.step()
+    tocsin_clock.advance(ORPHAN_S)
+    await asyncio.to_thread(leader.heart.beat)
+    await leader.election.step()
+    await leader.unregistered.step()
+    assert await stage(tocsin_app) == "parked"
+
+
 async def test_an_agent_that_was_unscheduled_everywhere_is_parked_although_its_handler_is_known(
     tocsin_app, tocsin_clock
 ):

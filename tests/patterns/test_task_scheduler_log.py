@@ -56,6 +56,17 @@ async def test_each_execution_is_logged(desk, tocsin_clock, logs):
     assert first["task"] == (await desk.handle())[0].task_id.rsplit("@", 1)[0]
 
 
+async def test_a_cron_expression_that_is_hardly_meant_is_warned_of_when_it_is_given(desk):
+    scheduler, _ = await desk.scheduler()
+    with capture_logs("tocsin.schedules") as lines:
+        odd = scheduler.add_schedule("*/90 * * * *", "ada")
+        other = scheduler.add_schedule("*/15 * * * *", "ada")
+        scheduler.update_schedule(other, cron_expression="0 */25 * * *")
+        scheduler.update_schedule(other, payload=1)
+    assert [(line["log_level"], line["job"]) for line in lines] == [("warning", odd), ("warning", other)]
+    assert "use Every('90m')" in lines[0]["odd"]
+
+
 async def test_many_executions_are_pushed_in_few_calls_and_logged_in_few_lines(desk, tocsin_clock, logs):
     scheduler, worker = await desk.scheduler()
     for n in range(MANY):

@@ -24,7 +24,7 @@ from tocsin.model.clock import Clock
 from tocsin.model.errors import InvalidConfig, NodeUnavailable, QueueMoving, StoreChanged, StoreError, StoreUnavailable
 from tocsin.model.ids import EXTRA
 from tocsin.model.run import Claim
-from tocsin.resilience.breaker import Breaker, Permit
+from tocsin.resilience.breaker import Breaker, Permit, State
 from tocsin.store.apart import not_before
 from tocsin.store.cluster import Cluster
 from tocsin.store.holdings import Holdings
@@ -257,9 +257,26 @@ class Fetcher:
         assert timetable is not None
         lane.follow()
         if timetable.curious and not lane.asked:
-            timetable.curious = False
-            await self._find_extras(lane, timetable, now)
+            await self._ask_for_extras(lane, timetable, now)
         lane.plan(timetable.soonest())
+
+    async def _ask_for_extras(self, lane: Lane, timetable: Timetable, now: float) -> None:
+        """While no agent is due these looks alone find out that the server does not answer. But that it answers says
+        nothing of claims that it refuses."""
+        breaker, permit = self.breaker, None
+        if breaker.away or breaker.state is not State.HALF_OPEN:
+            permit = breaker.allow()
+            if permit is None:
+                return
+        timetable.curious = False
+        try:
+            await self._find_extras(lane, timetable, now)
+        except StoreUnavailable as error:
+            if permit is not None:
+                breaker.answered(permit, [error])
+            raise
+        if permit is not None:
+            breaker.answered(permit, [])
 
     async def _find_extras(self, lane: Lane, timetable: Timetable, now: float) -> None:
         """From where the last look ended: page by page all that is due is looked at, however much of it is foreign."""

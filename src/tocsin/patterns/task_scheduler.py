@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tocsin.app import Tocsin
-from tocsin.app.options import check_tenant
+from tocsin.app.options import check_tenant, warn_if_odd
 from tocsin.engine.catalog import Catalog, Handler
 from tocsin.model.clock import monotonic
 from tocsin.model.durations import Duration, epoch_ms, seconds
@@ -118,6 +118,7 @@ class TaskScheduler:
 
         self._app.sync.run(add)
         log.info("schedule added", schedule=schedule_id, cron=cron_expr, timezone=timezone)
+        warn_if_odd(cron, schedule_id)
         return schedule_id
 
     def update_schedule(self, schedule_id: str, **changes: Any) -> bool:
@@ -135,7 +136,10 @@ class TaskScheduler:
             _user(wanted["user_id"])
         if "cron_expression" in wanted or "timezone" in wanted:
             Cron(wanted.get("cron_expression", "* * * * *"), wanted.get("timezone", "UTC"))
-        return bool(self._app.sync.run(lambda app: self._update(app, schedule_id, wanted, active)))
+        found = bool(self._app.sync.run(lambda app: self._update(app, schedule_id, wanted, active)))
+        if found and "cron_expression" in wanted:
+            warn_if_odd(Cron(wanted["cron_expression"]), schedule_id)
+        return found
 
     async def _update(self, app: Tocsin, schedule_id: str, wanted: dict[str, Any], active: bool | None) -> bool:
         where, jobs = await self._opened(app), Jobs(app.store)

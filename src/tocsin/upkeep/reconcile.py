@@ -34,6 +34,7 @@ log = get_logger("tocsin.reconcile")
 PAGE = 500
 # How long one agent after the other is looked at before other tasks of the event loop have their turn.
 SLICE_S = 0.002
+_LOOKED_INTO = ("waiting", "working")
 
 
 class Rules(Struct, frozen=True):
@@ -280,10 +281,25 @@ class Reconciler:
                 return list(await pipe.execute())
 
         scores = await self._store.read(ask)
-        waiting = zip(members, scores[STAGE_KEYS.index("waiting")], strict=True)
+        waiting, working = (zip(members, scores[STAGE_KEYS.index(stage)], strict=True) for stage in _LOOKED_INTO)
         self._hear({member: math.floor(not_before(at)) for member, at in waiting if at is not None})
+        if running := [member for member, at in working if at is not None]:
+            await self._free_unclaimed(running)
         places = zip(members, zip(*scores, strict=True), strict=True)
         return {member for member, found in places if any(at is not None for at in found)}
+
+    async def _free_unclaimed(self, members: list[str]) -> None:
+        """Whoever runs one whose claim is gone cannot end it, and until its deadline nobody else would look at it."""
+        key = self._queue.keys[0]["claims"]
+        claims = await self._store.read(lambda client: client.hmget(key, members))
+        bare = [member for member, claim in zip(members, claims, strict=True) if claim is None]
+        # It looks again: most of what has no claim by now has just ended.
+        mended = await self._survey.mend(self._queue, 0, [member.encode() for member in bare])
+        freed = [member for member, was_mended in zip(bare, mended, strict=True) if was_mended]
+        if freed:
+            log.warning("agents lost their claims while they ran, and are due again", agents=len(freed))
+            self._hear(dict.fromkeys(freed, 0.0))
+            self._ring(self._queue, 0)
 
     def _wanted(self, put: Put, there: bool) -> bool:
         # What is there is compared once: this program may declare it differently than the last one did.

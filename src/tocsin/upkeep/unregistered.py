@@ -60,9 +60,10 @@ class Unregistered:
         queue = await self._find_queue() if self._leading() else None
         if queue is not None:
             workers = await self._fleet.workers()
-            await self._declared.forget_others(workers)
             known = await self._declared.by(workers)
             if known is not None:
+                # Only now: one that has just started keeps its set first, and tells of it with its next beat.
+                await self._declared.forget_others(workers)
                 await self._walk(queue, known)
         return self._every_s
 
