@@ -19,6 +19,8 @@ from tocsin import Message, Retry, Tocsin
 from tocsin.config.schema import Config, Redis, Scheduler
 from tocsin.config.schema import Keys as ConfigKeys
 from tocsin.model.delivery import DeliveryFailed
+from tocsin.receive.in_redis import RedisMemory
+from tocsin.receive.memory import Taken
 from tocsin.store.keys import Keys
 from tocsin.targets.brokers import Letter
 from tocsin.targets.brokers.clients import Clients
@@ -206,6 +208,25 @@ async def test_no_key_of_any_tocsin_becomes_a_stream(
         assert set(told) == names
         assert all("a key of Tocsin's own" in text for text in told.values())
         assert set(client.scan_iter(count=1000)) == before
+
+
+@pytest.mark.parametrize("by", ["redis://", "address"])
+async def test_no_key_that_a_receiver_has_or_will_have_becomes_a_stream(
+    neighbours: tuple[Tocsin, Tocsin], redis_broker: Server, by: str
+) -> None:
+    """Without secrets and logins they can be computed: a stream there would refuse that request for ever."""
+    app, url = neighbours[0], f"redis://127.0.0.1:{redis_broker.port}"
+    name = secrets.token_hex(4)
+    known, coming = (f"tocsin:receive:{name}:{{{n:064x}}}" for n in range(2))
+    memory = RedisMemory(url, name)
+    try:
+        assert isinstance(await memory.take(f"{0:064x}", "token", b"d" * 32, 60_000), Taken)
+        told = await try_to_write(app, by if by != "address" else app.store.address.shown, {known, coming})
+        assert set(told) == {known, coming}
+        assert all("a key of Tocsin's own" in text for text in told.values())
+        assert isinstance(await memory.take(f"{1:064x}", "token", b"d" * 32, 60_000), Taken)
+    finally:
+        await memory.close()
 
 
 async def test_keys_that_the_operator_renamed_are_known(redis_broker: Server) -> None:
