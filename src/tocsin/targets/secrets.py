@@ -12,6 +12,7 @@ from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.grants import ANY, Grants
 from tocsin.model.networks import Places, places
 from tocsin.model.secret import Secret
+from tocsin.targets.descriptors import handed_back, is_lack
 from tocsin.targets.files import read_text
 
 # A job may name these without being allowed to: they are there for jobs. Anything else may be the worker's own.
@@ -38,7 +39,7 @@ class Secrets:
 
     def read(self, secret: Secret, hosts: Iterable[str]) -> str:
         """For those hosts, with what stands before it. Read anew each time, so that one that was changed is used at
-        once."""
+        once. Raises DeliveryFailed, and NotYet without a free descriptor."""
         bound = self._bound_to(secret)
         if bound:
             for host in hosts:
@@ -91,7 +92,11 @@ class Secrets:
                 return read_text(real, LARGEST).strip()
             except FileNotFoundError:
                 continue
-            except (OSError, UnicodeDecodeError):
+            except OSError as error:
+                if is_lack(error):
+                    raise handed_back(str(error)) from error
+                return None
+            except UnicodeDecodeError:
                 return None
         return None
 
