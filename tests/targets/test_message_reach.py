@@ -15,7 +15,7 @@ from kafka_cluster import KafkaCluster
 from rigs import KafkaRig
 
 from servers import Server, free_port
-from tocsin import Message, Retry, Tocsin
+from tocsin import InvalidArgument, Message, Retry, Tocsin
 from tocsin.config.schema import Config, Redis, Scheduler
 from tocsin.config.schema import Keys as ConfigKeys
 from tocsin.model.delivery import DeliveryFailed
@@ -114,6 +114,28 @@ async def test_what_the_operator_allows_is_reached(tocsin_app: Tocsin, trap: Tra
         failed = await failure(tocsin_app, f"{scheme}://{host}:{trap.port}/x", dial)
         assert not failed.final
         assert trap.visits > before
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1\0.internal", "localhost\0.internal"])
+async def test_a_name_that_the_resolver_would_end_at_a_nul_is_not_the_one_that_is_allowed(
+    trap: Trap, host: str
+) -> None:
+    with pytest.raises(OSError, match="is a loopback address"):
+        await dialer("*.internal").connect(host, trap.port)
+    assert trap.visits == 0
+    for scheme in SCHEMES:
+        with pytest.raises(InvalidArgument, match="write each host as HOST or HOST:PORT"):
+            Message(f"{scheme}://{host.replace(chr(0), '%00')}:{trap.port}/x")
+
+
+async def test_a_name_that_no_resolver_takes_is_refused_whoever_says_it() -> None:
+    """Also a broker, of another."""
+    for host in ("a" * 70, "x..internal", "%ff.internal"):
+        for scheme in SCHEMES:
+            with pytest.raises(InvalidArgument, match="write each host as HOST or HOST:PORT"):
+                Message(f"{scheme}://{host}:1/x")
+    with pytest.raises(OSError, match="is no name of a host"):
+        await dialer("*.internal").connect("a" * 70, 1)
 
 
 async def test_one_look_decides_and_connects(tocsin_app: Tocsin, trap: Trap) -> None:

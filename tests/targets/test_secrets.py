@@ -109,7 +109,15 @@ def test_a_secret_goes_to_the_hosts_that_it_is_bound_to_and_to_no_others() -> No
     secrets = Secrets({"TOCSIN_SECRET_HOOK": ("hooks.example.org", "*.internal", "10.0.0.0/8")})
     for host in ("hooks.example.org", "HOOKS.example.org.", "a.internal", "10.1.2.3"):
         assert secrets.read(HOOK, [host]) == SESAME
-    for host in ("example.org", "hooks.example.org.evil.example", "internal", "11.0.0.1", "", "167838211"):
+    for host in (
+        "example.org",
+        "hooks.example.org.evil.example",
+        "internal",
+        "evil.example\0.internal",
+        "11.0.0.1",
+        "",
+        "167838211",
+    ):
         with pytest.raises(DeliveryFailed, match="is not for the host") as failed:
             secrets.read(HOOK, ["a.internal", host])
         assert failed.value.final
