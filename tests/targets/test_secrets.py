@@ -133,6 +133,24 @@ def test_what_binds_a_secret_holds_whatever_else_allows_it() -> None:
     assert Secrets({"BILLING_*": ("*",)}).read(billing, ["c.example"]) == SESAME
 
 
+@pytest.mark.parametrize("bound", ["link/plain", "link/*", "link/p*", "secrets/plain", "secrets/beside"])
+def test_a_file_is_bound_by_whatever_path_it_is_named(folder: Path, bound: str) -> None:
+    """As /var/run/secrets and /run/secrets are one folder."""
+    (folder.parent / "link").symlink_to("secrets")
+    secrets = Secrets({f"{folder.parent}/{bound}": ("a.example",), f"{folder}/*": ("*",)})
+    for name in ("plain", "beside"):
+        secret = Secret.file(f"{folder}/{name}")
+        assert secrets.read(secret, ["a.example"]) == SESAME
+        with pytest.raises(DeliveryFailed, match="is not for the host"):
+            secrets.read(secret, ["b.example"])
+        assert secrets.is_bound(secret)
+
+
+def test_a_file_beside_a_bound_one_is_not_bound(folder: Path) -> None:
+    secrets = Secrets({f"{folder}/plain": ("a.example",), f"{folder}/*": ("*",)})
+    assert secrets.read(Secret.file(f"{folder}/mounted"), ["b.example"]) == SESAME
+
+
 class BoundSender(Sender):
     """Of an operator who binds the hook's secret to one host."""
 

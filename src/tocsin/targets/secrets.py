@@ -63,7 +63,8 @@ class Secrets:
         return bool(self._bound_to(secret))
 
     def _bound_to(self, secret: Secret) -> list[Places]:
-        """Empty if it may go anywhere. What binds a secret holds, whatever else allows it. Raises DeliveryFailed."""
+        """Empty if it may go anywhere. What binds a secret holds, whatever else allows it and by whatever path a job
+        names the file: /var/run is a link to /run. Raises DeliveryFailed."""
         fitting = [entry for entry in self._entries if _fits(secret, entry.pattern)]
         if not fitting and not any(_fits(secret, pattern) for pattern in ALLOWED):
             raise DeliveryFailed(
@@ -71,7 +72,11 @@ class Secrets:
                 f"{' or '.join(ALLOWED)}",
                 final=True,
             )
-        return [entry.hosts for entry in fitting if entry.hosts is not None]
+        return [
+            entry.hosts
+            for entry in self._entries
+            if entry.hosts is not None and (entry in fitting or _is_same_file(secret, entry.pattern))
+        ]
 
     def _value(self, secret: Secret) -> str:
         value = os.environ.get(secret.name) if secret.kind == "env" else self._contents(secret.name)
@@ -102,20 +107,38 @@ class Secrets:
 
 
 def _fits(secret: Secret, pattern: str) -> bool:
-    """For a file each part of the path by itself: * in a folder stands for the files in it, and not for those in
-    folders below."""
     if secret.kind == "env":
         return "/" not in pattern and fnmatchcase(secret.name, pattern)
-    if secret.name == pattern:
+    return _path_fits(secret.name, pattern)
+
+
+def _path_fits(path: str, pattern: str) -> bool:
+    """Each part of the path by itself: * in a folder stands for the files in it, and not for those in folders below."""
+    if path == pattern:
         return True
-    parts, patterns = secret.name.split("/"), pattern.split("/")
-    if len(parts) != len(patterns) or not _is_plain(secret.name):
+    parts, patterns = path.split("/"), pattern.split("/")
+    if len(parts) != len(patterns) or not _is_plain(path):
         return False
     # As in a shell, * is for no name with a dot before it.
     return all(
         fnmatchcase(part, each) and (each.startswith(".") or not part.startswith("."))
         for part, each in zip(parts, patterns, strict=True)
     )
+
+
+def _is_same_file(secret: Secret, pattern: str) -> bool:
+    """As far as links can tell. A pattern stands for the folders that it leads to."""
+    if secret.kind != "file" or not pattern.startswith("/"):
+        return False
+    real = os.path.realpath(secret.name)
+    if os.path.realpath(pattern) == real:
+        return True
+    return any(_path_fits(path, _in_real_folder(pattern)) for path in (_in_real_folder(secret.name), real))
+
+
+def _in_real_folder(path: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def _is_plain(path: str) -> bool:
