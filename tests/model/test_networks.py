@@ -37,6 +37,12 @@ def test_hosts_are_known_by_name(entry: str, host: str) -> None:
         ("localhost", "localhost.example.org"),
         ("127.0.0.1", "127.0.0.1"),
         ("example.org", "a.example.org"),
+        # Resolvers would end it at the NUL.
+        ("*.internal", "127.0.0.1\0.internal"),
+        ("*.internal", "127.0.0.1 .internal"),
+        ("*.internal", "127.0.0.1%00.internal"),
+        ("*.internal", "evil.example/.internal"),
+        ("*.internal", "..internal"),
     ],
 )
 def test_other_hosts_are_not(entry: str, host: str) -> None:

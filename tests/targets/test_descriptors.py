@@ -8,15 +8,17 @@ import os
 import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from delivering import Sender, dialer
+from msgspec.structs import replace
 from receiver import Receiver
 
 from engine.waiting import eventually, run_dry
 from servers import Server
-from tocsin import Http, Message, Retry, Stage, Tocsin
+from tocsin import Http, Message, Retry, Secret, Stage, Subprocess, Tocsin
 from tocsin.engine.catalog import NotYet
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.targets import sessions
@@ -245,6 +247,42 @@ async def test_a_run_that_finds_no_descriptor_goes_back_without_an_attempt(
         await run_dry(worker)
         ran = [run.outcome async for run in tocsin_app.runs() if run.job_id == "a"]
         assert ran == (["succeeded"] if scheme in ports else ["dead"])
+    finally:
+        used_up(False)
+        await worker.kill()
+
+
+@pytest.mark.parametrize("kind", ["header", "signature", "login", "program"])
+async def test_a_run_whose_secret_cannot_be_read_for_want_of_a_descriptor_goes_back_without_an_attempt(
+    tocsin_app: Tocsin, tocsin_clock: ManualClock, receiver: Receiver, used_up: Any, tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "key").write_text("bXktc2VjcmV0LWtleS1vZi0zMi1ieXRlcyEh")
+    key = Secret.file(str(tmp_path / "key"))
+    target: Http | Message | Subprocess = {
+        "header": lambda: Http.get(receiver.url, headers={"X": key}),
+        "signature": lambda: Http.get(receiver.url, sign=key),
+        "login": lambda: Message("nats://127.0.0.1:1/x", password=key),
+        "program": lambda: Subprocess(["/bin/true"], env={"KEY": key}),
+    }[kind]()
+    reach = replace(REACH, secrets={f"{tmp_path}/*": ("*",)}, programs={"/bin/true": ("KEY",)})
+    worker = await tocsin_app.worker(settings=Settings(reach=reach))
+    try:
+        await tocsin_app.enqueue(target, id="first", retry=Retry(1, "1h"))
+        await run_dry(worker)
+        await tocsin_app.enqueue(target, id="a")
+        worker.lanes["default"].forget_dues()
+        used_up()
+        await run_dry(worker)
+        used_up(False)
+        job = await tocsin_app.get("a")
+        assert job is not None
+        assert (job.stage, job.attempt) == (Stage.WAITING, 1)
+        tocsin_clock.advance("5s")
+        worker.lanes["default"].forget_dues()
+        await run_dry(worker)
+        assert [run.outcome async for run in tocsin_app.runs() if run.job_id == "a"] == (
+            ["dead"] if kind == "login" else ["succeeded"]
+        )
     finally:
         used_up(False)
         await worker.kill()

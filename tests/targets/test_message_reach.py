@@ -15,10 +15,12 @@ from kafka_cluster import KafkaCluster
 from rigs import KafkaRig
 
 from servers import Server, free_port
-from tocsin import Message, Retry, Tocsin
+from tocsin import InvalidArgument, Message, Retry, Tocsin
 from tocsin.config.schema import Config, Redis, Scheduler
 from tocsin.config.schema import Keys as ConfigKeys
 from tocsin.model.delivery import DeliveryFailed
+from tocsin.receive.in_redis import RedisMemory
+from tocsin.receive.memory import Taken
 from tocsin.store.keys import Keys
 from tocsin.targets.brokers import Letter
 from tocsin.targets.brokers.clients import Clients
@@ -114,6 +116,28 @@ async def test_what_the_operator_allows_is_reached(tocsin_app: Tocsin, trap: Tra
         assert trap.visits > before
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1\0.internal", "localhost\0.internal"])
+async def test_a_name_that_the_resolver_would_end_at_a_nul_is_not_the_one_that_is_allowed(
+    trap: Trap, host: str
+) -> None:
+    with pytest.raises(OSError, match="is a loopback address"):
+        await dialer("*.internal").connect(host, trap.port)
+    assert trap.visits == 0
+    for scheme in SCHEMES:
+        with pytest.raises(InvalidArgument, match="write each host as HOST or HOST:PORT"):
+            Message(f"{scheme}://{host.replace(chr(0), '%00')}:{trap.port}/x")
+
+
+async def test_a_name_that_no_resolver_takes_is_refused_whoever_says_it() -> None:
+    """Also a broker, of another."""
+    for host in ("a" * 70, "x..internal", "%ff.internal"):
+        for scheme in SCHEMES:
+            with pytest.raises(InvalidArgument, match="write each host as HOST or HOST:PORT"):
+                Message(f"{scheme}://{host}:1/x")
+    with pytest.raises(OSError, match="is no name of a host"):
+        await dialer("*.internal").connect("a" * 70, 1)
+
+
 async def test_one_look_decides_and_connects(tocsin_app: Tocsin, trap: Trap) -> None:
     """A second look-up between the check and the connection would get the address of this machine."""
     for scheme in ("redis", "nats", "amqp"):
@@ -206,6 +230,25 @@ async def test_no_key_of_any_tocsin_becomes_a_stream(
         assert set(told) == names
         assert all("a key of Tocsin's own" in text for text in told.values())
         assert set(client.scan_iter(count=1000)) == before
+
+
+@pytest.mark.parametrize("by", ["redis://", "address"])
+async def test_no_key_that_a_receiver_has_or_will_have_becomes_a_stream(
+    neighbours: tuple[Tocsin, Tocsin], redis_broker: Server, by: str
+) -> None:
+    """Without secrets and logins they can be computed: a stream there would refuse that request for ever."""
+    app, url = neighbours[0], f"redis://127.0.0.1:{redis_broker.port}"
+    name = secrets.token_hex(4)
+    known, coming = (f"tocsin:receive:{name}:{{{n:064x}}}" for n in range(2))
+    memory = RedisMemory(url, name)
+    try:
+        assert isinstance(await memory.take(f"{0:064x}", "token", b"d" * 32, 60_000), Taken)
+        told = await try_to_write(app, by if by != "address" else app.store.address.shown, {known, coming})
+        assert set(told) == {known, coming}
+        assert all("a key of Tocsin's own" in text for text in told.values())
+        assert isinstance(await memory.take(f"{1:064x}", "token", b"d" * 32, 60_000), Taken)
+    finally:
+        await memory.close()
 
 
 async def test_keys_that_the_operator_renamed_are_known(redis_broker: Server) -> None:

@@ -109,7 +109,15 @@ def test_a_secret_goes_to_the_hosts_that_it_is_bound_to_and_to_no_others() -> No
     secrets = Secrets({"TOCSIN_SECRET_HOOK": ("hooks.example.org", "*.internal", "10.0.0.0/8")})
     for host in ("hooks.example.org", "HOOKS.example.org.", "a.internal", "10.1.2.3"):
         assert secrets.read(HOOK, [host]) == SESAME
-    for host in ("example.org", "hooks.example.org.evil.example", "internal", "11.0.0.1", "", "167838211"):
+    for host in (
+        "example.org",
+        "hooks.example.org.evil.example",
+        "internal",
+        "evil.example\0.internal",
+        "11.0.0.1",
+        "",
+        "167838211",
+    ):
         with pytest.raises(DeliveryFailed, match="is not for the host") as failed:
             secrets.read(HOOK, ["a.internal", host])
         assert failed.value.final
@@ -123,6 +131,24 @@ def test_what_binds_a_secret_holds_whatever_else_allows_it() -> None:
     with pytest.raises(DeliveryFailed):
         secrets.read(billing, ["c.example"])
     assert Secrets({"BILLING_*": ("*",)}).read(billing, ["c.example"]) == SESAME
+
+
+@pytest.mark.parametrize("bound", ["link/plain", "link/*", "link/p*", "secrets/plain", "secrets/beside"])
+def test_a_file_is_bound_by_whatever_path_it_is_named(folder: Path, bound: str) -> None:
+    """As /var/run/secrets and /run/secrets are one folder."""
+    (folder.parent / "link").symlink_to("secrets")
+    secrets = Secrets({f"{folder.parent}/{bound}": ("a.example",), f"{folder}/*": ("*",)})
+    for name in ("plain", "beside"):
+        secret = Secret.file(f"{folder}/{name}")
+        assert secrets.read(secret, ["a.example"]) == SESAME
+        with pytest.raises(DeliveryFailed, match="is not for the host"):
+            secrets.read(secret, ["b.example"])
+        assert secrets.is_bound(secret)
+
+
+def test_a_file_beside_a_bound_one_is_not_bound(folder: Path) -> None:
+    secrets = Secrets({f"{folder}/plain": ("a.example",), f"{folder}/*": ("*",)})
+    assert secrets.read(Secret.file(f"{folder}/mounted"), ["b.example"]) == SESAME
 
 
 class BoundSender(Sender):

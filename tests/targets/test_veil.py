@@ -151,6 +151,30 @@ async def test_a_receiver_that_repeats_a_secret(tocsin_app: Tocsin, said: str) -
     assert base64.b64encode(PLAIN.encode()).decode()[:12] not in told
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "HTTP/1.1 20",
+        "HTTP/1.1 200 OK\r\nbad\0",
+        "HTTP/1.1 200 OK\r\ncontent-length: 2",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+        "",
+    ],
+    ids=["status", "header", "length", "chunk", "no HTTP"],
+)
+async def test_an_answer_that_comes_in_pieces_of_which_one_ends_in_the_middle_of_a_secret(
+    tocsin_app: Tocsin, said: str
+) -> None:
+    async with RawServer(saying(f"{said}{PLAIN[:9]}".encode(), close=True)) as server:
+        told = await failed(tocsin_app, Http.get(server.url, headers={"Authorization": TOKEN}))
+    assert PLAIN[:9] not in told
+
+
+async def test_an_answer_that_is_not_http_is_quoted_where_nothing_is_secret(tocsin_app: Tocsin) -> None:
+    async with RawServer(saying(b"HTTP/1.1 20x\r\n\r\n", close=True)) as server:
+        assert "b'HTTP/1.1 20x'" in str(await failed(tocsin_app, Http.get(server.url)))
+
+
 async def test_a_status_line_that_is_cut_in_the_middle_of_a_secret(tocsin_app: Tocsin) -> None:
     """Where an error ends, which has room for 200 characters of it."""
     async with contextlib.AsyncExitStack() as stack:

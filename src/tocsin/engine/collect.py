@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 from tocsin.engine import decide
 from tocsin.engine.catalog import Catalog
 from tocsin.engine.finish import Finisher
@@ -13,12 +16,17 @@ from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.codec import decode_spec
 from tocsin.model.durations import Millis
-from tocsin.model.errors import TriggerFailed
+from tocsin.model.errors import RecordUnreadable, TriggerFailed
 from tocsin.model.job import Failure, Spec
 from tocsin.model.run import SUSPECT, Claim
 from tocsin.store.runs import Claimed
 from tocsin.telemetry import agent_log
 from tocsin.telemetry.metrics import Tally
+
+# Reading a recurrence rule may take 50 ms (model/budget.py). After so much of it others get their turn.
+GIVE_WAY_S = 0.02
+# By what its record is known, before it is read.
+_RULE = b"rrule"
 
 
 class Collector:
@@ -30,6 +38,18 @@ class Collector:
         self._finisher = finisher
         self._clock = clock
         self._tally = tally
+
+    async def read_rules(self, answer: Claimed) -> None:
+        """Before `collect`, which does not wait: rules that were read are remembered (model/rrules.py). An answer may
+        bring a hundred slow ones, and all at once would block the loop for seconds."""
+        began = self._clock.monotonic()
+        for claim in answer.claims:
+            if claim.record[1] & codec.RECURRING and _RULE in claim.record:
+                with contextlib.suppress(RecordUnreadable):
+                    decode_spec(claim.record)
+                if self._clock.monotonic() - began >= GIVE_WAY_S:
+                    await asyncio.sleep(0)
+                    began = self._clock.monotonic()
 
     def collect(self, lane: Lane, answer: Claimed, units: list[Unit], batches: dict[str, Unit]) -> None:
         """What was claimed is always run, released, parked or settled: nothing falls through."""

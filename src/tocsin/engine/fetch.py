@@ -353,6 +353,8 @@ class Fetcher:
             if count >= MANY:
                 self.wake.set()
                 await asyncio.sleep(0)
+            for _, answer in came:
+                await self._collector.read_rules(answer)
         finally:
             # Whatever ends this pass: what was claimed is ours to run or to give back.
             self._coming -= count

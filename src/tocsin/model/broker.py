@@ -179,9 +179,18 @@ def _nodes(url: str, scheme: str, hosts: str) -> tuple[Node, ...]:
 
 def _node(url: str, text: str, default: int) -> Node:
     found = _NODE.fullmatch(text)
-    if found is None or not 0 < int(found[2] or default) <= 65535:
+    host = "" if found is None else unquote(found[1].strip("[]"))
+    if found is None or not _can_be_looked_up(host) or not 0 < int(found[2] or default) <= 65535:
         _refuse(url, "is no address: write each host as HOST or HOST:PORT")
-    return unquote(found[1].strip("[]")), int(found[2] or default)
+    return host, int(found[2] or default)
+
+
+def _can_be_looked_up(host: str) -> bool:
+    """What a percent sign hid is decoded by now: a resolver would end the name at a NUL."""
+    try:
+        return _TEXT.fullmatch(host) is not None and bool(host.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def _number(options: dict[str, str], name: str) -> int:

@@ -15,7 +15,8 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
-_HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_HOST = re.compile(rf"(\*\.)?{_NAME.pattern}")
 # Resolvers take such a name for an address: 2130706433 and 0x7f.1 are 127.0.0.1.
 _NUMERIC = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
 
@@ -39,8 +40,11 @@ class Places(Struct, frozen=True):
             return self.have_name(host)
 
     def have_name(self, host: str) -> bool:
+        """A resolver may read another name in a text that is none: it ends 127.0.0.1\\0.internal at the NUL."""
         name = plain_name(host)
-        return name in self.names or (bool(self.endings) and name.endswith(self.endings))
+        if name in self.names:
+            return True
+        return bool(self.endings) and name.endswith(self.endings) and _NAME.fullmatch(name) is not None
 
 
 def places(entries: Iterable[str]) -> Places:

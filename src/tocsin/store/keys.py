@@ -82,6 +82,8 @@ _BASES = (*PARTITION_KEYS, *FLEET_KEYS, LEADER_KEY, "bell", "mail")
 _BEFORE_TAG = re.compile(rf"(?:{'|'.join(_BASES)})[:{{]")
 _PARTITION_TAG = re.compile(r":\d+\}\Z")
 _FLEET_TAG = "tocsin"
+# Of receivers, which remember requests in a Redis of theirs (receive/in_redis.py): it may be the same one.
+_RECEIVERS = "tocsin:receive:"
 # The fields of `meta` that count something, as lua/*.lua names them.
 COUNTERS = ("put", "claimed", "succeeded", "failed", "skipped", "cancelled", "retried", "recovered", "buried")
 
@@ -140,8 +142,10 @@ class Keys:
 
 
 def is_shaped_like_ours(key: str) -> bool:
-    """Whether some Tocsin, with whatever prefix and hash tag, has or could have a key of that name. Keys of the agents'
-    queue without a hash tag are plain words, which anybody may use: see `registers_beside`."""
+    """Whether some Tocsin, with whatever prefix and hash tag, has or could have a key of that name, or a receiver has.
+    Keys of the agents' queue without a hash tag are plain words, which anybody may use: see `registers_beside`."""
+    if key.startswith(_RECEIVERS):
+        return True
     head, brace, tag = key.rpartition("{")
     if not brace or not tag.endswith("}"):
         return False

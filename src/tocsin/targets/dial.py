@@ -89,4 +89,7 @@ class Line:
 
 
 async def _look_up(host: str, port: int) -> list[Info]:
-    return list(await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    try:
+        return list(await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    except UnicodeError as error:
+        raise OSError(f"{host!r:.200} is no name of a host") from error

@@ -12,6 +12,7 @@ from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.grants import ANY, Grants
 from tocsin.model.networks import Places, places
 from tocsin.model.secret import Secret
+from tocsin.targets.descriptors import handed_back, is_lack
 from tocsin.targets.files import read_text
 
 # A job may name these without being allowed to: they are there for jobs. Anything else may be the worker's own.
@@ -38,7 +39,7 @@ class Secrets:
 
     def read(self, secret: Secret, hosts: Iterable[str]) -> str:
         """For those hosts, with what stands before it. Read anew each time, so that one that was changed is used at
-        once."""
+        once. Raises DeliveryFailed, and NotYet without a free descriptor."""
         bound = self._bound_to(secret)
         if bound:
             for host in hosts:
@@ -62,7 +63,8 @@ class Secrets:
         return bool(self._bound_to(secret))
 
     def _bound_to(self, secret: Secret) -> list[Places]:
-        """Empty if it may go anywhere. What binds a secret holds, whatever else allows it. Raises DeliveryFailed."""
+        """Empty if it may go anywhere. What binds a secret holds, whatever else allows it and by whatever path a job
+        names the file: /var/run is a link to /run. Raises DeliveryFailed."""
         fitting = [entry for entry in self._entries if _fits(secret, entry.pattern)]
         if not fitting and not any(_fits(secret, pattern) for pattern in ALLOWED):
             raise DeliveryFailed(
@@ -70,7 +72,11 @@ class Secrets:
                 f"{' or '.join(ALLOWED)}",
                 final=True,
             )
-        return [entry.hosts for entry in fitting if entry.hosts is not None]
+        return [
+            entry.hosts
+            for entry in self._entries
+            if entry.hosts is not None and (entry in fitting or _is_same_file(secret, entry.pattern))
+        ]
 
     def _value(self, secret: Secret) -> str:
         value = os.environ.get(secret.name) if secret.kind == "env" else self._contents(secret.name)
@@ -91,26 +97,48 @@ class Secrets:
                 return read_text(real, LARGEST).strip()
             except FileNotFoundError:
                 continue
-            except (OSError, UnicodeDecodeError):
+            except OSError as error:
+                if is_lack(error):
+                    raise handed_back(str(error)) from error
+                return None
+            except UnicodeDecodeError:
                 return None
         return None
 
 
 def _fits(secret: Secret, pattern: str) -> bool:
-    """For a file each part of the path by itself: * in a folder stands for the files in it, and not for those in
-    folders below."""
     if secret.kind == "env":
         return "/" not in pattern and fnmatchcase(secret.name, pattern)
-    if secret.name == pattern:
+    return _path_fits(secret.name, pattern)
+
+
+def _path_fits(path: str, pattern: str) -> bool:
+    """Each part of the path by itself: * in a folder stands for the files in it, and not for those in folders below."""
+    if path == pattern:
         return True
-    parts, patterns = secret.name.split("/"), pattern.split("/")
-    if len(parts) != len(patterns) or not _is_plain(secret.name):
+    parts, patterns = path.split("/"), pattern.split("/")
+    if len(parts) != len(patterns) or not _is_plain(path):
         return False
     # As in a shell, * is for no name with a dot before it.
     return all(
         fnmatchcase(part, each) and (each.startswith(".") or not part.startswith("."))
         for part, each in zip(parts, patterns, strict=True)
     )
+
+
+def _is_same_file(secret: Secret, pattern: str) -> bool:
+    """As far as links can tell. A pattern stands for the folders that it leads to."""
+    if secret.kind != "file" or not pattern.startswith("/"):
+        return False
+    real = os.path.realpath(secret.name)
+    if os.path.realpath(pattern) == real:
+        return True
+    return any(_path_fits(path, _in_real_folder(pattern)) for path in (_in_real_folder(secret.name), real))
+
+
+def _in_real_folder(path: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def _is_plain(path: str) -> bool:

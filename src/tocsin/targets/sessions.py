@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from base64 import b64encode
 from functools import lru_cache
@@ -18,13 +19,15 @@ from tocsin.targets.answers import LARGEST_HEAD, Answer, briefly
 from tocsin.targets.descriptors import are_used_up, handed_back, is_lack, most_connections
 from tocsin.targets.guard import Guard, Refused
 from tocsin.targets.request import Request
-from tocsin.targets.veil import Veil
+from tocsin.targets.veil import NOTHING, Veil
 
 # Of a body so much is read, so that the connection can be used again; of a longer one it is closed.
 LARGEST_BODY = 64 * 1024
 # Shorter than servers keep idle connections (five seconds is common): a request must not meet one that is just closing.
 IDLE_S = 4.0
 MOST_ADDRESSES = 1024
+# What aiohttp quotes of an answer that it cannot read.
+_QUOTED = re.compile(r"""\s*\bb['"].*""", re.DOTALL)
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -64,7 +67,7 @@ class Sessions:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if is_lack(getattr(error, "os_error", error)) or are_used_up():
                 raise handed_back(request.veil.text(_text(error))) from error
-            raise _failed(target, error, request.veil) from error
+            raise _failed(target, error, request.veil) from (None if _may_quote_a_part(error, request) else error)
 
     async def close(self) -> None:
         await self._trusted.close()
@@ -119,10 +122,16 @@ def _failed(target: Http, error: Exception, veil: Veil) -> DeliveryFailed:
         return DeliveryFailed(f"{what}: the URL or a header cannot be sent", final=True)
     if isinstance(error, aiohttp.ClientResponseError):
         # Its status is not one that the receiver sent.
-        said = veil.text(error.message.strip())
+        said = error.message if veil is NOTHING else veil.text(_QUOTED.sub("", error.message))
+        said = said.strip().rstrip(":")
         return DeliveryFailed(f"{what}: the answer is not HTTP ({said:.200})", status=502)
     sent = not isinstance(error, aiohttp.ClientConnectorError)
     return DeliveryFailed(f"{what}: {veil.text(_text(error)):.500}", sent=sent)
+
+
+def _may_quote_a_part(error: Exception, request: Request) -> bool:
+    """An answer comes in pieces, and what is quoted is one of them: half a secret, which the veil does not know."""
+    return isinstance(error, aiohttp.ClientResponseError) and request.veil is not NOTHING
 
 
 def _text(error: Exception) -> str:
