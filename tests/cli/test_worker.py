@@ -87,6 +87,15 @@ def test_told_to_stop_while_it_waits_for_a_server_it_stops(tocsin: Tool) -> None
     assert worker.wait(5) == 0
 
 
+@pytest.fixture
+def at_a_terminal() -> Iterator[None]:
+    """SIGHUP as a terminal leaves it, also where the tests were started with nohup: a process inherits that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("at_a_terminal")
 def test_a_closed_terminal_stops_it_like_any_other_signal(tocsin: Tool) -> None:
     worker = tocsin.worker()
     tocsin.do(lambda app: begin(app, "short", 0.5))
