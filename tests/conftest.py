@@ -15,10 +15,10 @@ from tocsin.model import codec
 from tocsin.model.job import Header, Retry, Spec
 from tocsin.model.queue import Queue
 from tocsin.model.trigger import Every
-from tocsin.store.embedded import EmbeddedServer
-from tocsin.store.jobs import Jobs, Put, record_of
-from tocsin.store.runs import Runs
+from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.store.store import OpenQueue, Store
+from tocsin.store.transitions.claims import Runs
+from tocsin.store.transitions.jobs import Jobs, Put, record_of
 from tocsin.testing import ManualClock
 
 HANDLER = "tests.handler"

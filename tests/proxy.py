@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from tocsin.store.scripts import script
+from tocsin.store.scripts.script import script
 
 CUTS = ("before", "after")
 

@@ -25,15 +25,15 @@ from tocsin.model.errors import (
     UnknownJob,
     WrongKeyType,
 )
+from tocsin.model.failure_class import FailureClass
 from tocsin.model.follow_up import FollowUp
 from tocsin.model.http import Http
 from tocsin.model.job import Job, Retry, Stage
 from tocsin.model.message import Message
-from tocsin.model.program import Subprocess
 from tocsin.model.run import Run
 from tocsin.model.secret import Secret
+from tocsin.model.subprocess import Subprocess
 from tocsin.model.trigger import Cron, Dates, Every, Holidays, Once, Rrule
-from tocsin.resilience.failure import FailureClass
 
 if TYPE_CHECKING:
     from tocsin.app import Handle, Tocsin

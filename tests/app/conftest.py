@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tocsin import Run, Tocsin
-from tocsin.engine.catalog import Handler
-from tocsin.store.embedded import EmbeddedServer
+from tocsin.engine.handlers import Handler
+from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.testing import ManualClock
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tocsin import Every, Tocsin
-from tocsin.engine.catalog import Handler
-from tocsin.inspector import Inspector
+from tocsin.engine.handlers import Handler
+from tocsin.inspection.inspector import Inspector
 from tocsin.model.errors import (
     ConflictingJobs,
     InvalidArgument,

@@ -9,7 +9,7 @@ import redis
 
 from tocsin import Every, InvalidArgument, InvalidTrigger, Once, Retry
 from tocsin.model.queue import Queue
-from tocsin.store.jobs import Jobs
+from tocsin.store.transitions.jobs import Jobs
 from tocsin.testing import run_until_idle
 
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from tocsin import Every, InvalidArgument, Tocsin
-from tocsin.store.queues import settings_of
+from tocsin.store.transitions.queue_settings import settings_of
 
 AT_ONCE = 5000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tocsin import InvalidArgument, InvalidConfig, Retry, Run, Tocsin
-from tocsin.app.options import RESERVED
-from tocsin.engine.catalog import name_of
+from tocsin.app.job_options import RESERVED
+from tocsin.engine.handlers import name_of
 from tocsin.testing import run_until_idle
 
 

@@ -6,18 +6,18 @@ import pytest
 import yaml
 
 from tocsin import Every, InvalidConfig, InvalidTrigger, Retry, Tocsin
-from tocsin.app.opening import store_of
-from tocsin.app.options import check_tries
+from tocsin.app.connection import store_of
+from tocsin.app.job_options import check_tries
 from tocsin.config import Config, load_config
-from tocsin.config.settings import SETTINGS
-from tocsin.engine.pool import Pool
+from tocsin.config.keys import SETTINGS
+from tocsin.engine.runner_pool import Pool
+from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import Spec
 from tocsin.model.queue import AGENTS_QUEUE, Queue
 from tocsin.resilience import backoff
 from tocsin.resilience.breaker import redis_breaker_settings
-from tocsin.resilience.failure import FailureClass
 from tocsin.store.store import OpenQueue
-from tocsin.upkeep.zombies import threshold_for
+from tocsin.upkeep.zombie_thresholds import threshold_for
 from tocsin.worker.settings import settings_of
 
 S = "redis.scheduler"

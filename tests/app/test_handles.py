@@ -17,7 +17,7 @@ from tocsin import (
 )
 from tocsin.config import Config
 from tocsin.config.schema import Limits, Results
-from tocsin.engine.catalog import Handler
+from tocsin.engine.handlers import Handler
 from tocsin.testing import ManualClock, run_until_idle
 
 

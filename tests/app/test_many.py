@@ -9,7 +9,7 @@ import pytest
 
 from engine.waiting import Gate, eventually
 from tocsin import Every, Tocsin
-from tocsin.app.many_calls import Removed
+from tocsin.app.bulk_control import Removed
 from tocsin.model.errors import InvalidArgument
 from tocsin.testing import run_until_idle
 

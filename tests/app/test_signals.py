@@ -13,7 +13,7 @@ import pytest
 
 from engine.waiting import Gate, eventually
 from tocsin import Tocsin
-from tocsin.app.service import stop_signals
+from tocsin.app.run_worker import stop_signals
 
 BOTH = (signal.SIGTERM, signal.SIGINT)
 

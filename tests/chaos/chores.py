@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tocsin import Run, Tocsin
-from tocsin.engine.catalog import Handler
+from tocsin.engine.handlers import Handler
 
 FOLDER = "TOCSIN_CHAOS_FOLDER"
 LOOK_S = 0.005

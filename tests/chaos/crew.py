@@ -20,7 +20,7 @@ from typing import Any
 from chaos.chores import CHORES, declare
 from chaos.member import work_as_told
 from tocsin import Run, Tocsin
-from tocsin.upkeep.reconcile import Rules
+from tocsin.upkeep.agent_registrar import Rules
 
 # What a fleet is told to start workers of this program; `agents` are the test's to add.
 CREW: dict[str, Any] = {"program": "chaos.crew", "queues": ["agents", "default"], "concurrency": 100, "spread": 0}

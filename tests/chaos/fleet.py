@@ -19,8 +19,8 @@ import msgspec
 
 from chaos.chores import FOLDER, ORDINARY, declare
 from tocsin import Tocsin
-from tocsin.store.fleet import Fleet as Roll
 from tocsin.store.store import OpenQueue
+from tocsin.store.transitions.fleet import Fleet as Roll
 
 # In the ratio of the defaults, and as quick as a busy machine can keep up with: a late look starts over.
 QUICK = {"beat_s": 0.3, "ttl_s": 1.2}

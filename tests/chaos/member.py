@@ -15,8 +15,8 @@ import msgspec
 
 from chaos.chores import declare, note
 from tocsin import Tocsin
-from tocsin.app.service import caught
-from tocsin.targets.outside import Reach
+from tocsin.app.run_worker import caught
+from tocsin.targets.external import Reach
 from tocsin.worker import Settings
 
 

@@ -21,9 +21,9 @@ import pytest
 from chaos.crew import CREW, Agents
 from chaos.fleet import QUICK, Fleet, Member, until
 from servers import Server
-from tocsin.store.fleet import Fleet as Roll
-from tocsin.store.survey import Survey
-from tocsin.upkeep.audit import Audit
+from tocsin.inspection.doctor import Audit
+from tocsin.store.transitions.fleet import Fleet as Roll
+from tocsin.store.views.audit import Survey
 
 WORKERS = 3
 TTL_S = QUICK["ttl_s"]

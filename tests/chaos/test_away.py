@@ -16,9 +16,9 @@ from servers import Server, sentinel
 from tocsin import StoreUnavailable, Tocsin
 from tocsin.engine.loop import repeat
 from tocsin.model.queue import Queue
-from tocsin.store.runs import Claimed, Runs, Wish
-from tocsin.store.scripts import script
+from tocsin.store.scripts.script import script
 from tocsin.store.store import Store
+from tocsin.store.transitions.claims import Claimed, Runs, Wish
 
 
 @pytest.fixture

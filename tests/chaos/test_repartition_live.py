@@ -11,11 +11,11 @@ import sys
 from chaos.fleet import TESTS, Fleet, until
 from servers import Server
 from tocsin.app.handle import Handle
-from tocsin.inspector import Inspector
+from tocsin.inspection.doctor import Audit
+from tocsin.inspection.inspector import Inspector
 from tocsin.model.errors import QueueMoving
-from tocsin.store.fleet import Fleet as Roll
-from tocsin.store.survey import Survey
-from tocsin.upkeep.audit import Audit
+from tocsin.store.transitions.fleet import Fleet as Roll
+from tocsin.store.views.audit import Survey
 
 LATER = 2000
 WAITING = 300

@@ -10,7 +10,7 @@ import yaml
 
 from tocsin.cli.main import run
 from tocsin.config import load_config
-from tocsin.config.settings import SETTINGS
+from tocsin.config.keys import SETTINGS
 
 Captured = pytest.CaptureFixture[str]
 

@@ -15,7 +15,7 @@ from servers import Server
 from tocsin import Cron, Every, Tocsin
 from tocsin.cli.main import run
 from tocsin.store.keys import BANDS, FLEET_KEYS, LEADER_KEY, PARTITION_KEYS, TURNS, TYPES, Keys
-from tocsin.upkeep import hearts
+from tocsin.upkeep import silent_workers
 
 VALUES = [b"", b"\xff\xfe", b"nan", b"1e400", b"-1", b"9" * 5000, b"\xc1" * 60, b"\x00" * 30, b"\x91" * 2000]
 SCORES = ["inf", "-inf", "1e300", "-1", "1e15", "9e15", "0.5", "4e9", "2.5e14"]
@@ -130,7 +130,7 @@ def test_garbage_in_a_key_of_the_fleet_ends_no_command_in_a_traceback(
     jobs_of_all_kinds: Tool, valkey: Server, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = keys_of(jobs_of_all_kinds)
-    monkeypatch.setattr(hearts, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(silent_workers, "PATIENCE_S", 0.2)
     others = {LEADER_KEY: keys.leader(), "bell": keys.bell("d"), "mail": keys.mail("w")}
     key = (keys.fleet() | others)[base]
     with valkey.client() as client:
@@ -145,7 +145,7 @@ def test_garbage_in_a_key_of_the_fleet_ends_no_command_in_a_traceback(
 def test_a_worker_of_which_nothing_can_be_read_is_shown_as_that(
     jobs_of_all_kinds: Tool, valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hearts, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(silent_workers, "PATIENCE_S", 0.2)
     keys = keys_of(jobs_of_all_kinds).fleet()
     with valkey.client() as client:
         client.hset(keys["workers"], b"w\xff", b"\xc1")

@@ -13,7 +13,7 @@ import shop
 from commandline import Tool
 
 from tocsin import Tocsin
-from tocsin.cli.show import say
+from tocsin.cli.printing import say
 
 # A title for the window, text that is hidden, an 8-bit escape sequence, text that runs backwards, and a forged line.
 EVIL = "job\x1b]0;PWNED\x07\x1b[8m\x9b31m\u202egpj.exe\u2066\u2069\u200f\u2028\x7f\r\nnothing is wrong"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tocsin.cli import logs
 from tocsin.model.errors import InvalidArgument
+from tocsin.telemetry import log_output
 from tocsin.telemetry.logs import get_logger
 
 
@@ -36,7 +36,7 @@ def bare_root() -> Iterator[logging.Logger]:
 
 def test_each_line_is_an_object_with_its_level_its_part_and_the_error() -> None:
     out = io.StringIO()
-    logs.set_up("info", out)
+    log_output.set_up("info", out)
     log = get_logger("tocsin.part")
     log.debug("not this")
     try:
@@ -52,7 +52,7 @@ def test_each_line_is_an_object_with_its_level_its_part_and_the_error() -> None:
 
 def test_a_terminal_gets_words_and_colours() -> None:
     out = Terminal()
-    logs.set_up("debug", out)
+    log_output.set_up("debug", out)
     get_logger("tocsin.part").debug("hello", job="a")
     assert "hello" in out.getvalue()
     assert "\x1b[" in out.getvalue()
@@ -61,7 +61,7 @@ def test_a_terminal_gets_words_and_colours() -> None:
 def test_standard_logging_comes_out_alike() -> None:
     out = io.StringIO()
     with bare_root():
-        logs.adopt_standard_logging("warning", out)
+        log_output.adopt_standard_logging("warning", out)
         logging.getLogger("users.code").info("not this")
         logging.getLogger("users.code").warning("%s apples", 3)
     [line] = out.getvalue().splitlines()
@@ -73,18 +73,18 @@ def test_standard_logging_that_a_program_has_set_up_is_left_alone() -> None:
     theirs = logging.StreamHandler(io.StringIO())
     with bare_root() as root:
         root.addHandler(theirs)
-        logs.adopt_standard_logging("warning", io.StringIO())
+        log_output.adopt_standard_logging("warning", io.StringIO())
         assert root.handlers == [theirs]
 
 
 def test_an_unknown_level_names_the_nearest() -> None:
     with pytest.raises(InvalidArgument, match="did you mean 'warning'"):
-        logs.set_up("warnign")
+        log_output.set_up("warnign")
 
 
 def test_a_terminal_is_sent_no_control_characters_and_no_locals() -> None:
     out = Terminal()
-    logs.set_up("info", out)
+    log_output.set_up("info", out)
     try:
         secret = "open" + "sesame"
         raise ValueError(f"\x1b]0;title\x07 {len(secret)}")
@@ -118,9 +118,9 @@ def speak(logger: str, evil: str) -> None:
 @pytest.mark.parametrize("stream", [Terminal, io.StringIO])
 def test_what_others_wrote_steers_no_terminal_and_begins_no_line(stream: type[io.StringIO], evil: str) -> None:
     out = stream()
-    logs.set_up("info", out)
+    log_output.set_up("info", out)
     with bare_root():
-        logs.adopt_standard_logging("info", out)
+        log_output.adopt_standard_logging("info", out)
         speak("tocsin.part", evil)
         speak("users.code", evil)
     text = COLOURS.sub("", out.getvalue())
@@ -134,7 +134,7 @@ def test_what_others_wrote_steers_no_terminal_and_begins_no_line(stream: type[io
 
 def test_our_lines_come_once_whatever_the_program_sets_up() -> None:
     out, theirs = io.StringIO(), io.StringIO()
-    logs.set_up("info", out)
+    log_output.set_up("info", out)
     with bare_root() as root:
         root.addHandler(logging.StreamHandler(theirs))
         get_logger("tocsin.part").info("hello")

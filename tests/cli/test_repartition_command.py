@@ -7,7 +7,7 @@ from commandline import Tool
 
 from tocsin import Tocsin
 from tocsin.model.errors import StoreUnavailable
-from tocsin.store import repartition
+from tocsin.store.repartition.repartition import repartition
 
 
 async def fill(app: Tocsin) -> None:

@@ -12,7 +12,7 @@ from commandline import HERE, Tool
 import tocsin as package
 from tocsin.cli.main import run
 from tocsin.cli.options import WrongUsage, parse_duration, parse_time, split_names
-from tocsin.cli.show import cell, distance, plain, size, span
+from tocsin.cli.printing import cell, distance, plain, size, span
 
 NOW = 1_900_000_000_000
 

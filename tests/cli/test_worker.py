@@ -18,7 +18,7 @@ from commandline import HERE, Running, Tool, alive
 
 from servers import Server, until
 from tocsin import Tocsin
-from tocsin.inspector import Inspector
+from tocsin.inspection.inspector import Inspector
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.config import Loaded, load_config
-from tocsin.config.settings import SETTINGS, value_of
+from tocsin.config.keys import SETTINGS, value_of
 from tocsin.model.errors import InvalidConfig
 
 KEYS = st.sampled_from(sorted(SETTINGS))

@@ -8,7 +8,7 @@ import pytest
 from files import nested, problems, write
 
 from tocsin.config import load_config
-from tocsin.config.settings import SETTINGS, value_of
+from tocsin.config.keys import SETTINGS, value_of
 
 SECRETS, PROGRAMS = "secrets.allow", "subprocess.allow"
 

@@ -9,7 +9,7 @@ import pytest
 
 from tocsin import InvalidConfig
 from tocsin.config import Config, merged, read_mapping
-from tocsin.config.settings import SETTINGS, value_of
+from tocsin.config.keys import SETTINGS, value_of
 
 AGENTS = "redis.agent.max-concurrent-agents"
 S = "redis.scheduler"

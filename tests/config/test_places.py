@@ -8,7 +8,7 @@ import pytest
 from files import problems, write
 
 from tocsin.config import load_config
-from tocsin.config.settings import value_of
+from tocsin.config.keys import value_of
 
 GROUPS = ("http", "message")
 

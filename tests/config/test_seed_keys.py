@@ -10,7 +10,7 @@ import yaml
 from files import write
 
 from tocsin.config import Config, load_config
-from tocsin.config.settings import SETTINGS, value_of
+from tocsin.config.keys import SETTINGS, value_of
 
 SEED = """
 redis:

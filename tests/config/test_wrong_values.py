@@ -8,8 +8,8 @@ import pytest
 from files import nested, problems, write
 
 from tocsin.config import load_config
+from tocsin.config.keys import SETTINGS
 from tocsin.config.rules import keep_of, longest_of
-from tocsin.config.settings import SETTINGS
 
 S = "redis.scheduler"
 POOL = "redis.connection.pool"

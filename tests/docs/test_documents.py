@@ -13,13 +13,13 @@ import yaml
 
 from tocsin.cli.main import app as command_line
 from tocsin.cli.main import run
-from tocsin.config.settings import GROUPS, SETTINGS
+from tocsin.config.keys import GROUPS, SETTINGS
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.http import check_header
 from tocsin.model.job import Stage
 from tocsin.model.template import FIELDS
 from tocsin.resilience.breaker import State as Breaker
-from tocsin.telemetry.handlers import DURATION, HANDLER_COUNTS
+from tocsin.telemetry.handler_metrics import DURATION, HANDLER_COUNTS
 from tocsin.telemetry.metrics import COUNTS, LEVELS, SPREADS
 from tocsin.upkeep.health import Signal, Snapshot, assess
 

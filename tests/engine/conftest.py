@@ -11,7 +11,7 @@ import pytest
 from ticking import QUEUE, Ticking
 
 from tocsin import Tocsin
-from tocsin.store.embedded import EmbeddedServer
+from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.testing import ManualClock
 from tocsin.worker import Settings, Worker
 

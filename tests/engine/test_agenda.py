@@ -7,10 +7,10 @@ import math
 import pytest
 
 from tocsin.engine.agenda import SLACK, Agenda
-from tocsin.engine.lane import Lane
+from tocsin.engine.served_queue import Lane
 from tocsin.model.queue import Queue
 from tocsin.store.keys import Keys
-from tocsin.store.layout import OpenQueue
+from tocsin.store.open_queue import OpenQueue
 
 
 @pytest.fixture

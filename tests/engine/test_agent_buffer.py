@@ -13,13 +13,13 @@ from engine.waiting import eventually
 from logged import capture_logs
 from tocsin import Run
 from tocsin.model.queue import AGENTS_QUEUE
-from tocsin.upkeep import zombies
+from tocsin.upkeep import zombie_thresholds
 from tocsin.worker.settings import ZombieRules
 
 pytestmark = pytest.mark.agents
 
 TIMEOUT_S = 300
-EXCEPTIONAL = ZombieRules(zombies.Settings.of(30_000, "aws/.*", 3_600_000))
+EXCEPTIONAL = ZombieRules(zombie_thresholds.Settings.of(30_000, "aws/.*", 3_600_000))
 
 
 class Inside:

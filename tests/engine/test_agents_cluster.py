@@ -13,10 +13,10 @@ from redis.crc import key_slot
 from engine.waiting import Gate, eventually
 from servers import Cluster, Server, ask, cluster
 from tocsin import InvalidConfig, Tocsin
-from tocsin.store.fleet import Fleet
-from tocsin.store.survey import Survey
-from tocsin.store.term import Terms
-from tocsin.upkeep.audit import Audit
+from tocsin.inspection.doctor import Audit
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.transitions.leadership import Terms
+from tocsin.store.views.audit import Survey
 from tocsin.worker import Settings, Worker
 
 AGENTS = {f"agent {i}" for i in range(12)}

@@ -12,13 +12,13 @@ import pytest
 
 from engine.waiting import run_dry
 from tocsin import Every, Http, InvalidArgument, Message, Subprocess
+from tocsin.inspection.doctor import Audit
 from tocsin.model import codec
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.job import Policy, Spec
 from tocsin.patterns import DelayQueue, ExecutionQueue
-from tocsin.store.fleet import Fleet
-from tocsin.store.survey import Survey
-from tocsin.upkeep.audit import Audit
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.views.audit import Survey
 
 
 def nested(levels: int) -> object:

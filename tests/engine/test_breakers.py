@@ -11,10 +11,10 @@ from logged import capture_logs
 from servers import Server
 from tocsin import StoreUnavailable, Tocsin
 from tocsin.engine.decide import Finish
-from tocsin.engine.rescue import MOST_TRIES
+from tocsin.engine.refused_outcomes import MOST_TRIES
 from tocsin.model.errors import StoreError
 from tocsin.resilience.breaker import BreakerSettings, State
-from tocsin.store.runs import Deadlines
+from tocsin.store.transitions.claims import Deadlines
 from tocsin.testing import ManualClock
 
 QUICK = BreakerSettings(failure_threshold=3, failure_window_ms=10_000, cooldown_ms=5000, half_open_duration_ms=1000)

@@ -10,7 +10,7 @@ import pytest
 
 from logged import capture_logs
 from tocsin import Tocsin
-from tocsin.store.embedded import EmbeddedServer
+from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.testing import ManualClock
 from tocsin.worker import Settings, Worker
 

@@ -15,9 +15,9 @@ from engine.waiting import eventually, run_dry
 from proxy import Proxy
 from servers import Server
 from tocsin import Cron, Every, Retry, Tocsin
-from tocsin.engine.catalog import Handler
+from tocsin.engine.handlers import Handler
 from tocsin.model.errors import StoreError
-from tocsin.store.embedded import EmbeddedServer
+from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.testing import ManualClock, run_until_idle
 from tocsin.worker import Worker
 

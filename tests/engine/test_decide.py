@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from tocsin import Cron, Every, Once, Retry
 from tocsin.engine import decide
 from tocsin.engine.decide import BURY, DONE, Finish, RetryIn, Setback
+from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import Policy, Spec
 from tocsin.model.run import MAX_RECOVERIES, Claim
 from tocsin.resilience.backoff import BackoffSettings
-from tocsin.resilience.failure import FailureClass
-from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
+from tocsin.store.transitions.claims import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 
 T = 1_900_000_000_000
 

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from tocsin import Every, Retry
 from tocsin.engine import decide
 from tocsin.engine.decide import BURY, Decision, Finish, RetryIn, Setback
+from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import Policy, Spec
 from tocsin.model.run import Claim
 from tocsin.resilience.backoff import BackoffSettings
-from tocsin.resilience.failure import FailureClass
-from tocsin.store.runs import FAILED
+from tocsin.store.transitions.claims import FAILED
 
 T = 1_900_000_000_000
 OFF = BackoffSettings()

@@ -10,11 +10,11 @@ import pytest
 from engine.waiting import eventually, run_dry
 from logged import capture_logs
 from tocsin import DeliveryFailed, Every, FollowUp, InvalidArgument, Retry, Run, Subprocess
-from tocsin.engine.failures import IN_FULL
+from tocsin.engine.failure_reports import IN_FULL
 from tocsin.model.queue import Queue
 from tocsin.model.run import MAX_RECOVERIES
-from tocsin.store.runs import Runs, Wish
-from tocsin.targets.outside import Reach
+from tocsin.store.transitions.claims import Runs, Wish
+from tocsin.targets.external import Reach
 from tocsin.testing import run_until_idle
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from engine.waiting import run_dry
 from logged import capture_logs
-from tocsin.engine.rescue import MOST_TRIES
+from tocsin.engine.refused_outcomes import MOST_TRIES
 from tocsin.resilience.breaker import BreakerSettings, State
 
 QUICK = BreakerSettings(failure_threshold=3, failure_window_ms=10_000, cooldown_ms=5000, half_open_duration_ms=1000)

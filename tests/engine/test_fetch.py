@@ -8,7 +8,7 @@ import pytest
 
 from engine.waiting import Gate, eventually
 from tocsin.model.run import Claim
-from tocsin.store.runs import Runs, Wish
+from tocsin.store.transitions.claims import Runs, Wish
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from engine.waiting import eventually
-from tocsin.engine.finish import MOST_PER_PASS, PACE_S, SLOW_S
-from tocsin.engine.unwritten import MOST as MOST_UNWRITTEN
-from tocsin.store.runs import Runs
+from tocsin.engine.finisher import MOST_PER_PASS, PACE_S, SLOW_S
+from tocsin.engine.unwritten_outcomes import MOST as MOST_UNWRITTEN
 from tocsin.store.store import Store
+from tocsin.store.transitions.claims import Runs
 
 
 @pytest.fixture

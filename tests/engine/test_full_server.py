@@ -11,12 +11,12 @@ import pytest
 from engine.waiting import eventually
 from servers import Server, flavours
 from tocsin import StoreFull, Tocsin
-from tocsin.engine.catalog import Handler
-from tocsin.store.fleet import Ear, Fleet
-from tocsin.store.jobs import Jobs
-from tocsin.store.survey import Survey
-from tocsin.store.term import Terms
-from tocsin.upkeep.audit import Audit
+from tocsin.engine.handlers import Handler
+from tocsin.inspection.doctor import Audit
+from tocsin.store.transitions.fleet import Ear, Fleet
+from tocsin.store.transitions.jobs import Jobs
+from tocsin.store.transitions.leadership import Terms
+from tocsin.store.views.audit import Survey
 
 
 @pytest.fixture(scope="module", params=flavours())

@@ -11,11 +11,11 @@ import pytest
 from engine.waiting import eventually
 from logged import capture_logs
 from tocsin import Every
+from tocsin.inspection.doctor import Audit
 from tocsin.model.errors import TocsinError
-from tocsin.store.fleet import Fleet
 from tocsin.store.keys import BANDS, FLEET_KEYS, LEADER_KEY, PARTITION_KEYS, TURNS, TYPES
-from tocsin.store.survey import Survey
-from tocsin.upkeep.audit import Audit
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.views.audit import Survey
 
 VALUES = [b"", b"\xff\xfe", b"nan", b"1e400", b"-1", b"many", b"\x00" * 3, b"\xc1" * 60, b"9" * 400, b"\x91" * 2000]
 NAMES = [

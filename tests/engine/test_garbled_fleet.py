@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engine.waiting import eventually
-from tocsin.inspector import Inspector
+from tocsin.inspection.inspector import Inspector
 from tocsin.model import codec
-from tocsin.store import kinds
+from tocsin.store.views import wrong_types
 
 BAD_NAME = b"\xff\xfe"
 
@@ -120,8 +120,8 @@ async def test_another_kind_of_data_in_the_place_of_beats_is_set_aside_and_the_w
     worker = await make_worker(live_app, start=True, beat_s=0.05)
     await client.delete(fleet[base])
     await client.set(fleet[base], "not ours")
-    await eventually(lambda: client.exists(kinds.aside(fleet[base])), "it is set aside")
-    assert await client.get(kinds.aside(fleet[base])) == b"not ours"
+    await eventually(lambda: client.exists(wrong_types.aside(fleet[base])), "it is set aside")
+    assert await client.get(wrong_types.aside(fleet[base])) == b"not ours"
     assert await works(live_app, job, 1)
     lease = worker.heart.lease
     await eventually(lambda: worker.heart.lease > lease, "it beats")
@@ -146,4 +146,4 @@ async def test_another_kind_of_data_in_the_place_of_a_bell_is_set_aside_and_othe
 
 
 async def _are_aside(client, *keys) -> bool:
-    return all([await client.exists(kinds.aside(key)) and not await client.exists(key) for key in keys])
+    return all([await client.exists(wrong_types.aside(key)) and not await client.exists(key) for key in keys])

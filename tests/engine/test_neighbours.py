@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tocsin import Tocsin
-from tocsin.engine.catalog import Handler
+from tocsin.engine.handlers import Handler
 from tocsin.model import codec
 from tocsin.model.errors import QueueMoving
-from tocsin.store import repartition
 from tocsin.store import store as stores
-from tocsin.store.fleet import Beat
+from tocsin.store.repartition.repartition import repartition
+from tocsin.store.transitions.fleet import Beat
 from tocsin.worker import Worker
 
 DAMAGED = {

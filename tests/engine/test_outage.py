@@ -13,8 +13,8 @@ from servers import Server
 from tocsin import Every, StoreUnavailable, Tocsin
 from tocsin.model.clock import monotonic
 from tocsin.resilience.breaker import State
-from tocsin.store.fleet import Fleet
-from tocsin.store.runs import Runs, Wish, release_item
+from tocsin.store.transitions.claims import Runs, Wish, release_item
+from tocsin.store.transitions.fleet import Fleet
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tocsin.engine.pace import HEADROOM, KEEP, LONGEST_S, WINDOW_S, Pace
+from tocsin.engine.throughput import HEADROOM, KEEP, LONGEST_S, WINDOW_S, Pace
 
 
 def test_it_does_not_hold_back_before_it_is_measured() -> None:

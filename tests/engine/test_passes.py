@@ -9,7 +9,7 @@ import pytest
 
 from engine.waiting import Gate, eventually
 from tocsin.engine.claim_planner import MANY, PASSES
-from tocsin.store.runs import Runs, Wish
+from tocsin.store.transitions.claims import Runs, Wish
 
 
 @pytest.fixture

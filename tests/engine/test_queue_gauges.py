@@ -8,11 +8,11 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from engine.waiting import run_dry
 from tocsin import Retry
-from tocsin.store import counting
-from tocsin.store.counting import QueueCounts
-from tocsin.telemetry.queues import Numbers, QueueMetrics
-from tocsin.worker import gauges
-from tocsin.worker.gauges import QueueGauges
+from tocsin.store.views import queue_counts
+from tocsin.store.views.queue_counts import QueueCounts
+from tocsin.telemetry.queue_metrics import Numbers, QueueMetrics
+from tocsin.worker import queue_gauges
+from tocsin.worker.queue_gauges import QueueGauges
 
 
 @pytest.mark.parametrize("order", ["due", "priority", "fair"])
@@ -65,7 +65,7 @@ async def test_runs_that_are_claimed_are_active_and_only_the_first_claim_is_a_wa
 
 
 async def test_of_many_partitions_each_is_asked_in_its_turn(tocsin_app, make_worker, monkeypatch):
-    monkeypatch.setattr(counting, "AT_ONCE", 3)
+    monkeypatch.setattr(queue_counts, "AT_ONCE", 3)
     tocsin_app.queue("line", partitions=5)
 
     @tocsin_app.job(queue="line", name="job")
@@ -106,7 +106,7 @@ async def test_nothing_is_read_when_nobody_asks(tocsin_app, tocsin_clock):
     assert await seen_after(1) == 1
     reader.get_metrics_data()
     assert await seen_after(1) == 3
-    tocsin_clock.advance(gauges.ASKED_WITHIN_S)
+    tocsin_clock.advance(queue_gauges.ASKED_WITHIN_S)
     assert await seen_after(1) == 3
     part.end()
     assert reader.get_metrics_data() is None

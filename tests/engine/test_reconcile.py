@@ -12,7 +12,7 @@ from engine.waiting import run_dry
 from servers import Server
 from tocsin import Every, StoreUnavailable, Tocsin
 from tocsin.testing import run_until_idle
-from tocsin.upkeep.reconcile import PAGE, Reconciler, Rules
+from tocsin.upkeep.agent_registrar import PAGE, Reconciler, Rules
 
 pytestmark = pytest.mark.agents
 

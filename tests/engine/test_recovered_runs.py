@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from engine.waiting import Gate, eventually
-from tocsin.store.runs import Runs, Wish
+from tocsin.store.transitions.claims import Runs, Wish
 
 
 class Ghost:

@@ -10,12 +10,12 @@ import pytest
 
 from engine.waiting import run_dry
 from tocsin import Tocsin
-from tocsin.app import after
-from tocsin.engine.catalog import Handler
+from tocsin.app import dependencies
+from tocsin.engine.handlers import Handler
 from tocsin.model.clock import monotonic
 from tocsin.model.queue import Queue
-from tocsin.store import repartition
-from tocsin.store.outbox import Outbox
+from tocsin.store.repartition.repartition import repartition
+from tocsin.store.transitions.dependencies import Outbox
 from tocsin.worker import Worker
 
 CHAIN = 12
@@ -150,7 +150,7 @@ async def test_before_each_step_of_a_put_and_of_a_carrier(
 
 
 async def test_in_the_middle_of_a_bulk_put(tocsin_app, tocsin_clock, work, ran, move, make_worker, monkeypatch):
-    monkeypatch.setattr(after, "LARGEST_BATCH", 10)
+    monkeypatch.setattr(dependencies, "LARGEST_BATCH", 10)
     await tocsin_app.enqueue(work, "first", id="first")
     ids = [f"n{n}" for n in range(200)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from engine.waiting import Gate, eventually, run_dry
 from tocsin.model.errors import StoreUnavailable
-from tocsin.store import repartition
+from tocsin.store.repartition.repartition import repartition
 from tocsin.upkeep.reaper import Burial
 
 MANY = 20

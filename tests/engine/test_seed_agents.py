@@ -15,8 +15,8 @@ from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import BreakerSettings, State
 from tocsin.store.store import LARGEST_BATCH
+from tocsin.upkeep.agent_ownership import Ownership
 from tocsin.upkeep.health import Signal
-from tocsin.upkeep.ownership import Ownership
 from tocsin.worker.settings import Cleanup, Ending, ZombieRules
 
 pytestmark = pytest.mark.agents
@@ -126,7 +126,7 @@ async def test_a_run_that_no_thread_could_be_started_for_is_counted(tocsin_app, 
 
     worker = await make_worker()
     await worker.reconciler.step()
-    monkeypatch.setattr("tocsin.targets.threads.threading.Thread.start", refuse)
+    monkeypatch.setattr("tocsin.targets.python.threads.threading.Thread.start", refuse)
     await worker.fetcher.step()
     while worker.pool.busy:
         await asyncio.sleep(0)

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from engine.waiting import Gate, eventually
-from tocsin.engine.fetch import MOST_POLLED, Fetcher
-from tocsin.engine.listen import Listener
-from tocsin.engine.unwritten import MOST as MOST_UNWRITTEN
+from tocsin.engine.bells_and_mail import Listener
+from tocsin.engine.fetcher import MOST_POLLED, Fetcher
+from tocsin.engine.unwritten_outcomes import MOST as MOST_UNWRITTEN
 from tocsin.model.errors import InvalidArgument, InvalidConfig
-from tocsin.store.fleet import Fleet
-from tocsin.store.runs import Runs
 from tocsin.store.store import Store
+from tocsin.store.transitions.claims import Runs
+from tocsin.store.transitions.fleet import Fleet
 
 NEVER_POLLS = 600.0
 

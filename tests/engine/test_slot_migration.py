@@ -14,9 +14,9 @@ from engine.waiting import eventually
 from logged import capture_logs
 from servers import Cluster, Server, ask, cluster
 from tocsin import Every, StoreUnavailable, Tocsin
-from tocsin.store.fleet import Fleet
-from tocsin.store.survey import Survey
-from tocsin.upkeep.audit import Audit
+from tocsin.inspection.doctor import Audit
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.views.audit import Survey
 
 QUEUE = "line"
 

@@ -10,8 +10,9 @@ import pytest
 
 from engine.waiting import run_dry
 from tocsin import Rrule
-from tocsin.engine import collect, finish
-from tocsin.model import rrules
+from tocsin.engine import finisher as finish
+from tocsin.engine import intake
+from tocsin.model import rrule
 from tocsin.testing import run_until_idle
 
 MANY = 20
@@ -32,14 +33,14 @@ async def app(tocsin_app, tocsin_clock):
 
 
 async def test_others_get_their_turn_between_rules_that_a_worker_reads(app, make_worker, monkeypatch):
-    monkeypatch.setattr(collect, "GIVE_WAY_S", 0.0)
+    monkeypatch.setattr(intake, "GIVE_WAY_S", 0.0)
     worker = await make_worker(app)
-    rrules.parse.cache_clear()
+    rrule.parse.cache_clear()
     seen = set()
 
     async def look():
         while True:
-            seen.add(rrules.parse.cache_info().misses)
+            seen.add(rrule.parse.cache_info().misses)
             await asyncio.sleep(0)
 
     looking = asyncio.create_task(look())

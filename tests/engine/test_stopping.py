@@ -11,7 +11,7 @@ import pytest
 
 from engine.waiting import Gate, eventually
 from tocsin import Every, Run
-from tocsin.store.fleet import Fleet
+from tocsin.store.transitions.fleet import Fleet
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import pytest
 from engine.waiting import eventually, run_dry
 from logged import capture_logs
 from tocsin import Retry, Run
-from tocsin.engine.sweep import AGAIN_S, ENDING_S, EXTENSION_S, Patience, Sweep
-from tocsin.store.runs import Deadlines
+from tocsin.engine.deadline_sweep import AGAIN_S, ENDING_S, EXTENSION_S, Patience, Sweep
+from tocsin.store.transitions.claims import Deadlines
 from tocsin.upkeep.reaper import OVERDUE_S
-from tocsin.upkeep.zombies import Settings, threshold_for
+from tocsin.upkeep.zombie_thresholds import Settings, threshold_for
 
 THRESHOLD_S = 30.0
 ALWAYS = math.inf
@@ -518,7 +518,7 @@ async def test_a_runner_that_goes_on_with_another_run_during_a_pass_is_not_stopp
 async def test_a_server_that_does_not_answer_keeps_no_other_run_from_its_deadline(
     tocsin_app, tocsin_clock, patient, stubborn, monkeypatch
 ):
-    monkeypatch.setattr("tocsin.engine.sweep.CALL_S", 0.01)
+    monkeypatch.setattr("tocsin.engine.deadline_sweep.CALL_S", 0.01)
     door, begun, tries, inside = threading.Event(), threading.Event(), [], stubborn(swallows=0)
 
     @tocsin_app.job(timeout="10s")

@@ -10,7 +10,7 @@ import pytest
 from engine.waiting import eventually
 from logged import capture_logs
 from tocsin import ClaimLost, Retry, Run
-from tocsin.engine.sweep import EXTENSION_S
+from tocsin.engine.deadline_sweep import EXTENSION_S
 from tocsin.testing import run_until_idle
 
 

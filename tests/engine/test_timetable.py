@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tocsin.engine.timetable import AGAIN_MS, Timetable
+from tocsin.engine.agent_timetable import AGAIN_MS, Timetable
 from tocsin.model.ids import extra_member
 
 

@@ -9,7 +9,7 @@ import pytest
 from engine.waiting import eventually
 from rollback import Snapshot
 from tocsin import Tocsin
-from tocsin.engine.catalog import Handler
+from tocsin.engine.handlers import Handler
 
 
 @pytest.fixture

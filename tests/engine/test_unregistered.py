@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from engine.waiting import run_dry
 from logged import capture_logs
+from tocsin.inspection.doctor import Audit
+from tocsin.inspection.findings import Finding
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.patterns import Agent, AgentScheduler
-from tocsin.store.fleet import Fleet
-from tocsin.store.survey import Survey
-from tocsin.upkeep.audit import Audit
-from tocsin.upkeep.findings import Finding
-from tocsin.upkeep.ownership import Ownership
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.views.audit import Survey
+from tocsin.upkeep.agent_ownership import Ownership
 from tocsin.worker import Worker
 
 pytestmark = pytest.mark.agents

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.store.fleet import Beat
-from tocsin.upkeep.watch import Watch
+from tocsin.store.transitions.fleet import Beat
+from tocsin.upkeep.liveness_watch import Watch
 
 T = 1_900_000_000_000
 AWAY = None

@@ -12,7 +12,7 @@ from engine.waiting import eventually, run_dry
 from tocsin.engine.claim_planner import Batching
 from tocsin.model.errors import StoreError
 from tocsin.resilience.breaker import BreakerSettings
-from tocsin.store.fleet import Fleet
+from tocsin.store.transitions.fleet import Fleet
 from tocsin.telemetry.metrics import Metrics
 
 

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 from tocsin import Every, Run, Tocsin
-from tocsin.engine.listen import Listener
+from tocsin.engine.bells_and_mail import Listener
 from tocsin.model.ids import run_id
-from tocsin.store.events import Decision
-from tocsin.store.runs import Runs
+from tocsin.store.transitions.claims import Runs
+from tocsin.store.views.events import Decision
 from tocsin.testing import ManualClock
 from tocsin.worker import Worker
 

@@ -18,8 +18,8 @@ import pytest
 
 from servers import Server, free_port, launch
 from tocsin import Tocsin
-from tocsin.cli.measures import percentile
-from tocsin.store.jobs import Jobs
+from tocsin.bench.engine import percentile
+from tocsin.store.transitions.jobs import Jobs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

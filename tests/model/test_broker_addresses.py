@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin import InvalidArgument, Message, Secret
-from tocsin.model.broker import Place, Server, parse
+from tocsin.model.broker_address import Place, Server, parse
 
 
 @pytest.mark.parametrize(

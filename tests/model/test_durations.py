@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tocsin import InvalidArgument
 from tocsin.model.durations import EARLIEST_MS, LATEST_MS, LONGEST_MS, ceil_ms, epoch_ms, millis, moment, seconds
-from tocsin.model.spoken import iso, local
+from tocsin.model.human_time import iso, local
 
 
 @pytest.mark.parametrize(

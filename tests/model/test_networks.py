@@ -7,7 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from tocsin import InvalidArgument
-from tocsin.model.networks import entry_of, places
+from tocsin.model.allowed_hosts import entry_of, places
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from tocsin.model.clock import wall_ms
 from tocsin.model.errors import InvalidArgument, InvalidSignature
-from tocsin.model.signing import key_of, sign, verify
+from tocsin.model.webhook_signature import key_of, sign, verify
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, ok").decode()
 OTHER = "whsec_" + base64.b64encode(b"another one of 24 bytes.").decode()

@@ -11,7 +11,7 @@ import sys
 
 from tocsin import Tocsin
 from tocsin.patterns import ExecutionQueue
-from tocsin.telemetry.exporter import serve_metrics
+from tocsin.telemetry.prometheus import serve_metrics
 from tocsin.testing import ManualClock
 
 

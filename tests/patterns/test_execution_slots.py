@@ -12,8 +12,8 @@ from tocsin import InvalidArgument, Tocsin
 from tocsin.model.errors import InvalidConfig
 from tocsin.model.run import MAX_RECOVERIES
 from tocsin.patterns import ExecutionQueue
-from tocsin.store.runs import Runs, Wish
 from tocsin.store.store import LARGEST_BATCH
+from tocsin.store.transitions.claims import Runs, Wish
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 from engine.waiting import run_dry
 from patterns.tasking import SCHEDULES, START, at, dues
 from tocsin import InvalidArgument, InvalidTrigger, StoreUnavailable, Tocsin
-from tocsin.patterns import Schedule, TaskQueue, TaskScheduler, task_schedules
+from tocsin.patterns import Schedule, TaskQueue, TaskScheduler
+from tocsin.patterns.tasks import schedules
 
 # Pushing what is due
 
@@ -227,9 +228,9 @@ async def test_an_edit_between_the_look_and_the_write_of_a_pass_is_not_undone(de
         looks.append(job.version)
         if len(looks) == 1:
             scheduler.update_schedule(made, payload="new")
-        return task_schedules.noted(job, tocsin_clock.ms, tocsin_clock.ms)
+        return schedules.noted(job, tocsin_clock.ms, tocsin_clock.ms)
 
-    assert await task_schedules.revise(desk.app.store, where, made, note)
+    assert await schedules.revise(desk.app.store, where, made, note)
     shown = scheduler.get_schedule(made)
     assert (len(looks), shown.payload, shown.last_run) == (2, "new", tocsin_clock.now)
 

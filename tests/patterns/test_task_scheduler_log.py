@@ -13,7 +13,7 @@ from servers import Server
 from tocsin import Tocsin
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import StoreError
-from tocsin.patterns.push_log import IN_FULL
+from tocsin.patterns.tasks.push_log import IN_FULL
 
 MANY = 150
 

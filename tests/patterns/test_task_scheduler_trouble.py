@@ -11,7 +11,7 @@ from patterns.tasking import SCHEDULES, Desk, at, dues
 from servers import Server
 from tocsin import InvalidTrigger, Tocsin
 from tocsin.model.errors import StoreError
-from tocsin.patterns.task_statistics import ERRORS
+from tocsin.patterns.tasks.statistics import ERRORS
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.telemetry.metrics import COUNTS
 

@@ -10,7 +10,7 @@ from typing import Any
 from remembering import KEY
 
 from tocsin.model.clock import wall_ms
-from tocsin.model.signing import sign
+from tocsin.model.webhook_signature import sign
 
 SECRET = "whsec_YSBzZWNyZXQgb2YgMjQgYnl0ZXMsIG9r"
 OTHER = "whsec_YW5vdGhlciBvbmUgb2YgMjQgYnl0ZXMu"

@@ -119,8 +119,8 @@ class TestAway:
 
     @pytest.mark.parametrize("kind", ["redis", "sql"])
     async def test_a_server_that_says_nothing_is_not_waited_for_for_ever(self, kind, tmp_path, monkeypatch):
-        monkeypatch.setattr("tocsin.receive.in_redis._TIMEOUT_S", 0.05)
-        monkeypatch.setattr("tocsin.receive.in_sql._TIMEOUT_S", 0.05)
+        monkeypatch.setattr("tocsin.receive.redis_memory._TIMEOUT_S", 0.05)
+        monkeypatch.setattr("tocsin.receive.sql_memory._TIMEOUT_S", 0.05)
         # Whoever connects is in its line, and never called.
         with socket.socket(socket.AF_UNIX) as silent:
             silent.bind(str(tmp_path / ".s.PGSQL.5432"))

@@ -131,7 +131,7 @@ async def test_it_does_not_create_its_table_in_the_middle_of_a_transaction(engin
 
 
 async def test_rows_whose_time_is_over_are_removed_on_the_way(engine, name, monkeypatch):
-    monkeypatch.setattr("tocsin.receive.in_sql._PRUNE_EVERY_S", 0.0)
+    monkeypatch.setattr("tocsin.receive.sql_memory._PRUNE_EVERY_S", 0.0)
     once = Once(engine, name=name, keep="100ms", lease="100ms")
     rows = text("SELECT count(*) FROM tocsin_receive_turns WHERE name = :name")
     await once.setup()

@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 from line import Line, packed, packed_block, record
 
-from tocsin.store.runs import (
+from tocsin.store.scripts.script import orders_of, script, script_names
+from tocsin.store.store import RESULTS_MAX
+from tocsin.store.transitions.claims import (
     SUCCEEDED,
     advance_item,
     failed_item,
@@ -18,8 +20,6 @@ from tocsin.store.runs import (
     release_item,
     retry_item,
 )
-from tocsin.store.scripts import orders_of, script, script_names
-from tocsin.store.store import RESULTS_MAX
 
 CALL = ["epoch", "clock", "session", "seq"]
 Prepare = Callable[[Line], Awaitable[list[Any]]]

@@ -13,14 +13,12 @@ from tocsin.model.errors import StoreError
 from tocsin.model.job import NORMAL, Header, Job, Spec
 from tocsin.model.queue import check_weights, checked
 from tocsin.model.run import Claim
-from tocsin.model.tick import Skip
+from tocsin.model.skipped_ticks import Skip
 from tocsin.model.trigger import Every
-from tocsin.store import apart
-from tocsin.store.events import decisions
-from tocsin.store.jobs import EDIT, IGNORE, Entry, Jobs, Put, read_entry, record_of
+from tocsin.store import suspect_scores
 from tocsin.store.keys import STAGE_KEYS
-from tocsin.store.queues import update
-from tocsin.store.runs import (
+from tocsin.store.store import OpenQueue, Store
+from tocsin.store.transitions.claims import (
     SUCCEEDED,
     Claimed,
     Deadlines,
@@ -33,7 +31,9 @@ from tocsin.store.runs import (
     release_item,
     retry_item,
 )
-from tocsin.store.store import OpenQueue, Store
+from tocsin.store.transitions.jobs import EDIT, IGNORE, Entry, Jobs, Put, read_entry, record_of
+from tocsin.store.transitions.queue_settings import update
+from tocsin.store.views.events import decisions
 from tocsin.testing import ManualClock
 
 HANDLER = "tests.handler"
@@ -288,7 +288,7 @@ class Line:
 
     async def not_before(self, member: str) -> int | None:
         score = await self.store.client.zscore(self.keys["waiting"], member)
-        return None if score is None else int(apart.not_before(score))
+        return None if score is None else int(suspect_scores.not_before(score))
 
     async def commands(self) -> int:
         """How many the server has executed, those of scripts included."""

@@ -13,8 +13,19 @@ from picks import Picks
 
 from tocsin.model.job import NORMAL
 from tocsin.model.run import Claim
-from tocsin.store.jobs import CHANGED, CONFLICT, EDIT, IGNORE, MISSING, NEW, POSTPONE, REMEMBERED, UNCHANGED, UPDATE
-from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
+from tocsin.store.transitions.claims import CANCELLED, FAILED, SKIPPED, SUCCEEDED
+from tocsin.store.transitions.jobs import (
+    CHANGED,
+    CONFLICT,
+    EDIT,
+    IGNORE,
+    MISSING,
+    NEW,
+    POSTPONE,
+    REMEMBERED,
+    UNCHANGED,
+    UPDATE,
+)
 
 EXTRA = "\x1f"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tocsin.store import repartition
+from tocsin.store.repartition.repartition import repartition
 
 
 class Killed(Exception):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from waits import Waits
 
 from tocsin.model.codec import handler_digest
-from tocsin.store.parked import MOST_DIGEST
+from tocsin.store.views.parked_handlers import MOST_DIGEST
 
 if TYPE_CHECKING:
     from model import Job

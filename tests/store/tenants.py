@@ -6,7 +6,7 @@ import struct
 
 from line import Line, record
 
-from tocsin.store.jobs import Put
+from tocsin.store.transitions.jobs import Put
 
 
 async def put_many(line: Line, tenant: str, count: int, **about) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tocsin.model.errors import InvalidConfig
-from tocsin.store.address import Address, Tls, parse
+from tocsin.store.connection.address import Address, Tls, parse
 
 ADDRESSES = {
     "redis://": Address(kind="tcp", nodes=(("localhost", 6379),)),

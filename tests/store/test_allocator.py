@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tocsin.store.embedded import EmbeddedServer
+from tocsin.store.embedded.server import EmbeddedServer
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*-linux-gnu/libjemalloc.so.2"))
 

@@ -14,9 +14,9 @@ from redis.asyncio import Redis
 from proxy import CUTS, Proxy, comparable
 from servers import Server
 from tocsin import Every, Tocsin
-from tocsin.engine.catalog import Handler
+from tocsin.engine.handlers import Handler
 from tocsin.model.queue import Queue
-from tocsin.store.runs import Runs
+from tocsin.store.transitions.claims import Runs
 from tocsin.testing import ManualClock
 
 LINE = Queue("line", partitions=1)

@@ -10,9 +10,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from servers import Server
-from tocsin.store.address import parse
-from tocsin.store.connect import open_client
-from tocsin.store.pooling import ConnectionSettings, Single
+from tocsin.store.connection.address import parse
+from tocsin.store.connection.client import open_client
+from tocsin.store.connection.pool import ConnectionSettings, Single
 
 # One connection: whoever comes next gets the one that was used before, if it is still good.
 ONE = ConnectionSettings(max_total=1, max_wait_s=5.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.store.scripts import Script
+from tocsin.store.scripts.script import Script
 
 HEADER = """-- what: a script
 -- KEYS   meta  HASH

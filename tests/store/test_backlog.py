@@ -13,9 +13,9 @@ from servers import Server, cluster
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.ids import EXTRA, job_of
 from tocsin.model.queue import OUTGROWN, Queue, outgrown
-from tocsin.store.backlog import Backlog, ReadyCount
-from tocsin.store.jobs import Put
 from tocsin.store.store import OpenQueue, Store
+from tocsin.store.transitions.jobs import Put
+from tocsin.store.views.backlog import Backlog, ReadyCount
 from tocsin.testing import ManualClock
 
 NOTHING = Backlog(0, False, 0.0, 0)

@@ -7,9 +7,10 @@ from line import HANDLER, Line
 
 from tocsin.model import codec
 from tocsin.model.job import Header, Spec
-from tocsin.store import backlog_line, queues
-from tocsin.store.backlog import Backlog, ReadyCount
-from tocsin.store.jobs import Put, record_of
+from tocsin.store.transitions import queue_settings
+from tocsin.store.transitions.jobs import Put, record_of
+from tocsin.store.views import backlog_ordered
+from tocsin.store.views.backlog import Backlog, ReadyCount
 
 ordered = pytest.mark.parametrize("queue", ["priority", "fair"], indirect=True)
 fair = pytest.mark.parametrize("queue", ["fair"], indirect=True)
@@ -27,7 +28,7 @@ async def put(line: Line, member: str, tenant: str = "acme", band: int = 2, dela
 
 
 async def limit(line: Line, **settings: str) -> None:
-    await queues.update(line.store, line.queue, settings, {}, operator=True)
+    await queue_settings.update(line.store, line.queue, settings, {}, operator=True)
 
 
 @ordered
@@ -103,7 +104,7 @@ async def test_what_a_tenants_own_cap_holds_is_not_ready(line: Line, ready: Read
 
 @fair
 async def test_of_many_tenants_who_rest_some_are_looked_at(line: Line, ready: ReadyCount, monkeypatch):
-    monkeypatch.setattr(backlog_line, "TENANTS", 2)
+    monkeypatch.setattr(backlog_ordered, "TENANTS", 2)
     await limit(line, tenant_max_active="1")
     for tenant in "abcd":
         for n in range(3):
@@ -117,7 +118,7 @@ async def test_of_many_tenants_who_rest_some_are_looked_at(line: Line, ready: Re
 
 @fair
 async def test_the_oldest_of_a_fair_queue_is_exact_for_some_tenants_a_band(line: Line, ready: ReadyCount, monkeypatch):
-    monkeypatch.setattr(backlog_line, "TENANTS", 2)
+    monkeypatch.setattr(backlog_ordered, "TENANTS", 2)
     await put(line, "z", "z")
     line.clock.advance("1s")
     await put(line, "a", "a")

@@ -9,8 +9,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tocsin.store.fleet import About, Beat, Fleet, Pulse
 from tocsin.store.store import Store
+from tocsin.store.transitions.fleet import About, Beat, Fleet, Pulse
 from tocsin.testing import ManualClock
 
 ABOUT = About(host="h", pid=1, started=0, queues=["one"], handlers=[], concurrency=1)

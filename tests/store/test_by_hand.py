@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from line import FOR_EVER, Line, record
 
-from tocsin.store.jobs import CHANGED, CONFLICT, EDIT_IN_LINE, MISSING, Put
-from tocsin.store.queues import update
-from tocsin.store.runs import SUCCEEDED, Runs, Wish, finish_item, settle_as
-from tocsin.store.scripts import ORDERS
+from tocsin.store.scripts.script import ORDERS
 from tocsin.store.store import OpenQueue, Store
+from tocsin.store.transitions.claims import SUCCEEDED, Runs, Wish, finish_item, settle_as
+from tocsin.store.transitions.jobs import CHANGED, CONFLICT, EDIT_IN_LINE, MISSING, Put
+from tocsin.store.transitions.queue_settings import update
 
 in_each_order = pytest.mark.parametrize("queue", ORDERS, indirect=True)
 

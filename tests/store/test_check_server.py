@@ -7,8 +7,8 @@ import pytest
 from foreign import Foreign
 from servers import SERVICE, Server, ask, available, cluster, follow, sentinel
 from tocsin.model.errors import StoreRefused, StoreUnavailable
-from tocsin.store.address import parse
-from tocsin.store.connect import ServerInfo, check_server, open_client
+from tocsin.store.connection.address import parse
+from tocsin.store.connection.client import ServerInfo, check_server, open_client
 
 
 async def check(url: str) -> ServerInfo:

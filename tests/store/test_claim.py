@@ -6,7 +6,7 @@ import pytest
 from line import HANDLER, STRANGE, Line, record
 
 from tocsin.model.codec import decode, handler_digest
-from tocsin.store.jobs import EDIT, Put
+from tocsin.store.transitions.jobs import EDIT, Put
 
 MIB = 1024 * 1024
 

@@ -17,8 +17,8 @@ from tocsin.model import codec
 from tocsin.model.errors import InvalidArgument, RecordUnreadable
 from tocsin.model.job import Failure, Header, Policy, Retry, Spec
 from tocsin.model.trigger import Every, Once
-from tocsin.store.jobs import EDIT, UPDATE, Put, record_of
-from tocsin.store.runs import FAILED, Runs
+from tocsin.store.transitions.claims import FAILED, Runs
+from tocsin.store.transitions.jobs import EDIT, UPDATE, Put, record_of
 
 U32 = 0xFFFF_FFFF
 KNOWN = codec.handler_digest(HANDLER)

@@ -22,8 +22,8 @@ from tocsin.model.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from tocsin.store.address import parse
-from tocsin.store.connect import (
+from tocsin.store.connection.address import parse
+from tocsin.store.connection.client import (
     DEFAULTS,
     FAILURES,
     Client,
@@ -33,7 +33,7 @@ from tocsin.store.connect import (
     open_waiting_client,
     translate,
 )
-from tocsin.store.pooling import ConnectionSettings
+from tocsin.store.connection.pool import ConnectionSettings
 
 FLAVOURS = available()
 needs_redis7 = pytest.mark.skipif("redis7" not in FLAVOURS, reason="redis-server 7 is not installed")

@@ -19,8 +19,7 @@ import pytest
 import redis
 
 from tocsin.model.errors import StoreRefused, StoreUnavailable
-from tocsin.store import keeper
-from tocsin.store.embedded import EmbeddedServer, default_folder
+from tocsin.store.embedded.server import EmbeddedServer, default_folder, keeper
 
 Process = subprocess.Popen[str]
 SOURCES = Path(keeper.__file__).parents[2]
@@ -30,7 +29,7 @@ USER = """
 import os, signal, subprocess, sys
 from pathlib import Path
 import redis
-from tocsin.store.embedded import EmbeddedServer
+from tocsin.store.embedded.server import EmbeddedServer
 server = EmbeddedServer(Path(sys.argv[1]))
 server.start()
 client = redis.Redis.from_url(server.url, retry=None)

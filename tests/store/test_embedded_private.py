@@ -17,10 +17,9 @@ import redis
 
 from tocsin import Tocsin
 from tocsin.model.errors import StoreRefused
-from tocsin.store import keeper
-from tocsin.store.address import parse
-from tocsin.store.connect import open_blocking_client, open_client, translate
-from tocsin.store.embedded import EmbeddedServer
+from tocsin.store.connection.address import parse
+from tocsin.store.connection.client import open_blocking_client, open_client, translate
+from tocsin.store.embedded.server import EmbeddedServer, keeper
 
 STRANGER = 7602
 CARD = b"4111-1111"
@@ -313,7 +312,7 @@ class TestASocketOfAnother:
 def test_a_folder_of_roots_will_do_where_a_group_may_write_but_not_where_all_may(folder: Path) -> None:
     """That is how containers get their volumes."""
     program = (
-        "import os, sys; from pathlib import Path; from tocsin.store.embedded import EmbeddedServer\n"
+        "import os, sys; from pathlib import Path; from tocsin.store.embedded.server import EmbeddedServer\n"
         f"os.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER})\n"
         "print(os.path.dirname(EmbeddedServer(Path(sys.argv[1])).socket))\n"
     )

@@ -8,8 +8,8 @@ import pytest
 from line import STRANGE, Line
 from tenants import active, put_many
 
-from tocsin.store.jobs import EDIT
-from tocsin.store.runs import Wish
+from tocsin.store.transitions.claims import Wish
+from tocsin.store.transitions.jobs import EDIT
 
 pytestmark = pytest.mark.parametrize("queue", ["fair"], indirect=True)
 

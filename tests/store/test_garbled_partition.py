@@ -8,8 +8,8 @@ import pytest
 from changes import CHANGES, in_each_order
 from line import Line, record
 
-from tocsin.store.garbage import NUMBERS
-from tocsin.store.jobs import NEW, Put
+from tocsin.store.transitions.jobs import NEW, Put
+from tocsin.store.views.garbage import NUMBERS
 
 GARBAGE = [b"\xff\xfe", b"nan", b"-1e400", b"9" * 400]
 SCRIPTS = list(CHANGES)

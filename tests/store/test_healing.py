@@ -17,15 +17,15 @@ from servers import Cluster, Server, ask, available, cluster
 from tocsin.model import codec
 from tocsin.model.errors import StoreChanged, StoreFull, StoreUnavailable, WrongKeyType
 from tocsin.model.queue import Queue
-from tocsin.store import healing
-from tocsin.store.address import parse
-from tocsin.store.connect import Client, open_client
-from tocsin.store.healing import Healing
-from tocsin.store.jobs import NEW, Jobs, Put
-from tocsin.store.pooling import ConnectionSettings
-from tocsin.store.runs import Claimed, Wish
-from tocsin.store.scripts import all_scripts, script
+from tocsin.store.connection.address import parse
+from tocsin.store.connection.client import Client, open_client
+from tocsin.store.connection.pool import ConnectionSettings
+from tocsin.store.scripts import reload
+from tocsin.store.scripts.reload import Healing
+from tocsin.store.scripts.script import all_scripts, script
 from tocsin.store.store import Store
+from tocsin.store.transitions.claims import Claimed, Wish
+from tocsin.store.transitions.jobs import NEW, Jobs, Put
 
 FORGOTTEN = "script was forgotten by the server and is loaded again"
 IN_FULL = "script is still unknown to the server and is sent in full, which is slower"
@@ -160,7 +160,7 @@ async def test_a_call_is_sent_in_full_where_loading_does_not_help(
     jobs, queue = Jobs(strict), await strict.open_queue(Queue("line"))
     # EVAL loads it as well: each flush makes one more call fall back.
     fallbacks, later = strict.script_fallbacks, 0.0
-    monkeypatch.setattr(healing, "monotonic", lambda: time.monotonic() + later)
+    monkeypatch.setattr(reload, "monotonic", lambda: time.monotonic() + later)
     with capture_logs() as logs:
         for n in range(3):
             forget(strict_server)
@@ -168,7 +168,7 @@ async def test_a_call_is_sent_in_full_where_loading_does_not_help(
             assert counted(strict_server, "eval") == 1
     assert strict.script_fallbacks - fallbacks == 3
     assert told(logs, IN_FULL) == told(logs, NOT_LOADED) == ["job_put"]
-    later = healing.QUIET_S
+    later = reload.QUIET_S
     forget(strict_server)
     with capture_logs() as logs:
         await jobs.put(queue, Put("late", record(), 0))

@@ -8,9 +8,9 @@ import pytest
 
 from proxy import CUTS, Proxy
 from servers import Server
-from tocsin.store import hosts as module
-from tocsin.store.hosts import Hosts, Outage, Probe
 from tocsin.store.store import Store
+from tocsin.store.transitions import host_outages as module
+from tocsin.store.transitions.host_outages import Hosts, Outage, Probe
 from tocsin.testing import ManualClock
 
 HOST = "https://example.org:443"

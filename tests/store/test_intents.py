@@ -8,8 +8,8 @@ import pytest
 from line import Line
 
 from tocsin.model.run import Claim
-from tocsin.store.jobs import CHANGED, EDIT, IGNORE, MISSING, REPLACE, UPDATE
-from tocsin.store.runs import CANCELLED, finish_item
+from tocsin.store.transitions.claims import CANCELLED, finish_item
+from tocsin.store.transitions.jobs import CHANGED, EDIT, IGNORE, MISSING, REPLACE, UPDATE
 
 End = Callable[[Line, Claim], Awaitable[object]]
 

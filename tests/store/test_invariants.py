@@ -22,10 +22,11 @@ from tocsin.model import codec
 from tocsin.model.ids import EXTRA, job_of
 from tocsin.model.queue import Queue
 from tocsin.model.run import Claim
-from tocsin.store import apart
-from tocsin.store.jobs import DUE_MASK, EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, read_entry
+from tocsin.store import suspect_scores
 from tocsin.store.keys import STAGE_KEYS
-from tocsin.store.runs import (
+from tocsin.store.scripts.script import script
+from tocsin.store.store import RESULTS_MAX, OpenQueue, Store
+from tocsin.store.transitions.claims import (
     NOT_ENDED,
     Item,
     Runs,
@@ -37,8 +38,7 @@ from tocsin.store.runs import (
     release_item,
     retry_item,
 )
-from tocsin.store.scripts import script
-from tocsin.store.store import RESULTS_MAX, OpenQueue, Store
+from tocsin.store.transitions.jobs import DUE_MASK, EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, read_entry
 
 START = 1_900_000_000_000
 MEMBERS = ("a", "b", "c")
@@ -478,9 +478,9 @@ class Calls(WaitCalls, RuleBasedStateMachine):
     def same(self, key: bytes, record: bytes, entry: Any, stages: dict[str, dict[bytes, float]]) -> None:
         job, header, spec = self.model.jobs[key.decode()], codec.decode_header(record), codec.decode_spec(record)
         score = stages[job.stage][key]
-        assert job.apart == (job.stage == "waiting" and apart.is_apart(score))
+        assert job.apart == (job.stage == "waiting" and suspect_scores.is_apart(score))
         if job.apart:
-            score = apart.not_before(score)
+            score = suspect_scores.not_before(score)
         # Half a digest tells of a suspect.
         score, job.below = (score, 0.0) if job.stage == "parked" else divmod(score, 1)
         assert score == job.score

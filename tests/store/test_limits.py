@@ -12,8 +12,7 @@ from line import FOR_EVER, HANDLER, Line
 from tocsin.model import codec
 from tocsin.model.errors import InvalidArgument, StoreError
 from tocsin.model.queue import Queue, checked, declared
-from tocsin.store.queues import open_queue, settings_of
-from tocsin.store.runs import (
+from tocsin.store.transitions.claims import (
     SUCCEEDED,
     Runs,
     Wish,
@@ -22,6 +21,7 @@ from tocsin.store.runs import (
     release_item,
     retry_item,
 )
+from tocsin.store.transitions.queue_settings import open_queue, settings_of
 
 ORDERS = ["due", "priority", "fair"]
 in_each_order = pytest.mark.parametrize("queue", ORDERS, indirect=True)

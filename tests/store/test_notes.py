@@ -7,9 +7,9 @@ from typing import Any
 from line import Line
 
 from tocsin.model.run import Claim
-from tocsin.model.tick import Skip, Why
-from tocsin.store.events import past_runs
-from tocsin.store.runs import FAILED, SUCCEEDED, failed_item, finish_item, retry_item
+from tocsin.model.skipped_ticks import Skip, Why
+from tocsin.store.transitions.claims import FAILED, SUCCEEDED, failed_item, finish_item, retry_item
+from tocsin.store.views.events import past_runs
 
 NOTE = '{"status":503,"head":"später"}'.encode()
 TOLD = {"status": 503, "head": "später"}

@@ -12,8 +12,8 @@ from line import Line
 from servers import Server, flavours
 from tocsin.model.errors import StoreFull
 from tocsin.model.queue import Queue
-from tocsin.store.jobs import EDIT, Jobs, Put
 from tocsin.store.store import Store
+from tocsin.store.transitions.jobs import EDIT, Jobs, Put
 
 ADDING = ("job_put", "job_fire", "job_block")
 

@@ -10,8 +10,8 @@ from line import Line
 from tenants import active, put_each, put_many, tenants_of
 
 from tocsin.model.run import Claim
-from tocsin.store.jobs import EDIT
-from tocsin.store.runs import SUCCEEDED, finish_item
+from tocsin.store.transitions.claims import SUCCEEDED, finish_item
+from tocsin.store.transitions.jobs import EDIT
 
 pytestmark = pytest.mark.parametrize("queue", ["fair"], indirect=True)
 

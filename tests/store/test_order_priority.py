@@ -8,9 +8,9 @@ import pytest
 from line import STRANGE, Line, record
 
 from tocsin.app.bulk import Bulk
-from tocsin.store import ready
-from tocsin.store.jobs import EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, Put
-from tocsin.store.runs import Wish
+from tocsin.store.transitions.claims import Wish
+from tocsin.store.transitions.jobs import EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, Put
+from tocsin.store.views import line as ready
 
 pytestmark = pytest.mark.parametrize("queue", ["priority"], indirect=True)
 

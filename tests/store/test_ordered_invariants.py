@@ -14,7 +14,7 @@ from test_invariants import EVENTS, WORKERS, Calls, definitions, try_any_sequenc
 from model import Definition, Model
 from servers import Server
 from tocsin.model import codec
-from tocsin.store.jobs import read_entry
+from tocsin.store.transitions.jobs import read_entry
 
 TENANTS = ("t1", "t2", "t3")
 ORDERED_EVENTS = [what for what in EVENTS if what != "claim_by_id"] + ["claim"] * 3 + ["limits_change"] * 2

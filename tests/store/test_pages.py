@@ -6,16 +6,16 @@ import pytest
 from line import HANDLER, STRANGE, Line, record
 
 from tocsin.model.job import Stage
-from tocsin.store import pages
-from tocsin.store.jobs import Put
-from tocsin.store.pages import ANY, Wanted
+from tocsin.store.transitions.jobs import Put
+from tocsin.store.views import job_pages
+from tocsin.store.views.job_pages import ANY, Wanted
 
 in_each_order = pytest.mark.parametrize("queue", ["due", "priority", "fair"], indirect=True)
 
 
 async def found(line: Line, wanted: Wanted = ANY, stage: Stage = Stage.WAITING, size: int = 2) -> list[str]:
     """Page by page."""
-    walk = pages.walk(line.store, line.queue, 0, stage, wanted, size)
+    walk = job_pages.walk(line.store, line.queue, 0, stage, wanted, size)
     return [member.decode() async for _, page in walk for member, _ in page.found]
 
 
@@ -28,7 +28,7 @@ async def test_jobs_of_one_millisecond_come_page_by_page_each_once(line: Line):
 async def test_a_walk_goes_on_where_it_was_when_the_last_one_it_saw_is_gone(line: Line):
     await line.put_all(["a", "b", "c", "d", "é", "f"])
     seen = []
-    async for _, page in pages.walk(line.store, line.queue, 0, Stage.WAITING, size=2):
+    async for _, page in job_pages.walk(line.store, line.queue, 0, Stage.WAITING, size=2):
         seen += [member.decode() for member, _ in page.found]
         # What was seen last goes, and what was seen before it stays.
         await line.delete(seen[-1])
@@ -81,7 +81,7 @@ async def test_a_page_of_large_records_is_short(line: Line):
     large = record(args=("x" * 500_000,))
     for n in range(20):
         await line.jobs.put(line.queue, Put(f"j{n:02}", large, 0, True))
-    page = await pages.look(line.store, line.queue, 0, "waiting", wanted=Wanted(name=HANDLER))
+    page = await job_pages.look(line.store, line.queue, 0, "waiting", wanted=Wanted(name=HANDLER))
     assert page.looked < 20
     assert page.end is not None
     assert len(await found(line, Wanted(name=HANDLER), size=1000)) == 20

@@ -6,8 +6,8 @@ import pytest
 from line import HANDLER, Line
 
 from tocsin.model import codec
-from tocsin.store.runs import Wish
-from tocsin.store.strays import Strays
+from tocsin.store.transitions.claims import Wish
+from tocsin.store.views.strays import Strays
 
 MINUTE = 60_000
 

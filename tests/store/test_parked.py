@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from line import HANDLER, STRANGE, Line
 
-from tocsin.store.runs import Runs
+from tocsin.store.transitions.claims import Runs
 
 
 def names(claims) -> list[str]:

@@ -14,10 +14,10 @@ import pytest
 
 from servers import Cluster, Server, Watched, available, cluster, sentinel
 from tocsin.model.errors import StoreUnavailable
-from tocsin.store import pooling
-from tocsin.store.address import parse
-from tocsin.store.connect import FAILURES, open_blocking_client, translate
-from tocsin.store.pooling import ConnectionSettings
+from tocsin.store.connection import pool
+from tocsin.store.connection.address import parse
+from tocsin.store.connection.client import FAILURES, open_blocking_client, translate
+from tocsin.store.connection.pool import ConnectionSettings
 from tocsin.store.store import Store
 
 SHORT = ConnectionSettings(max_total=2, max_wait_s=0.2, timeout_s=0.5, connect_timeout_s=0.5)
@@ -187,7 +187,7 @@ async def test_idle_connections_above_max_idle_are_closed_after_a_burst(place: P
 async def test_a_connection_that_came_back_is_kept_a_moment_for_the_next_burst(
     tcp: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pooling, "LINGER_S", 60)
+    monkeypatch.setattr(pool, "LINGER_S", 60)
     async with opened(tcp.url, ConnectionSettings(max_total=10, max_idle=1, min_idle=0)) as store:
         with tcp.client() as plain:
             before = plain.info("stats")["total_connections_received"]

@@ -9,10 +9,10 @@ import pytest
 from tocsin.model import codec
 from tocsin.model.job import Header, Spec
 from tocsin.model.queue import Queue, checked
-from tocsin.store import position
-from tocsin.store.jobs import Put, record_of
-from tocsin.store.queues import update
-from tocsin.store.runs import Runs, Wish
+from tocsin.store.transitions.claims import Runs, Wish
+from tocsin.store.transitions.jobs import Put, record_of
+from tocsin.store.transitions.queue_settings import update
+from tocsin.store.views import position
 
 HANDLER = "tests.handler"
 

@@ -9,7 +9,7 @@ from redis.asyncio import Connection
 from redis.exceptions import DataError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from tocsin.store.prompt import PromptConnection, PromptUnixConnection
+from tocsin.store.connection.immediate import PromptConnection, PromptUnixConnection
 
 
 async def test_a_command_is_sent_without_another_turn_of_the_event_loop(valkey):

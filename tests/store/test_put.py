@@ -6,7 +6,7 @@ import pytest
 from line import Line, packed, record
 
 from tocsin.model.run import Claim
-from tocsin.store.jobs import (
+from tocsin.store.transitions.jobs import (
     CHANGED,
     CONFLICT,
     EDIT,

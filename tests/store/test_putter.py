@@ -13,8 +13,8 @@ from servers import Server, cluster
 from tocsin.model.errors import StoreFull, StoreUnavailable
 from tocsin.model.queue import Queue
 from tocsin.store import store as store_module
-from tocsin.store.jobs import CHANGED, NEW, REPLACE, UNCHANGED, Jobs
 from tocsin.store.store import OpenQueue, Store
+from tocsin.store.transitions.jobs import CHANGED, NEW, REPLACE, UNCHANGED, Jobs
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from proxy import CUTS, Proxy, comparable
 from servers import Server
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.queue import Queue
-from tocsin.store.jobs import Put
-from tocsin.store.runs import SUCCEEDED, Claimed, Runs, Wish, finish_item
 from tocsin.store.store import Store
+from tocsin.store.transitions.claims import SUCCEEDED, Claimed, Runs, Wish, finish_item
+from tocsin.store.transitions.jobs import Put
 from tocsin.testing import ManualClock
 
 WORKERS_OWN = [name for name in CHANGES if name.startswith("run_") and name != "run_extend"]

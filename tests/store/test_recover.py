@@ -6,8 +6,8 @@ import pytest
 from line import Line, record
 
 from tocsin.model.errors import ClaimLost
-from tocsin.store.jobs import Put
-from tocsin.store.runs import Wish
+from tocsin.store.transitions.claims import Wish
+from tocsin.store.transitions.jobs import Put
 
 
 class TestByOwner:

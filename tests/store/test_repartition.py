@@ -17,13 +17,14 @@ from tocsin.model.errors import InvalidArgument, InvalidConfig, QueueMoved, Queu
 from tocsin.model.ids import partition_of
 from tocsin.model.queue import Queue
 from tocsin.model.run import Claim
-from tocsin.store import queues, register, repartition
+from tocsin.store import queue_directory
 from tocsin.store import store as store_module
-from tocsin.store.jobs import Put
-from tocsin.store.repartition import Moved
-from tocsin.store.runs import SUCCEEDED, Wish, finish_item, key_of, release_item, retry_item
-from tocsin.store.scripts import script
+from tocsin.store.repartition.repartition import Moved, repartition
+from tocsin.store.scripts.script import script
 from tocsin.store.store import Store
+from tocsin.store.transitions import queue_settings
+from tocsin.store.transitions.claims import SUCCEEDED, Wish, finish_item, key_of, release_item, retry_item
+from tocsin.store.transitions.jobs import Put
 from tocsin.testing import ManualClock
 
 ORDERS = ("due", "priority", "fair")
@@ -148,10 +149,10 @@ async def test_tenants_have_their_turns_and_their_counts(store, clock):
     await line.fill()
     for keys in line.queue.keys:
         await store.client.hdel(keys["meta"], "tenant_max_active")
-    await queues.update(store, line.queue, {}, {"acme": "2.0"}, operator=True)
+    await queue_settings.update(store, line.queue, {}, {"acme": "2.0"}, operator=True)
     await repartition.repartition(store, "wide", 1)
     await store.reopen(line.queue)
-    assert await queues.weights_of(store, line.queue) == {"acme": 2.0}
+    assert await queue_settings.weights_of(store, line.queue) == {"acme": 2.0}
     working = await store.client.zcard(line.queue.keys[0]["working"])
     assert await line.working_by_tenants() == working == 5 * EACH
     assert len(await line.claim()) == 3 * EACH
@@ -246,7 +247,7 @@ async def test_a_sealed_partition_takes_nothing_from_another_move(store, clock):
 
 async def test_settings_and_a_pause_go_with_the_queue(store, clock):
     line = await wide(store, clock, "priority", 1)
-    await queues.update(store, line.queue, {"aging": "5000"}, {}, operator=True)
+    await queue_settings.update(store, line.queue, {"aging": "5000"}, {}, operator=True)
     await line.jobs.pause_queue(line.queue, True)
     await repartition.repartition(store, "wide", 3)
     await store.reopen(line.queue)
@@ -256,18 +257,18 @@ async def test_settings_and_a_pause_go_with_the_queue(store, clock):
 
 async def test_a_limit_keeps_a_queue_in_one_partition(store, clock):
     line = await wide(store, clock, partitions=1)
-    await queues.update(store, line.queue, {"max_active": "5"}, {}, operator=True)
+    await queue_settings.update(store, line.queue, {"max_active": "5"}, {}, operator=True)
     with pytest.raises(InvalidArgument, match=r"has max_active, which needs one partition"):
         await repartition.repartition(store, "wide", 3)
-    await queues.update(store, line.queue, {"max_active": ""}, {}, operator=True)
+    await queue_settings.update(store, line.queue, {"max_active": ""}, {}, operator=True)
     await repartition.repartition(store, "wide", 3)
     with pytest.raises(InvalidArgument, match=r"max_active needs a queue of one partition, 'wide' has 3"):
-        await queues.update(store, line.queue, {"max_active": "5"}, {}, operator=True)
+        await queue_settings.update(store, line.queue, {"max_active": "5"}, {}, operator=True)
     with pytest.raises(InvalidArgument, match=r"rate needs a queue of one partition, 'wide' has 3"):
-        await queues.update(store, line.queue, {"rate": "5/s"}, {}, operator=False)
+        await queue_settings.update(store, line.queue, {"rate": "5/s"}, {}, operator=False)
     # What code declares is no limit where an operator has taken it off, so it is no reason to refuse the program.
-    await queues.update(store, line.queue, {"max_active": "5"}, {}, operator=False)
-    assert "max_active" not in await queues.settings_of(store, line.queue)
+    await queue_settings.update(store, line.queue, {"max_active": "5"}, {}, operator=False)
+    assert "max_active" not in await queue_settings.settings_of(store, line.queue)
 
 
 async def test_a_limit_that_is_set_at_the_last_moment_ends_the_move(store, clock, monkeypatch):
@@ -277,7 +278,7 @@ async def test_a_limit_that_is_set_at_the_last_moment_ends_the_move(store, clock
     sealing = repartition.Move._seal
 
     async def seal(move: repartition.Move) -> None:
-        await queues.update(store, line.queue, {"max_active": "500"}, {}, operator=True)
+        await queue_settings.update(store, line.queue, {"max_active": "500"}, {}, operator=True)
         await sealing(move)
 
     monkeypatch.setattr(repartition.Move, "_seal", seal)
@@ -437,7 +438,7 @@ class TestWhoHasItOpen:
             await store.client.delete(key)
         await its.put("b")
         raw = await store.client.hget(store.keys.fleet()["queues"], "wide")
-        assert register.read(raw).partitions == 7
+        assert queue_directory.read(raw).partitions == 7
         fresh = await wide(store, clock)
         await store.catch_up(fresh.queue)
         assert fresh.queue.partitions == 7

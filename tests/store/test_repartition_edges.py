@@ -10,20 +10,20 @@ from mortal import Killed, Mortal
 from wide import EACH, Wide
 
 from servers import Server
+from tocsin.inspection.doctor import Audit
 from tocsin.model.queue import Queue
-from tocsin.store import repartition
 from tocsin.store import store as store_module
-from tocsin.store.fleet import Fleet
-from tocsin.store.jobs import Put
-from tocsin.store.outbox import WATCHING, Telling, Upstream, Wait
-from tocsin.store.queues import open_all
-from tocsin.store.runs import SUCCEEDED
-from tocsin.store.scripts import script
+from tocsin.store.repartition.repartition import repartition
+from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.survey import Settings, Survey
+from tocsin.store.transitions.claims import SUCCEEDED
+from tocsin.store.transitions.dependencies import WATCHING, Telling, Upstream, Wait
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.transitions.jobs import Put
+from tocsin.store.transitions.queue_settings import open_all
+from tocsin.store.views.audit import Settings, Survey
 from tocsin.testing import ManualClock
-from tocsin.upkeep.audit import Audit
-from tocsin.upkeep.carry import Carrier
+from tocsin.upkeep.outbox_carrier import Carrier
 
 MANY = 30
 

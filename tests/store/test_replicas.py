@@ -15,8 +15,9 @@ from logged import capture_logs
 from servers import Server, ask, available, cluster, follow, sentinel, until
 from tocsin.model.errors import StoreError
 from tocsin.model.queue import Queue
-from tocsin.store import register, repartition, replicas, retire
-from tocsin.store.replicas import Replicas
+from tocsin.store import queue_directory
+from tocsin.store.repartition import delete_queue, repartition, replicas
+from tocsin.store.repartition.replicas import Replicas
 from tocsin.store.store import Store
 from tocsin.testing import ManualClock
 
@@ -138,7 +139,7 @@ async def test_a_move_does_not_begin_while_a_replica_lags_and_says_what_to_do(re
     with pytest.raises(StoreError, match=r"1 of the 1 replicas .* INFO replication .* run the same command again"):
         await repartition.repartition(line.store, "wide", 5)
     raw = await line.store.client.hget(line.store.keys.fleet()["queues"], "wide")
-    assert register.read(raw).moving is None
+    assert queue_directory.read(raw).moving is None
     assert await line.content() == content
     for spare in spares:
         spare.resume()
@@ -221,9 +222,9 @@ async def test_a_server_that_forgets_a_step_of_a_move_makes_it_begin_anew(forget
 async def test_a_server_that_forgets_a_step_of_a_deletion_makes_it_begin_anew(forgetful, open_wide, monkeypatch, step):
     server, lapse = forgetful
     line = await open_wide(server.url, 3)
-    calling, confirming, written = retire._Deletion._call, Replicas.confirm, []
+    calling, confirming, written = delete_queue._Deletion._call, Replicas.confirm, []
 
-    async def call(deletion: retire._Deletion, name: str, *args: Any) -> bool:
+    async def call(deletion: delete_queue._Deletion, name: str, *args: Any) -> bool:
         if name == step:
             lapse.save()
             written.append(1)
@@ -234,9 +235,9 @@ async def test_a_server_that_forgets_a_step_of_a_deletion_makes_it_begin_anew(fo
             lapse.start_again()
         await confirming(self, keys)
 
-    monkeypatch.setattr(retire._Deletion, "_call", call)
+    monkeypatch.setattr(delete_queue._Deletion, "_call", call)
     monkeypatch.setattr(Replicas, "confirm", confirm)
-    await retire.delete(line.store, "wide")
+    await delete_queue.delete(line.store, "wide")
     assert lapse.restarts == 1
     again = await open_wide(server.url, 3)
     await again.put("a")

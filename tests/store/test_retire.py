@@ -9,10 +9,11 @@ from line import record
 
 from tocsin.model.errors import InvalidArgument, QueueMoving
 from tocsin.model.queue import Queue
-from tocsin.store import register, repartition, retire
+from tocsin.store import queue_directory
 from tocsin.store import store as store_module
-from tocsin.store.jobs import Jobs, Put
+from tocsin.store.repartition import delete_queue, repartition
 from tocsin.store.store import Store
+from tocsin.store.transitions.jobs import Jobs, Put
 
 
 class Killed(Exception):
@@ -31,16 +32,16 @@ async def keys_of(store: Store) -> list[bytes]:
 
 
 def die_before(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
-    honest, calls = retire._Deletion._call, 0
+    honest, calls = delete_queue._Deletion._call, 0
 
-    async def mortal(deletion: retire._Deletion, name: str, *args: Any) -> bool:
+    async def mortal(deletion: delete_queue._Deletion, name: str, *args: Any) -> bool:
         nonlocal calls
         calls += 1
         if calls == call:
             raise Killed
         return await honest(deletion, name, *args)
 
-    monkeypatch.setattr(retire._Deletion, "_call", mortal)
+    monkeypatch.setattr(delete_queue._Deletion, "_call", mortal)
 
 
 @pytest.mark.parametrize("call", range(1, 7))
@@ -48,9 +49,9 @@ async def test_a_deletion_that_was_killed_is_ended_by_the_next(made, monkeypatch
     with monkeypatch.context() as patch:
         die_before(patch, call)
         with pytest.raises(Killed):
-            await retire.delete(made, "line")
+            await delete_queue.delete(made, "line")
     assert await made.queue_names() == ["line"]
-    await retire.delete(made, "line")
+    await delete_queue.delete(made, "line")
     assert await made.queue_names() == []
     assert await keys_of(made) == []
 
@@ -61,12 +62,12 @@ async def test_while_it_goes_on_nobody_can_put(made, monkeypatch):
     with monkeypatch.context() as patch:
         die_before(patch, 4)
         with pytest.raises(Killed):
-            await retire.delete(made, "line")
+            await delete_queue.delete(made, "line")
     with pytest.raises(QueueMoving, match=r"is being deleted: .* `tocsin queues delete line`"):
         await Jobs(made).put(queue, Put("a", record(), 0, True))
     with pytest.raises(InvalidArgument, match="is being deleted"):
         await repartition.repartition(made, "line", 5)
-    await retire.delete(made, "line")
+    await delete_queue.delete(made, "line")
     assert await Jobs(made).put(queue, Put("a", record(), 0, True)) == (1, made.clock.override())
 
 
@@ -74,9 +75,9 @@ async def test_one_that_has_jobs_is_as_it_was(made):
     queue = await made.open_queue(Queue("line", partitions=3))
     await Jobs(made).put(queue, Put("a", record(), 0, True))
     with pytest.raises(InvalidArgument, match="has 1 job"):
-        await retire.delete(made, "line")
+        await delete_queue.delete(made, "line")
     raw = await made.client.hget(made.keys.fleet()["queues"], "line")
-    assert register.read(raw).moving is None
+    assert queue_directory.read(raw).moving is None
     # Under the epochs that it had: calls in doubt can be repeated.
     before = list(queue.epochs)
     assert (await Jobs(made).put(queue, Put("b", record(), 0, True)))[0] == 1
@@ -92,8 +93,8 @@ async def test_one_that_is_being_repartitioned_is_left_alone(made, monkeypatch):
         with pytest.raises(Killed):
             await repartition.repartition(made, "line", 2)
     with pytest.raises(InvalidArgument, match="is being repartitioned: end that first"):
-        await retire.delete(made, "line")
+        await delete_queue.delete(made, "line")
 
 
 async def test_a_queue_that_is_not_there_is_deleted_already(store):
-    await retire.delete(store, "line")
+    await delete_queue.delete(store, "line")

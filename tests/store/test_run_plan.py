@@ -6,9 +6,9 @@ import pytest
 from line import Line
 
 from tocsin.model.run import Claim
-from tocsin.model.tick import Skip, Why
-from tocsin.store.jobs import EDIT
-from tocsin.store.runs import CANCELLED, SUCCEEDED
+from tocsin.model.skipped_ticks import Skip, Why
+from tocsin.store.transitions.claims import CANCELLED, SUCCEEDED
+from tocsin.store.transitions.jobs import EDIT
 
 SOLE = "a\x1f0"
 

@@ -13,10 +13,10 @@ from line import FOR_EVER, Line, record
 from tocsin.model import codec
 from tocsin.model.errors import StoreChanged
 from tocsin.model.queue import Queue
-from tocsin.store.jobs import NEW, UNCHANGED, Put
 from tocsin.store.keys import FLEET_KEYS, PARTITION_KEYS
-from tocsin.store.runs import Wish
-from tocsin.store.scripts import Script, script, script_names
+from tocsin.store.scripts.script import Script, script, script_names
+from tocsin.store.transitions.claims import Wish
+from tocsin.store.transitions.jobs import NEW, UNCHANGED, Put
 
 KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bells*", "parts*", "mail", "leader", "misused", "elsewhere", "garbled"}
 

@@ -6,8 +6,7 @@ import pytest
 from line import Line
 
 from tocsin.model.codec import encode
-from tocsin.store.jobs import EDIT, NEW, REMEMBERED, REPLACE
-from tocsin.store.runs import (
+from tocsin.store.transitions.claims import (
     CANCELLED,
     FAILED,
     SKIPPED,
@@ -18,6 +17,7 @@ from tocsin.store.runs import (
     release_item,
     retry_item,
 )
+from tocsin.store.transitions.jobs import EDIT, NEW, REMEMBERED, REPLACE
 
 VERBS = ("finish", "retry", "release", "bury", "park")
 

@@ -6,9 +6,9 @@ import pytest
 from line import Line
 from test_run_plan import claimed, extra
 
-from tocsin.model.tick import Skip, Why
-from tocsin.store.jobs import EDIT, REPLACE
-from tocsin.store.runs import SUCCEEDED, finish_item
+from tocsin.model.skipped_ticks import Skip, Why
+from tocsin.store.transitions.claims import SUCCEEDED, finish_item
+from tocsin.store.transitions.jobs import EDIT, REPLACE
 
 
 async def test_ticks_that_a_finish_passes_are_told_in_its_event(line: Line):

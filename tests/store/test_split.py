@@ -10,9 +10,9 @@ import pytest
 
 from servers import SERVICE, Server, Watched, ask, flavours, sentinel, until
 from tocsin.model.errors import StoreUnavailable
-from tocsin.store.address import parse
-from tocsin.store.connect import FAILURES, leave_former_primary, open_blocking_client, open_client, translate
-from tocsin.store.pooling import ConnectionSettings, Single
+from tocsin.store.connection.address import parse
+from tocsin.store.connection.client import FAILURES, leave_former_primary, open_blocking_client, open_client, translate
+from tocsin.store.connection.pool import ConnectionSettings, Single
 
 WRITE = "return redis.call('SET', KEYS[1], ARGV[1])"
 # One connection: the next call gets the same one, if it is still good.

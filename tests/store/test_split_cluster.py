@@ -12,9 +12,9 @@ import pytest
 from redis.crc import key_slot
 
 from servers import Cluster, Server, ask, cluster, until
-from tocsin.store.address import parse
-from tocsin.store.cluster import Cluster as Client
-from tocsin.store.connect import FAILURES, open_blocking_client, open_client
+from tocsin.store.connection.address import parse
+from tocsin.store.connection.client import FAILURES, open_blocking_client, open_client
+from tocsin.store.connection.cluster import Cluster as Client
 
 # On the first node.
 KEY = next(key for n in itertools.count() if key_slot((key := f"k{n}").encode()) < 5000)

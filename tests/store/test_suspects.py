@@ -6,11 +6,11 @@ import pytest
 from line import HANDLER, STRANGE, Line, record
 
 from tocsin.model.codec import handler_digest
-from tocsin.store import repartition
-from tocsin.store.apart import is_apart
-from tocsin.store.jobs import EDIT, Put
-from tocsin.store.parked import parked_in
-from tocsin.store.runs import Runs, Wish
+from tocsin.store.repartition.repartition import repartition
+from tocsin.store.suspect_scores import is_apart
+from tocsin.store.transitions.claims import Runs, Wish
+from tocsin.store.transitions.jobs import EDIT, Put
+from tocsin.store.views.parked_handlers import parked_in
 
 MANY = 2300
 each_order = pytest.mark.parametrize("queue", ["due", "priority", "fair"], indirect=True)

@@ -11,7 +11,7 @@ from servers import Server
 from tocsin.model.errors import StoreError
 from tocsin.store.keys import Keys
 from tocsin.store.store import Store
-from tocsin.store.term import Term, Terms
+from tocsin.store.transitions.leadership import Term, Terms
 
 TTL = 120_000
 

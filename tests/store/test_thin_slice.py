@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.store.runs import SUCCEEDED, Claimed, Wish, finish_item
+from tocsin.store.transitions.claims import SUCCEEDED, Claimed, Wish, finish_item
 
 
 async def test_a_put_job_is_claimed_when_due_and_finished_once(store, queue, jobs, runs, clock, make_put):

@@ -11,10 +11,10 @@ from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
 from servers import Cluster, Server, ask, cluster
-from tocsin.store.address import parse
-from tocsin.store.cluster import Cluster as ClusterClient
-from tocsin.store.connect import Client, open_client
-from tocsin.store.pooling import ConnectionSettings
+from tocsin.store.connection.address import parse
+from tocsin.store.connection.client import Client, open_client
+from tocsin.store.connection.cluster import Cluster as ClusterClient
+from tocsin.store.connection.pool import ConnectionSettings
 
 # One connection to each node: one that is not given back is missed by the next call.
 ONE = ConnectionSettings(max_total=1, max_wait_s=1.0)

@@ -8,9 +8,9 @@ import time
 import pytest
 from redis.exceptions import MaxConnectionsError
 
-from tocsin.store.pooling import ConnectionSettings
+from tocsin.store.connection.call_limit import Turns
+from tocsin.store.connection.pool import ConnectionSettings
 from tocsin.store.store import Store
-from tocsin.store.turns import Turns
 
 
 async def settled() -> None:

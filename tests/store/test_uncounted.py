@@ -10,8 +10,8 @@ from line import Line
 from test_blocked import block
 
 from tocsin.model.codec import decode_header
-from tocsin.store.jobs import EDIT, REPLACE, UPDATE
-from tocsin.store.runs import FAILED, SKIPPED, next_item
+from tocsin.store.transitions.claims import FAILED, SKIPPED, next_item
+from tocsin.store.transitions.jobs import EDIT, REPLACE, UPDATE
 
 EVERY = 5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from line import HANDLER, Line, record
 
-from tocsin.store.jobs import EDIT, Put
+from tocsin.store.transitions.jobs import EDIT, Put
 
 LARGE = 500_000
 

@@ -10,9 +10,9 @@ from line import packed_block
 from line import record as a_record
 
 from tocsin.model import codec
-from tocsin.store.jobs import CHANGED, IGNORE, NEW, POSTPONE, REMEMBERED, REPLACE, UNCHANGED
-from tocsin.store.outbox import IS_WORKING
-from tocsin.store.runs import CANCELLED, FAILED, SUCCEEDED
+from tocsin.store.transitions.claims import CANCELLED, FAILED, SUCCEEDED
+from tocsin.store.transitions.dependencies import IS_WORKING
+from tocsin.store.transitions.jobs import CHANGED, IGNORE, NEW, POSTPONE, REMEMBERED, REPLACE, UNCHANGED
 
 if TYPE_CHECKING:
     from model import Definition, Job

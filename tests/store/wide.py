@@ -8,18 +8,18 @@ from typing import Any
 from line import FOR_EVER, HANDLER, STRANGE, record
 from msgspec.structs import replace
 
+from tocsin.inspection.doctor import Audit
 from tocsin.model import codec
 from tocsin.model.errors import StoreError
 from tocsin.model.run import Claim
-from tocsin.store.fleet import Fleet
-from tocsin.store.jobs import EDIT, Jobs, Put, record_of
 from tocsin.store.keys import BANDS
-from tocsin.store.outbox import WATCHING, Outbox, Upstream, Wait
-from tocsin.store.runs import SUCCEEDED, Item, Runs, Wish, failed_item, finish_item, retry_item
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.survey import Survey
+from tocsin.store.transitions.claims import SUCCEEDED, Item, Runs, Wish, failed_item, finish_item, retry_item
+from tocsin.store.transitions.dependencies import WATCHING, Outbox, Upstream, Wait
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.transitions.jobs import EDIT, Jobs, Put, record_of
+from tocsin.store.views.audit import Survey
 from tocsin.testing import ManualClock
-from tocsin.upkeep.audit import Audit
 
 # Of each kind so many, so that every partition has some.
 EACH = 5

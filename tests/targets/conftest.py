@@ -13,7 +13,7 @@ from rigs import RIGS, Rig
 
 from servers import Server
 from tocsin import Tocsin
-from tocsin.targets.brokers.clients import Clients
+from tocsin.targets.messages.clients import Clients
 
 
 @pytest.fixture(autouse=True)

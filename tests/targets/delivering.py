@@ -11,18 +11,18 @@ from typing import Any
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tocsin import DeliveryFailed, Http
-from tocsin.engine.unit import Unit
+from tocsin.engine.work_item import Unit
+from tocsin.model.allowed_hosts import places
 from tocsin.model.codec import handler_digest
 from tocsin.model.delivery import Delivered
 from tocsin.model.job import Header, Spec
-from tocsin.model.networks import places
 from tocsin.model.run import Claim
 from tocsin.model.target import HTTP, fields_of
-from tocsin.store.jobs import record_of
-from tocsin.targets.dial import Dialer
-from tocsin.targets.gates import Gates
-from tocsin.targets.guard import Guard
-from tocsin.targets.http import HttpTarget
+from tocsin.store.transitions.jobs import record_of
+from tocsin.targets.address_guard import Guard
+from tocsin.targets.host_gates import Gates
+from tocsin.targets.http.target import HttpTarget
+from tocsin.targets.messages.dialer import Dialer
 from tocsin.targets.secrets import Secrets
 from tocsin.testing import ManualClock
 

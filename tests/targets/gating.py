@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.engine.catalog import NotYet
+from tocsin.engine.handlers import NotYet
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.targets.gates import Gates
+from tocsin.targets.host_gates import Gates
 from tocsin.testing import ManualClock
 
 HOST, OTHER = "http://a:80", "http://b:80"

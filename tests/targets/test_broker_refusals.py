@@ -19,8 +19,9 @@ from servers import Server, certificate
 from tocsin import Message
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.resilience.classify import Classifier, FailureClass
-from tocsin.targets.brokers import Letter, kafka
-from tocsin.targets.brokers.clients import Clients
+from tocsin.targets.messages import kafka
+from tocsin.targets.messages.broker import Letter
+from tocsin.targets.messages.clients import Clients
 
 FORBIDDEN = FailureClass.PERMANENT_FORBIDDEN
 

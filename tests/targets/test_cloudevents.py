@@ -13,7 +13,7 @@ from rigs import Rig
 from servers import Server
 from tocsin import Message, Tocsin
 from tocsin.model.ids import idempotency_key
-from tocsin.targets.cloudevents import source_of
+from tocsin.targets.messages.cloudevents import source_of
 from tocsin.testing import ManualClock, run_until_idle
 
 

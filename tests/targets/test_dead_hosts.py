@@ -18,8 +18,8 @@ from receiver import Receiver
 from engine.waiting import eventually, run_dry
 from tocsin import Every, Http, Message, Retry, Subprocess, Tocsin
 from tocsin.model.job import Stage
-from tocsin.store.embedded import EmbeddedServer
-from tocsin.targets.outside import Reach
+from tocsin.store.embedded.server import EmbeddedServer
+from tocsin.targets.external import Reach
 from tocsin.testing import ManualClock
 from tocsin.worker import Settings, Worker
 

@@ -19,12 +19,13 @@ from receiver import Receiver
 from engine.waiting import eventually, run_dry
 from servers import Server
 from tocsin import Http, Message, Retry, Secret, Stage, Subprocess, Tocsin
-from tocsin.engine.catalog import NotYet
+from tocsin.engine.handlers import NotYet
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.targets import sessions
-from tocsin.targets.brokers import Letter, clients
-from tocsin.targets.brokers.clients import Clients
-from tocsin.targets.outside import Reach
+from tocsin.targets.external import Reach
+from tocsin.targets.http import connections
+from tocsin.targets.messages import clients
+from tocsin.targets.messages.broker import Letter
+from tocsin.targets.messages.clients import Clients
 from tocsin.testing import ManualClock
 from tocsin.worker import Settings
 
@@ -204,7 +205,7 @@ async def test_a_broker_that_does_not_say_goodbye_keeps_no_connection(
 
 
 async def test_idle_connections_to_receivers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "most_connections", lambda: 8)
+    monkeypatch.setattr(connections, "most_connections", lambda: 8)
     receivers = [Receiver() for _ in range(12)]
     for each in receivers:
         await each.start()

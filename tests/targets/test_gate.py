@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from tocsin.engine.catalog import NotYet
+from tocsin.engine.handlers import NotYet
 from tocsin.resilience.breaker import Breaker, BreakerSettings
-from tocsin.targets import gate as module
-from tocsin.targets.gate import LINE_S, Gate, Room, limit_of
+from tocsin.targets import host_gate as module
+from tocsin.targets.host_gate import LINE_S, Gate, Room, limit_of
 from tocsin.testing import ManualClock
 
 

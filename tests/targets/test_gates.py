@@ -13,13 +13,13 @@ from gating import AWAY, HOST, OTHER, SILENT, an_outage, fail, send, sent_away
 from logged import capture_logs
 from proxy import Proxy
 from servers import Server
-from tocsin.engine.catalog import NotYet
+from tocsin.engine.handlers import NotYet
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.store.hosts import Hosts
 from tocsin.store.store import Store
-from tocsin.targets import gate
-from tocsin.targets import gates as module
-from tocsin.targets.gates import Gates
+from tocsin.store.transitions.host_outages import Hosts
+from tocsin.targets import host_gate
+from tocsin.targets import host_gates as module
+from tocsin.targets.host_gates import Gates
 from tocsin.testing import ManualClock
 
 pytestmark = pytest.mark.one_server(reason="the proxy stands before one server")
@@ -210,7 +210,7 @@ async def test_a_probe_that_succeeds_lets_all_send_again(gates: Gates, make_gate
 async def test_those_in_line_are_sent_away_when_others_find_the_host_failing(
     gates: Gates, make_gates: MakeGates, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(gate, "LINE_S", 3600)
+    monkeypatch.setattr(host_gate, "LINE_S", 3600)
     other = make_gates()
     async with contextlib.AsyncExitStack() as inside:
         for _ in range(50):

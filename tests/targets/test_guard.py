@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from tocsin.model.networks import places
-from tocsin.targets.guard import Guard, Refused
+from tocsin.model.allowed_hosts import places
+from tocsin.targets.address_guard import Guard, Refused
 
 REFUSED = [
     ("127.0.0.1", "loopback"),

@@ -17,8 +17,8 @@ from rawserver import Conversation, RawServer, saying, without_end
 
 from servers import certificate
 from tocsin import Http, Retry, Tocsin
+from tocsin.model.failure_class import FailureClass
 from tocsin.resilience.classify import Classifier
-from tocsin.resilience.failure import FailureClass
 from tocsin.testing import run_until_idle
 
 OK = b"HTTP/1.1 200 OK\r\n"

@@ -11,7 +11,7 @@ from delivering import Sender
 from rawserver import RawServer, saying, without_end
 
 from tocsin import Http, RunCancelled, Stage, Tocsin
-from tocsin.store.embedded import EmbeddedServer
+from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.testing import ManualClock
 from tocsin.worker import Worker
 

@@ -10,7 +10,7 @@ import pytest
 from rigs import RIGS, KafkaRig, Rig
 
 from tocsin import Message, Stage, Tocsin
-from tocsin.targets.brokers import PACKAGES
+from tocsin.targets.messages.broker import PACKAGES
 from tocsin.testing import run_until_idle
 from tocsin.worker import Settings
 
@@ -56,7 +56,7 @@ async def test_why_says_what_to_install(
 
 
 def test_no_client_is_imported_before_it_is_needed() -> None:
-    imported = "import sys, tocsin.worker, tocsin.targets.messages; print(*sys.modules)"
+    imported = "import sys, tocsin.worker, tocsin.targets.messages.target; print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", imported], capture_output=True, text=True, check=True).stdout.split()
-    assert "tocsin.targets.messages" in said
+    assert "tocsin.targets.messages.target" in said
     assert not {*PACKAGES.values(), "aiormq"} & set(said)

@@ -19,12 +19,12 @@ from tocsin import InvalidArgument, Message, Retry, Tocsin
 from tocsin.config.schema import Config, Redis, Scheduler
 from tocsin.config.schema import Keys as ConfigKeys
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.receive.in_redis import RedisMemory
 from tocsin.receive.memory import Taken
+from tocsin.receive.redis_memory import RedisMemory
 from tocsin.store.keys import Keys
-from tocsin.targets.brokers import Letter
-from tocsin.targets.brokers.clients import Clients
-from tocsin.targets.dial import Dialer, Info
+from tocsin.targets.messages.broker import Letter
+from tocsin.targets.messages.clients import Clients
+from tocsin.targets.messages.dialer import Dialer, Info
 from tocsin.testing import run_until_idle
 
 SCHEMES = ("redis", "rediss", "kafka", "kafka+tls", "nats", "nats+tls", "amqp", "amqps")

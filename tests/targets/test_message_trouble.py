@@ -11,12 +11,12 @@ from rigs import NatsRig, Rig
 
 from servers import Server
 from tocsin import Message, Tocsin
-from tocsin.model.broker import Place
+from tocsin.model.broker_address import Place
 from tocsin.model.clock import monotonic
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.resilience.classify import Classifier, FailureClass
-from tocsin.targets.brokers import Letter
-from tocsin.targets.brokers.clients import Clients
+from tocsin.targets.messages.broker import Letter
+from tocsin.targets.messages.clients import Clients
 from tocsin.testing import run_until_idle
 
 PATIENCE_S = 20.0

@@ -8,9 +8,9 @@ from delivering import Sender
 from receiver import Receiver
 
 from tocsin import Every, Http, Retry, Tocsin
+from tocsin.model.failure_class import FailureClass
 from tocsin.resilience.classify import Classifier
-from tocsin.resilience.failure import FailureClass
-from tocsin.targets.answers import retry_after
+from tocsin.targets.http.answer import retry_after
 from tocsin.testing import ManualClock, run_until_idle
 
 FORBIDDEN, THROTTLED = FailureClass.PERMANENT_FORBIDDEN, FailureClass.THROTTLED

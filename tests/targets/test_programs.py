@@ -11,8 +11,8 @@ import pytest
 from programs import make
 
 from tocsin import Every, InvalidArgument, Retry, Secret, Subprocess, Tocsin
-from tocsin.model.program import LARGEST_OUTPUT
-from tocsin.targets.subprocess import TAIL
+from tocsin.model.subprocess import LARGEST_OUTPUT
+from tocsin.targets.subprocess.target import TAIL
 from tocsin.testing import ManualClock, run_until_idle
 
 

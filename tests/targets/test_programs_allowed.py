@@ -14,9 +14,9 @@ from programs import make
 from tocsin import Subprocess, Tocsin
 from tocsin.config import load_config
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.store.embedded import EmbeddedServer
-from tocsin.targets.allowed import Allowed
-from tocsin.targets.outside import Reach
+from tocsin.store.embedded.server import EmbeddedServer
+from tocsin.targets.external import Reach
+from tocsin.targets.subprocess.allowed import Allowed
 from tocsin.testing import ManualClock, run_until_idle
 from tocsin.worker import Settings
 

@@ -18,8 +18,8 @@ from engine.waiting import eventually
 from servers import Server
 from tocsin import Retry, Subprocess, Tocsin
 from tocsin.model.clock import monotonic
-from tocsin.targets.outside import Reach
-from tocsin.targets.subprocess import GRACE_S
+from tocsin.targets.external import Reach
+from tocsin.targets.subprocess.target import GRACE_S
 from tocsin.testing import ManualClock, run_until_idle
 from tocsin.worker import Settings, Worker
 

@@ -1,4 +1,4 @@
-"""What seed 001 says of tasks that are requests, and what it gets wrong (docs/seeds/schedulinator.md)."""
+"""What seed 001 says of tasks that are requests, and what it gets wrong (docs/origins/schedulinator.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from receiver import Receiver
 
 from tocsin import Every, Http, Retry, Tocsin
 from tocsin.model.ids import idempotency_key
-from tocsin.store.embedded import EmbeddedServer
+from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.testing import ManualClock, run_until_idle
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

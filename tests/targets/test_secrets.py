@@ -14,7 +14,7 @@ from receiver import Receiver
 
 from tocsin import Http, Message, Secret, Subprocess, Tocsin
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.targets.http import HttpTarget
+from tocsin.targets.http.target import HttpTarget
 from tocsin.targets.secrets import Secrets
 from tocsin.testing import run_until_idle
 

@@ -19,7 +19,7 @@ from tocsin.model.codec import decode_header
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.job import Spec
 from tocsin.model.target import HTTP
-from tocsin.store.jobs import record_of
+from tocsin.store.transitions.jobs import record_of
 from tocsin.targets.envelope import in_header
 from tocsin.testing import ManualClock, run_until_idle
 
@@ -75,7 +75,7 @@ def test_ids_are_written_so_that_a_header_can_hold_them(text: str, written: str)
 def test_who_sends_no_request_does_not_import_the_client() -> None:
     """Neither the command line nor a worker: aiohttp takes as long to import as all the rest."""
     program = (
-        "import sys, tocsin, tocsin.cli.main, tocsin.worker, tocsin.targets.outside; print('aiohttp' in sys.modules)"
+        "import sys, tocsin, tocsin.cli.main, tocsin.worker, tocsin.targets.external; print('aiohttp' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout == "False\n"

@@ -12,7 +12,7 @@ from receiver import Received, Receiver
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from tocsin import Http, Retry, Secret, Tocsin
-from tocsin.model.signing import verify
+from tocsin.model.webhook_signature import verify
 from tocsin.testing import ManualClock, run_until_idle
 
 FIRST = "whsec_" + base64.b64encode(b"the first secret of all.").decode()

@@ -10,7 +10,7 @@ import pytest
 
 from logged import capture_logs
 from tocsin import Cron, Every, Http, InvalidTrigger, Message, Retry, Subprocess, Tocsin
-from tocsin.store.embedded import EmbeddedServer
+from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.testing import ManualClock
 
 TRIES = Retry(3, "200ms", "500ms")

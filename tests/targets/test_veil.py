@@ -20,7 +20,7 @@ from test_hidden import everything
 from logged import capture_logs
 from tocsin import Http, Message, Run, Secret, Subprocess, Tocsin
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.targets.veil import Veil
+from tocsin.targets.secret_masking import Veil
 from tocsin.testing import run_until_idle
 
 SESAME = 'open/sesame "4711" é+ü'

@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tocsin.telemetry.handlers import DURATION, HANDLER_COUNTS, MOST_RECORDED
+from tocsin.telemetry.handler_metrics import DURATION, HANDLER_COUNTS, MOST_RECORDED
 from tocsin.telemetry.metrics import COUNTS, LEVELS, SPREADS, Levels, Metrics, Tally, Teller
 from tocsin.telemetry.sample import LARGEST_SAMPLE, Sample
 

@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tocsin.telemetry.metrics import Tally
-from tocsin.telemetry.queues import Numbers, QueueMetrics
+from tocsin.telemetry.queue_metrics import Numbers, QueueMetrics
 
 
 class Shown:

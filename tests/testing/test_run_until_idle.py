@@ -143,7 +143,7 @@ async def test_two_at_once_share_the_work(tocsin_app, job, ran):
 
 
 async def test_it_leaves_no_worker_behind(tocsin_app, job):
-    from tocsin.store.fleet import Fleet
+    from tocsin.store.transitions.fleet import Fleet
 
     await tocsin_app.enqueue(job)
     await run_until_idle(tocsin_app)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from oracle import DAY_NAMES, MONTH_NAMES
 
 from tocsin import Cron, InvalidTrigger
-from tocsin.model.crontab import parse
-from tocsin.triggers.ticks import next_at
+from tocsin.model.cron import parse
+from tocsin.triggers.next_tick import next_at
 
 
 def days(expression: str, since: str, n: int) -> list[str]:

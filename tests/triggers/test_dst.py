@@ -17,7 +17,7 @@ from oracle import DAY_NAMES, EDGE_H, MONTH_NAMES, YEARS, ZONES, around_changes,
 
 from tocsin import Cron
 from tocsin.model.trigger import DST
-from tocsin.triggers.ticks import next_after
+from tocsin.triggers.next_tick import next_after
 
 
 def numbers(low: int, high: int, names: tuple[str, ...] = ()) -> st.SearchStrategy[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from tocsin import Every
 from tocsin.model.job import OVERLAPS, Policy, Spec
-from tocsin.triggers import plan
+from tocsin.triggers import misfires
 
 T = 1_900_000_000_000
 # Nothing passed: what is due is due.
@@ -21,7 +21,7 @@ def spec(**rules) -> Spec:
     return Spec("handler", trigger=Every("10s"), policy=Policy(**rules))
 
 
-def told(step: plan.Step) -> tuple[float | None, list[tuple[float, float, str]]]:
+def told(step: misfires.Step) -> tuple[float | None, list[tuple[float, float, str]]]:
     """The next due time and the ranges, as the tables have them."""
     following = None if step.next_due is None else (step.next_due - T) / 1000
     return following, [((s.first - T) / 1000, (s.until - T) / 1000, s.why.name.lower()) for s in step.skips]
@@ -81,10 +81,10 @@ AFTER = [
 
 @pytest.mark.parametrize(("rules", "started", "now", "following", "passed"), AFTER)
 def test_after_a_run_the_next_tick_and_those_that_pass(rules, started, now, following, passed):
-    assert told(plan.after_run(spec(**rules), T, ms(started), ms(now))) == (following, passed)
+    assert told(misfires.after_run(spec(**rules), T, ms(started), ms(now))) == (following, passed)
 
 
-@pytest.mark.parametrize("overlap", sorted(plan.APART))
+@pytest.mark.parametrize("overlap", sorted(misfires.APART))
 @pytest.mark.parametrize(
     ("rules", "now", "following", "passed"),
     [
@@ -98,7 +98,7 @@ def test_after_a_run_the_next_tick_and_those_that_pass(rules, started, now, foll
     ],
 )
 def test_a_tick_with_a_run_of_its_own_moves_the_job_on_at_once(overlap, rules, now, following, passed):
-    assert told(plan.apart(spec(overlap=overlap, **rules), T, ms(now))) == (following, passed)
+    assert told(misfires.apart(spec(overlap=overlap, **rules), T, ms(now))) == (following, passed)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_tick_with_a_run_of_its_own_moves_the_job_on_at_once(overlap, rules, n
     ],
 )
 def test_a_run_is_too_late_where_late_runs_are_to_be_skipped(rules, late, misfire):
-    assert plan.is_misfire(spec(**rules), T, ms(late)) is misfire
+    assert misfires.is_misfire(spec(**rules), T, ms(late)) is misfire
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_run_is_too_late_where_late_runs_are_to_be_skipped(rules, late, misfir
     ],
 )
 def test_a_misfire_is_passed_over_with_all_that_are_as_late(rules, now, following, passed):
-    assert told(plan.pass_over(spec(**rules), T, ms(now))) == (following, passed)
+    assert told(misfires.pass_over(spec(**rules), T, ms(now))) == (following, passed)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_misfire_is_passed_over_with_all_that_are_as_late(rules, now, followin
     ],
 )
 def test_what_passes_while_the_cap_of_the_queue_holds_a_run_back_is_capped(started, now, held, passed):
-    assert told(plan.after_run(spec(), T, ms(started), ms(now), held_since=ms(held)))[1] == passed
+    assert told(misfires.after_run(spec(), T, ms(started), ms(now), held_since=ms(held)))[1] == passed
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_what_passes_while_the_cap_of_the_queue_holds_a_run_back_is_capped(start
     [(-5, [(0, 40, "capped")]), (15, [(0, 15, "misfire"), (20, 40, "capped")]), (35, [(0, 35, "misfire")])],
 )
 def test_a_run_that_the_cap_made_too_late_was_capped(held, passed):
-    assert told(plan.pass_over(spec(misfire="skip"), T, ms(35), held_since=ms(held)))[1] == passed
+    assert told(misfires.pass_over(spec(misfire="skip"), T, ms(35), held_since=ms(held)))[1] == passed
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,9 @@ def test_a_run_that_the_cap_made_too_late_was_capped(held, passed):
     ],
 )
 def test_what_passes_while_a_failure_is_waited_out(started, now, step, passed):
-    assert told(plan.after_failure(spec(), T, ms(started), ms(now), ms(step))) == (step, passed)
+    assert told(misfires.after_failure(spec(), T, ms(started), ms(now), ms(step))) == (step, passed)
 
 
 def test_a_schedule_that_ends_during_a_backoff_has_told_of_all_its_ticks():
-    step = plan.after_failure(spec(ends=T + 25_000), T, ms(0), ms(3), None)
+    step = misfires.after_failure(spec(ends=T + 25_000), T, ms(0), ms(3), None)
     assert told(step) == (None, [(10, 25.001, "backoff")])

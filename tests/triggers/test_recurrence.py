@@ -8,8 +8,8 @@ import pytest
 
 from tocsin import Every, InvalidTrigger, Once
 from tocsin.model.job import Policy, Spec
-from tocsin.triggers import plan
-from tocsin.triggers.plan import is_misfire
+from tocsin.triggers import misfires
+from tocsin.triggers.misfires import is_misfire
 from tocsin.triggers.recurrence import first_due, occurrences, phase, tick_after, tick_from, upcoming
 
 T = 1_900_000_000_000
@@ -77,7 +77,7 @@ def test_a_schedule_that_would_never_run_is_refused(rules):
     ],
 )
 def test_the_next_occurrence_is_on_the_cadence_and_as_the_misfire_policy_wants_it(rules, late, following):
-    found = plan.after_run(spec(**rules), T, T + late, T + late).next_due
+    found = misfires.after_run(spec(**rules), T, T + late, T + late).next_due
     assert found == (None if following is None else T + following)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tocsin import Every
 from tocsin.model.durations import ceil_ms
 from tocsin.model.job import Policy, Spec
-from tocsin.triggers import plan
-from tocsin.triggers.plan import is_misfire
+from tocsin.triggers import misfires
+from tocsin.triggers.misfires import is_misfire
 from tocsin.triggers.recurrence import first_due, occurrences, phase, tick_from, upcoming
 
 times = st.integers(1_000_000_000_000, 3_000_000_000_000)
@@ -26,7 +26,7 @@ def spec(interval: float, **rules) -> Spec:
 
 def next_due(rules: Spec, due: int, now: int) -> int | None:
     """After a run that took no time."""
-    return plan.after_run(rules, due, now, now).next_due
+    return misfires.after_run(rules, due, now, now).next_due
 
 
 @given(times, intervals, lateness, st.sampled_from(["coalesce", "skip"]))

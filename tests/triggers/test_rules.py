@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from msgspec.structs import force_setattr
 
 from tocsin import Cron, Dates, Every, InvalidTrigger, Rrule
-from tocsin.model.budget import Budget, BudgetSpent
 from tocsin.model.errors import TriggerFailed
-from tocsin.triggers.ticks import next_at, shortest_distance
+from tocsin.model.step_budget import Budget, BudgetSpent
+from tocsin.triggers.next_tick import next_at, shortest_distance
 
 START = datetime(2026, 1, 5, 9, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tocsin import Cron, Dates, Every, Holidays, InvalidTrigger, Once, Retry, Rrule
 from tocsin.model.job import Policy, Spec
 from tocsin.model.trigger import phrase, zone_of
-from tocsin.triggers import plan
+from tocsin.triggers import misfires
+from tocsin.triggers.next_tick import Known, next_at, shortest_distance
 from tocsin.triggers.recurrence import (
     first_due,
     occurrences,
@@ -23,7 +24,6 @@ from tocsin.triggers.recurrence import (
     tick_from,
     upcoming,
 )
-from tocsin.triggers.ticks import Known, next_at, shortest_distance
 
 PARIS = ZoneInfo("Europe/Paris")
 
@@ -222,7 +222,7 @@ def test_jitter_moves_all_due_times_of_a_job_alike():
 def test_ticks_are_told_from_a_tick_and_a_moment():
     assert tick_from(DAILY, NINE, NINE - 99, SHIFT) == NINE
     assert tick_from(DAILY, NINE, NINE + 1, SHIFT) == NINE + DAY
-    assert plan.after_run(DAILY, NINE, NINE, NINE + 3 * DAY + 5, SHIFT).next_due == NINE + 4 * DAY
+    assert misfires.after_run(DAILY, NINE, NINE, NINE + 3 * DAY + 5, SHIFT).next_due == NINE + 4 * DAY
     assert tick_from(DAILY, NINE, NINE + 3 * DAY, SHIFT) == NINE + 3 * DAY
     ends = Spec("h", trigger=DAILY.trigger, policy=Policy(ends=ms("2026-01-06T08:00Z")))
     assert tick_after(ends, ms("2026-01-05T08:00Z")) == ms("2026-01-06T08:00Z")

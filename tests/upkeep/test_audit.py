@@ -13,19 +13,19 @@ import pytest
 
 from servers import Server
 from tocsin import Every, Retry, Tocsin
-from tocsin.inspector import Inspector
+from tocsin.inspection.doctor import Audit, Report, is_stale
+from tocsin.inspection.findings import diagnose
+from tocsin.inspection.inspector import Inspector
 from tocsin.model import codec
 from tocsin.model.queue import AGENTS_QUEUE, Queue
 from tocsin.model.run import Claim
-from tocsin.store.fleet import About, Fleet
-from tocsin.store.jobs import EDIT, Jobs, read_entry
 from tocsin.store.keys import STAGE_KEYS
-from tocsin.store.runs import SUCCEEDED, Runs, Wish, failed_item, finish_item, retry_item
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.survey import Session, Standing, Survey
+from tocsin.store.transitions.claims import SUCCEEDED, Runs, Wish, failed_item, finish_item, retry_item
+from tocsin.store.transitions.fleet import About, Fleet
+from tocsin.store.transitions.jobs import EDIT, Jobs, read_entry
+from tocsin.store.views.audit import Session, Standing, Survey
 from tocsin.testing import ManualClock
-from tocsin.upkeep.audit import Audit, Report, is_stale
-from tocsin.upkeep.findings import diagnose
 
 FOR_EVER = 1e15
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tocsin import Tocsin
+from tocsin.inspection.doctor import Audit, Report
 from tocsin.model import codec
-from tocsin.store import kinds
-from tocsin.store.fleet import About, Fleet
 from tocsin.store.keys import FLEET_KEYS, LEADER_KEY, PARTITION_KEYS, TYPES
-from tocsin.store.survey import Survey
-from tocsin.upkeep.audit import Audit, Report
+from tocsin.store.transitions.fleet import About, Fleet
+from tocsin.store.views import wrong_types
+from tocsin.store.views.audit import Survey
 
 USUAL = {"no-aof", "buried", "dead"}
 
@@ -77,7 +77,7 @@ async def test_a_key_of_a_queue_that_holds_another_kind_of_data_is_named_and_set
     # The others are looked at all the same.
     assert {size.name for size in report.queues} >= {"d", "p", "f"} - {queue}
     await audit(app, repair=True)
-    assert await app.store.client.get(kinds.aside(key)) == b"not ours"
+    assert await app.store.client.get(wrong_types.aside(key)) == b"not ours"
     if base == "meta":
         # Its epoch is lost as well: whoever opens it gives it another.
         await app.store.reopen(await app.store.find_queue(queue))
@@ -94,7 +94,7 @@ async def test_a_key_of_the_fleet_that_holds_another_kind_of_data_is_named_and_s
     [finding] = [finding for finding in (await audit(app)).findings if finding.kind == "wrong-type"]
     assert finding.examples == [f"{key} holds a {'list' if TYPES[base] == 'string' else 'string'}"]
     assert not (await audit(app, repair=True)).wrong
-    assert await app.store.client.exists(kinds.aside(key))
+    assert await app.store.client.exists(wrong_types.aside(key))
     assert await found_in(app) == {}
 
 

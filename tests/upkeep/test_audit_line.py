@@ -13,17 +13,17 @@ import pytest
 
 from servers import Server
 from tocsin import Retry, Tocsin
-from tocsin.inspector import Inspector
+from tocsin.inspection.doctor import Audit, Report
+from tocsin.inspection.inspector import Inspector
 from tocsin.model import codec
 from tocsin.model.job import Header, Spec
 from tocsin.model.run import Claim
-from tocsin.store import queues
-from tocsin.store.fleet import Fleet
-from tocsin.store.jobs import Jobs, Put, record_of
-from tocsin.store.runs import SUCCEEDED, Runs, Wish, finish_item
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.survey import Survey
-from tocsin.upkeep.audit import Audit, Report
+from tocsin.store.transitions import queue_settings
+from tocsin.store.transitions.claims import SUCCEEDED, Runs, Wish, finish_item
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.transitions.jobs import Jobs, Put, record_of
+from tocsin.store.views.audit import Survey
 
 FOR_EVER = 1e15
 HANDLER = "tests.handler"
@@ -52,7 +52,7 @@ class Bench:
         await self.store.call(self.runs.settle("finish", self.queue, 0, items))
 
     async def set(self, **settings: str) -> None:
-        await queues.update(self.store, self.queue, settings, {}, operator=True)
+        await queue_settings.update(self.store, self.queue, settings, {}, operator=True)
 
     async def report(self, *, repair: bool = False) -> Report:
         return await Audit(Survey(self.store), Fleet(self.store), repair=repair, patience_s=0).run()

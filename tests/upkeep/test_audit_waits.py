@@ -8,10 +8,10 @@ import pytest
 from yard import MakeYard, Yard
 
 from rollback import Snapshot
-from tocsin.store.fleet import Fleet
-from tocsin.store.outbox import Outbox
-from tocsin.store.survey import Survey
-from tocsin.upkeep.audit import Audit
+from tocsin.inspection.doctor import Audit
+from tocsin.store.transitions.dependencies import Outbox
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.views.audit import Survey
 
 
 async def kinds(yard: Yard, *, repair: bool = False) -> dict[str, tuple[int, int]]:

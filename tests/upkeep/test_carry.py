@@ -8,11 +8,11 @@ import pytest
 from yard import Killed, MakeYard, Mortal, Overtaken, Repeating, Yard
 
 from servers import Server
-from tocsin.store.outbox import PAGE, Outbox
-from tocsin.store.runs import FAILED
 from tocsin.store.store import Store
+from tocsin.store.transitions.claims import FAILED
+from tocsin.store.transitions.dependencies import PAGE, Outbox
 from tocsin.testing import ManualClock
-from tocsin.upkeep.carry import EVERY_S, Carrier
+from tocsin.upkeep.outbox_carrier import EVERY_S, Carrier
 
 NOTHING = {"blocked": 0, "needs": 0, "watchers": 0, "outbox": 0}
 

@@ -15,9 +15,9 @@ from servers import Server
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store import store as store_module
 from tocsin.store.store import Store
-from tocsin.store.term import Term, Terms
+from tocsin.store.transitions.leadership import Term, Terms
 from tocsin.testing import ManualClock
-from tocsin.upkeep.elect import Election
+from tocsin.upkeep.elector import Election
 
 TTL_S = 120.0
 Elect = Callable[..., Election]

@@ -6,10 +6,10 @@ import pytest
 
 from engine.waiting import eventually
 from tocsin import Tocsin
-from tocsin.engine.catalog import Handler
+from tocsin.engine.handlers import Handler
 from tocsin.store.store import OpenQueue
 from tocsin.testing import ManualClock, run_until_idle
-from tocsin.upkeep.forget import EVERY_S, PLACES, Forgetter
+from tocsin.upkeep.outcome_expiry import EVERY_S, PLACES, Forgetter
 
 
 @pytest.fixture

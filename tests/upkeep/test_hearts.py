@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from yard import MakeYard
 
-from tocsin.store.fleet import About, Fleet, Pulse, Worker
+from tocsin.store.transitions.fleet import About, Fleet, Pulse, Worker
 from tocsin.testing import ManualClock
-from tocsin.upkeep import hearts
+from tocsin.upkeep import silent_workers
 
 ABOUT = About(host="h", pid=1, started=0, queues=["one"], handlers=[], concurrency=1, health="HEALTHY")
 
@@ -35,7 +35,7 @@ ABOUT = About(host="h", pid=1, started=0, queues=["one"], handlers=[], concurren
 def test_the_age_of_the_last_beat_says_how_a_worker_stands(
     age: int | None, silent: set[str] | None, pulse: str
 ) -> None:
-    assert hearts.pulse_of(Worker("w", 1, ABOUT, age), silent) == pulse
+    assert silent_workers.pulse_of(Worker("w", 1, ABOUT, age), silent) == pulse
 
 
 @pytest.fixture
@@ -59,16 +59,16 @@ async def test_a_worker_that_beat_a_moment_ago_is_not_listened_for(
 ) -> None:
     await beat(heart, 1)
     clock.advance("2s")
-    [worker], silent = await hearts.listen(fleet, 5)
+    [worker], silent = await silent_workers.listen(fleet, 5)
     assert (worker.age, silent) == (2000, set())
 
 
 async def test_a_late_worker_is_silent_unless_it_is_heard(fleet: Fleet, heart: Pulse, clock: ManualClock) -> None:
     await beat(heart, 1)
     clock.advance("10s")
-    _, silent = await hearts.listen(fleet, 0)
+    _, silent = await silent_workers.listen(fleet, 0)
     assert silent == {"w"}
-    listening = asyncio.create_task(hearts.listen(fleet, 5))
+    listening = asyncio.create_task(silent_workers.listen(fleet, 5))
     await beat(heart, 2)
     assert (await listening)[1] == set()
 

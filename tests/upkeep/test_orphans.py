@@ -17,16 +17,16 @@ from store.line import Line, record
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.queue import Queue
 from tocsin.store import store as store_module
-from tocsin.store import strays as strays_module
-from tocsin.store.jobs import EDIT, Put
-from tocsin.store.runs import Deadlines
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.strays import Page, Strays
-from tocsin.store.survey import Survey
-from tocsin.store.term import Terms
+from tocsin.store.transitions.claims import Deadlines
+from tocsin.store.transitions.jobs import EDIT, Put
+from tocsin.store.transitions.leadership import Terms
+from tocsin.store.views import strays as strays_module
+from tocsin.store.views.audit import Survey
+from tocsin.store.views.strays import Page, Strays
 from tocsin.testing import ManualClock
-from tocsin.upkeep.elect import Election
-from tocsin.upkeep.orphans import Orphans, Settings
+from tocsin.upkeep.elector import Election
+from tocsin.upkeep.orphan_cleaner import Orphans, Settings
 
 CENTURY = 100 * 366 * 86_400_000
 YEAR_2500 = 16_725_225_600_000

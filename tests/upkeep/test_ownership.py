@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tocsin import InvalidArgument, InvalidConfig
-from tocsin.upkeep.ownership import Ownership, Shard, parse_shard
+from tocsin.upkeep.agent_ownership import Ownership, Shard, parse_shard
 
 
 @pytest.mark.parametrize(

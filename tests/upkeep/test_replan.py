@@ -15,12 +15,12 @@ import pytest
 from logged import capture_logs
 from tocsin import Cron, Every, Retry, Tocsin
 from tocsin.model.zones import find_zone
-from tocsin.store.fleet import Fleet
-from tocsin.store.jobs import Jobs
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.transitions.jobs import Jobs
 from tocsin.testing import ManualClock, run_until_idle
-from tocsin.triggers import wallclock, zonedata
-from tocsin.upkeep import replan
-from tocsin.upkeep.replan import EVERY_S, Replanner
+from tocsin.triggers import wallclock, zone_version
+from tocsin.upkeep import replanner as replan
+from tocsin.upkeep.replanner import EVERY_S, Replanner
 
 HOUR = 3_600_000
 ZONE = "Africa/Casablanca"
@@ -57,7 +57,7 @@ class Land:
 
 def forget_zones() -> None:
     ZoneInfo.clear_cache()
-    for cached in (find_zone, wallclock._changes, wallclock._stretches, zonedata.version):
+    for cached in (find_zone, wallclock._changes, wallclock._stretches, zone_version.version):
         cached.cache_clear()
 
 
@@ -247,7 +247,7 @@ async def test_a_worker_stamps_the_version_it_reads(tocsin_app, note):
     worker = await tocsin_app.worker()
     await worker.election.step()
     await worker.replanner.step()
-    assert await Fleet(tocsin_app.store).zones() == zonedata.version()
+    assert await Fleet(tocsin_app.store).zones() == zone_version.version()
     await worker.kill()
 
 
@@ -264,4 +264,4 @@ async def test_a_worker_stamps_the_version_it_reads(tocsin_app, note):
     ],
 )
 def test_versions_are_compared_as_they_follow_each_other(ours, theirs, is_newer):
-    assert zonedata.newer(ours, theirs) is is_newer
+    assert zone_version.newer(ours, theirs) is is_newer

@@ -10,12 +10,12 @@ from yard import MakeYard, Yard, dump
 from logged import capture_logs
 from rollback import Snapshot
 from tocsin.model.queue import Queue
-from tocsin.store import repartition
-from tocsin.store.outbox import Outbox
-from tocsin.store.runs import FAILED
+from tocsin.store.repartition.repartition import repartition
 from tocsin.store.store import Store
+from tocsin.store.transitions.claims import FAILED
+from tocsin.store.transitions.dependencies import Outbox
 from tocsin.testing import ManualClock
-from tocsin.upkeep.unheard import COMMANDS_PER_S, EVERY_S, HURRIED_PER_S, PLACES, UPSTREAMS, UnheardEnds
+from tocsin.upkeep.stuck_dependents import COMMANDS_PER_S, EVERY_S, HURRIED_PER_S, PLACES, UPSTREAMS, UnheardEnds
 
 
 def part_of(yard: Yard, *, leads: bool = True) -> UnheardEnds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logged import capture_logs
-from tocsin.upkeep.zombies import Settings, threshold_for
+from tocsin.upkeep.zombie_thresholds import Settings, threshold_for
 
 USUAL, LONG = 30_000, 3_600_000
 

@@ -6,15 +6,15 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tocsin.app.after import After, Dependents
+from tocsin.app.dependencies import After, Dependents
 from tocsin.app.lookup import Lookup
 from tocsin.model import codec
 from tocsin.model.job import Header, Spec
-from tocsin.store.jobs import Jobs, Put, record_of
-from tocsin.store.outbox import Outbox, Upstream
-from tocsin.store.runs import SUCCEEDED, Runs, Wish, failed_item, finish_item
 from tocsin.store.store import OpenQueue, Store
-from tocsin.upkeep.carry import Carrier
+from tocsin.store.transitions.claims import SUCCEEDED, Runs, Wish, failed_item, finish_item
+from tocsin.store.transitions.dependencies import Outbox, Upstream
+from tocsin.store.transitions.jobs import Jobs, Put, record_of
+from tocsin.upkeep.outbox_carrier import Carrier
 
 HANDLER = "tests.handler"
 KEPT = 600

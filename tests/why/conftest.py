@@ -10,8 +10,8 @@ import pytest
 
 from engine.waiting import Gate
 from tocsin import Tocsin
-from tocsin.engine.catalog import Handler
-from tocsin.store.embedded import EmbeddedServer
+from tocsin.engine.handlers import Handler
+from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.testing import ManualClock
 from tocsin.worker import Settings, Worker
 

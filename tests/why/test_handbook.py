@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tocsin.why import stages
+from tocsin.inspection.why import stages
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,9 +9,9 @@ import pytest
 from steps import claim, put_inside
 
 from tocsin import Tocsin
+from tocsin.inspection.why import Why
 from tocsin.model.errors import StoreError
 from tocsin.resilience.breaker import BreakerSettings
-from tocsin.why import Why
 from tocsin.worker import Worker
 
 

@@ -10,9 +10,9 @@ from steps import claim, drain, put_inside
 
 from rollback import Snapshot
 from tocsin import Every, Retry
+from tocsin.inspection.why import Why
 from tocsin.model.ids import extra_member
 from tocsin.testing import run_until_idle
-from tocsin.why import Why
 
 
 async def kinds(app, job_id, queue=None):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from tocsin.app import options
-from tocsin.app.registry import Agent
-from tocsin.engine.catalog import Catalog
+from tocsin.app import job_options
+from tocsin.app.declarations import Agent
+from tocsin.engine.handlers import Catalog
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.queue import AGENTS_QUEUE
-from tocsin.store.jobs import UPDATE, Put
+from tocsin.store.transitions.jobs import UPDATE, Put
 from tocsin.worker import Settings, Worker
 from tocsin.worker.settings import settings_of
 
@@ -47,10 +47,10 @@ class DeclaredAgents(Mapping[str, Put]):
 
 def put_of(name: str, agent: Agent) -> Put:
     """One that is there keeps its due time as long as its interval stays."""
-    rules = options.policy(error_interval=agent.error_interval, agent=True)
-    planned = options.plan(agent.handler, (), {}, trigger=agent.every, timeout=agent.timeout, policy=rules)
+    rules = job_options.policy(error_interval=agent.error_interval, agent=True)
+    planned = job_options.plan(agent.handler, (), {}, trigger=agent.every, timeout=agent.timeout, policy=rules)
     # An interval counts from when the server gets it: what time it is here does not matter.
-    return options.recurring(planned, name, 0, UPDATE)
+    return job_options.recurring(planned, name, 0, UPDATE)
 
 
 # For patterns that keep agents of their own, beside those that the app declares

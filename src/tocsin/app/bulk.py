@@ -10,9 +10,9 @@ from typing import Any
 from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreError
 from tocsin.model.ids import partition_of
-from tocsin.store.jobs import Jobs, Put
-from tocsin.store.layout import LARGEST_BYTES
+from tocsin.store.open_queue import LARGEST_BYTES
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
+from tocsin.store.transitions.jobs import Jobs, Put
 
 # Batches on their way at once.
 IN_FLIGHT = 4

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
-from tocsin.app.registry import Agent, Registry
-from tocsin.engine.catalog import Handler
-from tocsin.engine.failures import FailureHook
+from tocsin.app.declarations import Agent, Registry
+from tocsin.engine.failure_reports import FailureHook
+from tocsin.engine.handlers import Handler
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.job import Retry

@@ -13,13 +13,13 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import ConflictingJobs, UnknownJob
 from tocsin.model.ids import check_job_id, check_member
 from tocsin.model.job import Job, Stage
-from tocsin.store import pages
-from tocsin.store.events import Decision, PastRun, decisions, past_runs
-from tocsin.store.jobs import Jobs, Outcome
 from tocsin.store.keys import BANDS, STAGE_KEYS
-from tocsin.store.pages import ANY, Wanted
-from tocsin.store.queues import open_registered
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+from tocsin.store.transitions.jobs import Jobs, Outcome
+from tocsin.store.transitions.queue_settings import open_registered
+from tocsin.store.views import job_pages
+from tocsin.store.views.events import Decision, PastRun, decisions, past_runs
+from tocsin.store.views.job_pages import ANY, Wanted
 
 PAGE = 200
 # Above all scores: sorts what is ready by band first.
@@ -129,7 +129,7 @@ class Lookup:
         self, queue: OpenQueue, partition: int, stage: Stage, wanted: Wanted
     ) -> AsyncIterator[tuple[float, Job]]:
         size = PAGE if wanted == ANY else LARGEST_BATCH
-        async for base, page in pages.walk(self._store, queue, partition, stage, wanted, size):
+        async for base, page in job_pages.walk(self._store, queue, partition, stage, wanted, size):
             band = BANDS.index(base) if stage is Stage.READY else 0
             places = {member.decode(errors="replace"): band * _BAND + score for member, score in page.found}
             for job in await self._jobs.get_all(queue, partition, [member for member, _ in page.found]):

@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tocsin.app.options import Plan, check_tries, mode_of, one_shot, plan, policy, recurring, warn_if_odd
-from tocsin.engine.catalog import Bound, Handler
+from tocsin.app.job_options import Plan, check_tries, mode_of, one_shot, plan, policy, recurring, warn_if_odd
+from tocsin.engine.handlers import Bound, Handler
 from tocsin.model import codec
 from tocsin.model.durations import Duration, Millis
 from tocsin.model.errors import InvalidArgument, nearest
@@ -18,11 +18,11 @@ from tocsin.model.http import Http
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import Spec
 from tocsin.model.message import Message
-from tocsin.model.program import Subprocess
+from tocsin.model.subprocess import Subprocess
 from tocsin.model.trigger import Trigger, check_trigger, odd
-from tocsin.store.jobs import Put
+from tocsin.store.transitions.jobs import Put
 from tocsin.targets.builtin import handler_for
-from tocsin.triggers.ticks import Known
+from tocsin.triggers.next_tick import Known
 
 # For how many seconds outcomes of jobs in bulk are kept, unless the call or their handler says more.
 NONE_KEPT = 0

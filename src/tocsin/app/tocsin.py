@@ -9,17 +9,17 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from tocsin.app import agents, options
-from tocsin.app.after import check_after
+from tocsin.app import agents, job_options
+from tocsin.app.blocking import BlockingHandle
 from tocsin.app.bulk import Bulk
+from tocsin.app.bulk_control import ManyCalls
+from tocsin.app.dependencies import check_after
 from tocsin.app.handle import Handle
-from tocsin.app.look_calls import shift_of
-from tocsin.app.many_calls import ManyCalls
+from tocsin.app.job_control import shift_of
+from tocsin.app.job_update import changed
 from tocsin.app.rows import Kind, rows_of, schedules
-from tocsin.app.service import serve
-from tocsin.app.sync import BlockingHandle
-from tocsin.app.update import changed
-from tocsin.engine.catalog import Bound, Handler
+from tocsin.app.run_worker import serve
+from tocsin.engine.handlers import Bound, Handler
 from tocsin.model.durations import Duration, Millis, epoch_ms
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.model.ids import check_job_id, check_member, extra_member, new_id, parse_run_id
@@ -28,12 +28,12 @@ from tocsin.model.queue import AGENTS_QUEUE, check_shares
 from tocsin.model.run import Claim, Run
 from tocsin.model.target import Target
 from tocsin.model.trigger import Trigger, check_trigger
-from tocsin.store.jobs import CONFLICT, EDIT, MISSING, NEW, Put, record_of
-from tocsin.store.queues import open_queue
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
+from tocsin.store.transitions.jobs import CONFLICT, EDIT, MISSING, NEW, Put, record_of
+from tocsin.store.transitions.queue_settings import open_queue
 from tocsin.triggers.recurrence import occurrences, tick_from
-from tocsin.upkeep.ownership import Ownership
-from tocsin.upkeep.reconcile import Reconciler, Rules
+from tocsin.upkeep.agent_ownership import Ownership
+from tocsin.upkeep.agent_registrar import Reconciler, Rules
 from tocsin.worker import GRACE_S, Settings, Worker
 from tocsin.worker.settings import settings_of
 
@@ -65,13 +65,13 @@ class Tocsin(ManyCalls):
     ) -> Handle:
         """A one-shot job, now, after a delay or at a time, and not before those in `after` have succeeded."""
         waits = check_after(after, on_upstream_failure)
-        rules = options.policy(criticality=criticality)
-        planned = options.plan(
+        rules = job_options.policy(criticality=criticality)
+        planned = job_options.plan(
             what, args, kwargs, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules,
             **self._limits,
         )  # fmt: skip
         where = await self._queue_for(planned.handler, queue, priority)
-        put = options.one_shot(planned, id, new_id(), at, delay, if_exists, keep, self._default_keep)
+        put = job_options.one_shot(planned, id, new_id(), at, delay, if_exists, keep, self._default_keep)
         # In a burst many wait here: the less each holds, the less the garbage collector has to look at.
         del planned, rules, args, kwargs
         answer = self._dependents.put(where, put, waits) if waits else self._jobs.put(where, put)
@@ -102,7 +102,7 @@ class Tocsin(ManyCalls):
         If the server fails half-way, `written` of the StoreError says how many rows it has.
         """
         waits = check_after(after, on_upstream_failure)
-        rules = options.policy(criticality=criticality)
+        rules = job_options.policy(criticality=criticality)
         first = rows_of(
             what, retry=retry, timeout=timeout, tenant=tenant, cost=cost, priority=priority, policy=rules,
             **self._limits,
@@ -140,20 +140,20 @@ class Tocsin(ManyCalls):
         **kwargs: Any,
     ) -> Handle:
         """A recurring job. The same definition again changes nothing; a changed one keeps its due time if it can."""
-        rules = options.policy(
+        rules = job_options.policy(
             overlap=overlap, misfire=misfire, grace=grace, catch_up=catch_up, criticality=criticality,
             jitter=jitter, starts=starts, ends=ends,
         )  # fmt: skip
-        planned = options.plan(
+        planned = job_options.plan(
             what, args, kwargs, trigger=check_trigger(trigger), retry=retry, timeout=timeout,
             tenant=tenant, priority=priority, policy=rules, **self._limits,
         )  # fmt: skip
         where = await self._queue_for(planned.handler, queue, priority)
-        member = options.own_name(planned.handler, what) if id is None else check_job_id(id)
-        mode = options.mode_of(if_exists, ("update", "ignore", "replace"))
-        options.check_tries(planned.spec, member, self.config.schedules.retry_exceeds_interval)
-        options.warn_if_odd(planned.spec.trigger, member)
-        put = options.recurring(planned, member, self._now(), mode)
+        member = job_options.own_name(planned.handler, what) if id is None else check_job_id(id)
+        mode = job_options.mode_of(if_exists, ("update", "ignore", "replace"))
+        job_options.check_tries(planned.spec, member, self.config.schedules.retry_exceeds_interval)
+        job_options.warn_if_odd(planned.spec.trigger, member)
+        put = job_options.recurring(planned, member, self._now(), mode)
         return self._handle_of(where, put, await self._jobs.put(where, put))
 
     async def schedule_many(
@@ -196,7 +196,7 @@ class Tocsin(ManyCalls):
 
     async def _queue_for(self, handler: Handler, name: str | None, priority: str | None) -> OpenQueue:
         declared = self._registry.known_queue(name or handler.queue)
-        options.check_order(declared, priority)
+        job_options.check_order(declared, priority)
         return await open_queue(self.store, declared)
 
     def _now(self) -> Millis:
@@ -211,13 +211,13 @@ class Tocsin(ManyCalls):
             if found is None:
                 return False
             where, job = found
-            options.check_order(where.queue, changes.get("priority"))
-            options.check_longest(changes.get("target"), self._longest_delivery)
+            job_options.check_order(where.queue, changes.get("priority"))
+            job_options.check_longest(changes.get("target"), self._longest_delivery)
             header, spec, due, relative = changed(job, changes, self._registry, self._now())
             if changes.keys() & {"trigger", "retry"}:
-                options.check_tries(spec, id, self.config.schedules.retry_exceeds_interval)
+                job_options.check_tries(spec, id, self.config.schedules.retry_exceeds_interval)
             if "trigger" in changes:
-                options.warn_if_odd(spec.trigger, id)
+                job_options.warn_if_odd(spec.trigger, id)
             record = record_of(header, spec, self._largest_arguments)
             put = Put(id, record, due, relative, EDIT, job.version)
             code, head = await self._jobs.put(where, put)
@@ -275,7 +275,7 @@ class Tocsin(ManyCalls):
         """Run the missed occurrences from `start` up to, not including, `end`, each a run of its own. How many."""
         if overlap != "allow":
             raise InvalidArgument(f"overlap must be 'allow' here, not {overlap!r}")
-        most = options.check_limit(limit)
+        most = job_options.check_limit(limit)
         where, job = await self._lookup.must_find(id, queue)
         first, last = epoch_ms(start, "start"), min(epoch_ms(end, "end"), self._now() + 1)
         own = job.due_ms if job.stage is not Stage.PAUSED else None

@@ -12,20 +12,20 @@ from rich.console import Console
 from rich.table import Table
 
 from tocsin.app import Tocsin
-from tocsin.cli import logs
-from tocsin.cli.measures import Bench, Measure
-from tocsin.cli.measures_agents import AgentBench
-from tocsin.cli.measures_handlers import HandlerBench
-from tocsin.cli.measures_lines import LineBench
-from tocsin.cli.measures_operate import OperateBench
-from tocsin.cli.measures_puts import PutBench
-from tocsin.cli.measures_schedules import ScheduleBench
-from tocsin.cli.measures_sharing import SharingBench
-from tocsin.cli.measures_targets import TargetBench
+from tocsin.bench.agents import AgentBench
+from tocsin.bench.engine import Bench, Measure
+from tocsin.bench.handlers import HandlerBench
+from tocsin.bench.operating import OperateBench
+from tocsin.bench.orders import LineBench
+from tocsin.bench.puts import PutBench
+from tocsin.bench.schedules import ScheduleBench
+from tocsin.bench.sharing import SharingBench
+from tocsin.bench.targets import TargetBench
 from tocsin.cli.options import Given, WrongUsage
-from tocsin.cli.show import print_json, say
+from tocsin.cli.printing import print_json, say
 from tocsin.config import Config
 from tocsin.model.errors import nearest
+from tocsin.telemetry import log_output
 
 GROUPS: tuple[type[Any], ...] = (
     Bench, PutBench, SharingBench, AgentBench, ScheduleBench, LineBench, TargetBench, HandlerBench, OperateBench,
@@ -41,7 +41,7 @@ async def bench(
     """Measure this design's own numbers on an embedded server of its own. Exit code 1 if a bar was missed."""
     if not 0 < scale <= 1:
         raise WrongUsage(f"--scale must be above 0 and at most 1, not {scale}")
-    logs.set_up("warning")
+    log_output.set_up("warning")
     rows = chosen(only)
     measures: list[Measure] = []
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as folder:

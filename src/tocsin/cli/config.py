@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from cyclopts import App
 
 from tocsin.cli.options import Given, Options
-from tocsin.cli.show import cell, print_json, say
+from tocsin.cli.printing import cell, print_json, say
 from tocsin.config import Loaded, load_config
 from tocsin.config.values import Value
 from tocsin.model.errors import InvalidConfig
-from tocsin.store import address
+from tocsin.store.connection import address
 
 config = App(name="config", help="Look at the settings.")
 

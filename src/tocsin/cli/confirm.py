@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tocsin.cli.options import Options, WrongUsage
-from tocsin.cli.show import say
+from tocsin.cli.printing import say
 
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="", show_default=False, help="Do not ask.")]
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from tocsin.cli.look import Limit, show_jobs
+from tocsin.cli.jobs import Limit, show_jobs
 from tocsin.cli.options import Given, Options, QueueName, Watch, WrongUsage, connected
+from tocsin.cli.printing import print_json, say
 from tocsin.cli.progress import progress
-from tocsin.cli.show import print_json, say
 from tocsin.model.errors import TocsinError
 
 dead = App(name="dead", help="Jobs that are out of retries.")

@@ -8,13 +8,13 @@ import msgspec
 from cyclopts import Parameter
 
 from tocsin.cli.options import Given, connected, split_names
+from tocsin.cli.printing import Listing, cell, print_json, print_listing, size
 from tocsin.cli.progress import progress
-from tocsin.cli.show import Listing, cell, print_json, print_listing, size
-from tocsin.store.fleet import Fleet
+from tocsin.inspection.doctor import Audit, Report
+from tocsin.inspection.findings import Finding
 from tocsin.store.keys import STAGE_KEYS
-from tocsin.store.survey import Survey
-from tocsin.upkeep.audit import Audit, Report
-from tocsin.upkeep.findings import Finding
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.views.audit import Survey
 
 # With --quick so many entries of each key of a partition are looked at.
 SAMPLE = 1000

@@ -11,20 +11,20 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
 
 from tocsin import __version__
-from tocsin.cli import logs
 from tocsin.cli.bench import bench
-from tocsin.cli.clear import jobs, purge, queues
 from tocsin.cli.config import config as config_commands
 from tocsin.cli.dead import dead
-from tocsin.cli.demo import demo
+from tocsin.cli.demo.demo import demo
 from tocsin.cli.doctor import doctor
-from tocsin.cli.look import list_workers
+from tocsin.cli.jobs import list_workers
 from tocsin.cli.next import next_ticks
 from tocsin.cli.options import Options, WrongUsage
-from tocsin.cli.show import say, silence_stdout
+from tocsin.cli.printing import say, silence_stdout
+from tocsin.cli.removal import jobs, purge, queues
 from tocsin.cli.why import why
-from tocsin.cli.work import worker
+from tocsin.cli.worker import worker
 from tocsin.model.errors import InvalidArgument, TocsinError
+from tocsin.telemetry import log_output
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -72,11 +72,11 @@ def launch(
         debug, info, warning or error.
     """
     try:
-        options = Options(url, prefix, hash_tag, json, logs.check_level(log_level), config)
+        options = Options(url, prefix, hash_tag, json, log_output.check_level(log_level), config)
     except InvalidArgument as error:
         raise WrongUsage(str(error)) from None
     command, bound, unparsed = app.parse_args(tokens, exit_on_error=False, print_error=False)
-    logs.set_up(options.log_level)
+    log_output.set_up(options.log_level)
     result = command(*bound.args, **bound.kwargs, **dict.fromkeys(unparsed, options))
     return (asyncio.run(result) if inspect.iscoroutine(result) else result) or DONE
 

@@ -8,13 +8,13 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from tocsin.cli.options import Given, WrongUsage, parse_time
-from tocsin.cli.show import Listing, iso, print_json, print_listing, say
+from tocsin.cli.printing import Listing, iso, print_json, print_listing, say
 from tocsin.model.clock import wall_ms
 from tocsin.model.durations import Millis, epoch_ms
 from tocsin.model.errors import InvalidTrigger
 from tocsin.model.trigger import Cron, odd
+from tocsin.triggers.next_tick import next_at
 from tocsin.triggers.preview import Coming, preview
-from tocsin.triggers.ticks import next_at
 
 
 def next_ticks(

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from msgspec import Struct
 
 from tocsin.app import Tocsin
-from tocsin.inspector import Inspector
+from tocsin.inspection.inspector import Inspector
 from tocsin.model.durations import Millis, millis, moment, seconds
 from tocsin.model.errors import InvalidArgument
 

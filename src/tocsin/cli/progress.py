@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tocsin.cli.options import Options
-from tocsin.cli.show import say
+from tocsin.cli.printing import say
 
 LINES = 10
 # Work on fewer than this is done before anybody could read of it.

@@ -8,13 +8,13 @@ import msgspec
 from cyclopts import App, Parameter
 
 from tocsin.cli.options import Given, Options, Watch, WrongUsage, connected
-from tocsin.cli.show import Listing, cell, distance, iso, print_json, print_listing, show
-from tocsin.inspector import Inspector, QueueDetail, QueueView
+from tocsin.cli.printing import Listing, cell, distance, iso, print_json, print_listing, show
+from tocsin.inspection.inspector import Inspector, QueueDetail, QueueView
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument, nearest
 from tocsin.model.queue import SETTINGS
 from tocsin.store.keys import STAGE_KEYS
-from tocsin.store.tenants import Tenants
+from tocsin.store.views.tenants import Tenants
 
 queues = App(name="queues", help="Look at queues, and change how much of them may run.")
 

@@ -8,9 +8,9 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from tocsin.cli.options import Given, connected
+from tocsin.cli.printing import print_json
 from tocsin.cli.progress import progress
 from tocsin.cli.queues import queues
-from tocsin.cli.show import print_json
 from tocsin.model.clock import monotonic
 from tocsin.model.queue import MOST_PARTITIONS
 

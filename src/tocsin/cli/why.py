@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tocsin.cli.options import Given, QueueName, connected
-from tocsin.cli.show import cell, print_json
+from tocsin.cli.printing import cell, print_json
 
 
 async def why(job: str, /, *, queue: QueueName = None, options: Given) -> int:

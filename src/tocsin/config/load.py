@@ -9,11 +9,8 @@ from typing import Any
 import msgspec
 
 from tocsin.config import rules
-from tocsin.config.file import read_text
-from tocsin.config.mask import masked
-from tocsin.config.origins import DEFAULT, Origin, Problem
-from tocsin.config.schema import Config
-from tocsin.config.settings import (
+from tocsin.config.file_text import read_text
+from tocsin.config.keys import (
     GROUPS,
     PREFIXES,
     SETTINGS,
@@ -25,6 +22,9 @@ from tocsin.config.settings import (
     value_of,
     variable,
 )
+from tocsin.config.mask import masked
+from tocsin.config.origins import DEFAULT, Origin, Problem
+from tocsin.config.schema import Config
 from tocsin.config.values import Given, Value, WrongValue, parse
 from tocsin.model.errors import InvalidConfig
 
@@ -91,7 +91,7 @@ class _Gathering:
 
     def add_file(self, path: str, text: str) -> None:
         # Not at the top: the YAML parser takes a while to import, and programs without a file need none.
-        from tocsin.config.parsing import parse_file
+        from tocsin.config.yaml_file import parse_file
 
         parsed = parse_file(text, path)
         self._whole = parsed.whole

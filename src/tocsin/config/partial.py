@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tocsin.config.keys import GROUPS, SETTINGS, Setting, meant, parent, short
 from tocsin.config.origins import one_line
-from tocsin.config.settings import GROUPS, SETTINGS, Setting, meant, parent, short
 from tocsin.config.values import Given, Value, WrongValue, parse, wanted
 from tocsin.model.errors import InvalidConfig
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 
 from tocsin.config.values import Value
+from tocsin.model.allowed_hosts import entry_of
 from tocsin.model.durations import seconds
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.grants import ANY, Grants
 from tocsin.model.http import LONGEST_TIMEOUT_S
 from tocsin.model.job import check_keep
-from tocsin.model.networks import entry_of
 
 _ORPHAN = "redis.scheduler.orphan-cleanup"
 _POOL = "redis.connection.pool"

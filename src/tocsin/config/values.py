@@ -7,8 +7,8 @@ import re
 
 from msgspec import Meta, Struct
 
+from tocsin.config.keys import Setting
 from tocsin.config.mask import masked
-from tocsin.config.settings import Setting
 from tocsin.model.errors import nearest
 from tocsin.model.grants import Grants
 

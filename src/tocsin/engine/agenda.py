@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tocsin.engine.lane import Lane
+    from tocsin.engine.served_queue import Lane
 
 # The heap is built anew without superseded entries when it is this much more than twice as long as it was then.
 SLACK = 64

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from tocsin.engine.lane import Lane
-from tocsin.engine.pace import Pace
-from tocsin.engine.pool import Pool
-from tocsin.engine.timetable import Timetable
+from tocsin.engine.agent_timetable import Timetable
+from tocsin.engine.runner_pool import Pool
+from tocsin.engine.served_queue import Lane
+from tocsin.engine.throughput import Pace
 from tocsin.model.clock import Clock
-from tocsin.store.runs import Wish
 from tocsin.store.store import LARGEST_BATCH
+from tocsin.store.transitions.claims import Wish
 
 # Fetched ahead: what the permits get through in this time, if each run takes less than the second, at most the third.
 AHEAD_S = 0.1

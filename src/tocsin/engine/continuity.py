@@ -7,7 +7,7 @@ two things that tell: our own counter, which only we raise, and the name of the 
 
 from __future__ import annotations
 
-from tocsin.store.fleet import Beat, History
+from tocsin.store.transitions.fleet import Beat, History
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.heart")
@@ -20,7 +20,7 @@ class Continuity:
     """What one incarnation of a worker has seen of its server."""
 
     def __init__(self, beat_s: float, *, cluster: bool) -> None:
-        """`cluster`: its client notices itself that a replica took over, on any node (store/topology.py)."""
+        """`cluster`: its client notices itself that a replica took over, on any node (store/connection/topology.py)."""
         self._beat_s = beat_s
         self._cluster = cluster
         self._history: History | None = None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 
 from tocsin.model.durations import Millis, ceil_ms
+from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import PLAIN, Spec
 from tocsin.model.run import MAX_RECOVERIES, Claim
-from tocsin.model.tick import Skip
+from tocsin.model.skipped_ticks import Skip
 from tocsin.model.trigger import Every
 from tocsin.resilience.backoff import BackoffSettings, delay_ms
-from tocsin.resilience.failure import FailureClass
-from tocsin.store.runs import CANCELLED, FAILED, SKIPPED, SUCCEEDED
-from tocsin.triggers import plan
+from tocsin.store.transitions.claims import CANCELLED, FAILED, SKIPPED, SUCCEEDED
+from tocsin.triggers import misfires
 from tocsin.triggers.recurrence import counts_from_now, phase, tick_after, tick_from
 
 
@@ -80,16 +80,16 @@ def before(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> tuple[Deci
 
 def _before_a_tick(claim: Claim, spec: Spec, now: Millis) -> tuple[Decision, str] | None:
     rules = spec.policy or PLAIN
-    if rules.misfire == "coalesce" and rules.overlap not in plan.APART:
+    if rules.misfire == "coalesce" and rules.overlap not in misfires.APART:
         return None
     shift = _shift(claim, spec)
     # What was begun in time and is tried again is not late.
-    if claim.attempt == 1 and plan.is_misfire(spec, claim.due, now, shift):
-        step = plan.pass_over(spec, claim.due, now, shift, claim.held_since)
+    if claim.attempt == 1 and misfires.is_misfire(spec, claim.due, now, shift):
+        step = misfires.pass_over(spec, claim.due, now, shift, claim.held_since)
         return Finish(step.next_due or 0, SKIPPED, step.skips), "too late"
-    if rules.overlap not in plan.APART:
+    if rules.overlap not in misfires.APART:
         return None
-    step = plan.apart(spec, claim.due, now, shift, claim.held_since)
+    step = misfires.apart(spec, claim.due, now, shift, claim.held_since)
     return Plan(step.next_due or 0, rules.overlap == "cancel_other", step.skips), "has a run of its own"
 
 
@@ -171,12 +171,12 @@ def _ended(claim: Claim, spec: Spec, recurring: bool, now: Millis, outcome: int)
     following = tick_after(spec, claim.due, shift)
     if following is None or following >= now:
         return Finish(following or 0, outcome)
-    step = plan.after_run(spec, claim.due, claim.started, now, shift, claim.held_since)
+    step = misfires.after_run(spec, claim.due, claim.started, now, shift, claim.held_since)
     return Finish(step.next_due or 0, outcome, step.skips)
 
 
 def _failed(claim: Claim, spec: Spec, now: Millis, following: Millis | None) -> Finish:
-    step = plan.after_failure(spec, claim.due, claim.started, now, following, _shift(claim, spec))
+    step = misfires.after_failure(spec, claim.due, claim.started, now, following, _shift(claim, spec))
     return Finish(step.next_due or 0, FAILED, step.skips)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from tocsin.model import broker
-from tocsin.model.broker import SCHEMES, Place
+from tocsin.model import broker_address
+from tocsin.model.broker_address import SCHEMES, Place
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.http import check_header, check_headers, encode_json, without_login
@@ -23,7 +23,7 @@ LONGEST_TIMEOUT_S = 86_400.0
 # Ours to say, by broker: fields of an entry that are no headers, and by what NATS knows a message again.
 _TAKEN = {"redis": ("key", "value"), "nats": ("nats-msg-id",)}
 # Addresses are read when a message is made, and again whenever one is sent.
-_parsed = lru_cache(maxsize=1024)(broker.parse)
+_parsed = lru_cache(maxsize=1024)(broker_address.parse)
 
 
 class Message(Struct, frozen=True, array_like=True):

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from tocsin.model.broker import BROKERS
+from tocsin.model.broker_address import BROKERS
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.http import Http
 from tocsin.model.job import Spec
 from tocsin.model.message import Message
-from tocsin.model.program import Subprocess
+from tocsin.model.subprocess import Subprocess
 
 Target = Http | Message | Subprocess
 

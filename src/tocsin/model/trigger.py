@@ -16,10 +16,10 @@ from zoneinfo import ZoneInfo
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from tocsin.model import crontab, holidays, rrules
-from tocsin.model.budget import STEPS
+from tocsin.model import cron, holidays, rrule
 from tocsin.model.durations import Duration, ceil_ms, epoch_ms, seconds
 from tocsin.model.errors import InvalidTrigger, nearest
+from tocsin.model.step_budget import STEPS
 from tocsin.model.zones import zone_name
 
 DST = ("cron", "skip", "earlier", "later", "later-first", "both")
@@ -100,7 +100,7 @@ class Cron(_Joinable, frozen=True, array_like=True, tag="cron"):
 
 @lru_cache(maxsize=4096)
 def _check_cron(expression: str, tz: str, dst: str) -> None:
-    crontab.parse(expression)
+    cron.parse(expression)
     zone_name(tz)
     if dst not in DST:
         raise InvalidTrigger(f"there is no dst={dst[:100]!r}; {nearest(dst[:100], DST)}")
@@ -124,7 +124,7 @@ class Rrule(_Joinable, frozen=True, array_like=True, tag="rrule"):
         # As it comes back from a record.
         force_setattr(self, "start", self.start.astimezone(UTC))
         force_setattr(self, "tz", zone_name(self.tz))
-        rrules.parse(self.text, self.start, self.tz)
+        rrule.parse(self.text, self.start, self.tz)
 
 
 class Holidays(Struct, frozen=True, array_like=True, tag="holidays"):
@@ -198,7 +198,7 @@ def _check_number(parts: tuple[Any, ...], what: str) -> None:
 def _check_cost(parts: Iterable[Any]) -> None:
     """Whoever reads the record of a job reads all rules of its trigger: together they may cost what one may."""
     rules = [part.trigger if isinstance(part, Except) else part for part in parts]
-    steps = sum(rrules.parse(rule.text, rule.start, rule.tz).cost for rule in rules if isinstance(rule, Rrule))
+    steps = sum(rrule.parse(rule.text, rule.start, rule.tz).cost for rule in rules if isinstance(rule, Rrule))
     if steps > STEPS:
         raise InvalidTrigger("the rules of this union take too long to work out: use UNTIL for COUNT, or several jobs")
 
@@ -244,7 +244,7 @@ def odd(trigger: Trigger | None) -> tuple[str, ...]:
         return tuple(each for part in trigger.triggers for each in odd(part))
     if isinstance(trigger, Except):
         return odd(trigger.trigger)
-    return crontab.parse(trigger.expression).odd if isinstance(trigger, Cron) else ()
+    return cron.parse(trigger.expression).odd if isinstance(trigger, Cron) else ()
 
 
 def phrase(trigger: Trigger | None) -> str:

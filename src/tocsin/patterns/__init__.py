@@ -4,10 +4,10 @@ from tocsin.patterns.agent import Agent, AgentStats, Instrumentation
 from tocsin.patterns.agent_scheduler import AgentScheduler
 from tocsin.patterns.delay_queue import DelayQueue, Item
 from tocsin.patterns.execution_queue import ExecutionQueue
-from tocsin.patterns.task_queue import Task, TaskQueue
-from tocsin.patterns.task_scheduler import State, TaskScheduler
-from tocsin.patterns.task_schedules import Schedule
-from tocsin.patterns.task_statistics import Statistics
+from tocsin.patterns.tasks.queue import Task, TaskQueue
+from tocsin.patterns.tasks.scheduler import State, TaskScheduler
+from tocsin.patterns.tasks.schedules import Schedule
+from tocsin.patterns.tasks.statistics import Statistics
 
 __all__ = [
     "Agent",

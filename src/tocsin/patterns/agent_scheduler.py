@@ -14,17 +14,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from tocsin.app import Tocsin, agents
-from tocsin.app.registry import Agent as Declared
-from tocsin.app.registry import check_executor
+from tocsin.app.declarations import Agent as Declared
+from tocsin.app.declarations import check_executor
 from tocsin.config import merged, read_mapping
-from tocsin.engine.catalog import Catalog, Handler, NotStarted
-from tocsin.engine.unit import Unit
+from tocsin.engine.handlers import Catalog, Handler, NotStarted
+from tocsin.engine.work_item import Unit
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument, InvalidConfig, TocsinError
 from tocsin.model.run import Run
 from tocsin.model.trigger import Every
 from tocsin.patterns.agent import Agent, AgentStats, Instrumentation
-from tocsin.patterns.agent_runs import (
+from tocsin.patterns.agent_execution import (
     Place,
     Scheduled,
     ToldProcess,
@@ -33,9 +33,9 @@ from tocsin.patterns.agent_runs import (
     execution_of,
     handler,
 )
-from tocsin.store.jobs import Put
+from tocsin.store.transitions.jobs import Put
 from tocsin.telemetry.logs import get_logger
-from tocsin.upkeep.ownership import parse_shard
+from tocsin.upkeep.agent_ownership import parse_shard
 from tocsin.worker import GRACE_S, Settings, Worker
 from tocsin.worker.settings import settings_of
 

@@ -20,9 +20,9 @@ from tocsin.model.ids import LONGEST_ID, check_job_id
 from tocsin.model.job import Header, check_timeout
 from tocsin.model.queue import Queue
 from tocsin.model.run import Claim
-from tocsin.patterns.taker import Taker
-from tocsin.store.jobs import NEW, REPLACE, Put
-from tocsin.store.runs import SUCCEEDED
+from tocsin.patterns.manual_claims import Taker
+from tocsin.store.transitions.claims import SUCCEEDED
+from tocsin.store.transitions.jobs import NEW, REPLACE, Put
 
 _NAME = "tocsin.patterns.DelayQueue"
 _GIVEN_UP = "given out {n} times and never removed"

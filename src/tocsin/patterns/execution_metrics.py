@@ -8,11 +8,11 @@ import weakref
 
 from tocsin.model.errors import InvalidConfig, StoreError
 from tocsin.model.run import Claim
-from tocsin.patterns.taker import Taker
-from tocsin.store.counting import QueueCounts
+from tocsin.patterns.manual_claims import Taker
 from tocsin.store.store import OpenQueue, Store
-from tocsin.telemetry.queues import shared
-from tocsin.worker.gauges import QueueGauges
+from tocsin.store.views.queue_counts import QueueCounts
+from tocsin.telemetry.queue_metrics import shared
+from tocsin.worker.queue_gauges import QueueGauges
 
 # A call reads the numbers along with what it is for, if they are older than this.
 EVERY_S = 1.0

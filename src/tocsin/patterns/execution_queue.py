@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tocsin.app import Tocsin
-from tocsin.app.options import check_tenant
+from tocsin.app.job_options import check_tenant
 from tocsin.model import codec
 from tocsin.model.durations import Duration
 from tocsin.model.errors import InvalidArgument
@@ -22,10 +22,10 @@ from tocsin.model.ids import check_job_id
 from tocsin.model.job import DEFAULT_KEEP, NORMAL, PRIORITIES, Header, check_keep, check_priority, check_timeout
 from tocsin.model.queue import Queue
 from tocsin.patterns.execution_metrics import ExecutionMetrics
-from tocsin.patterns.taker import Taker
-from tocsin.store.jobs import CONFLICT, EDIT_IN_LINE, MISSING, Put, record_of
+from tocsin.patterns.manual_claims import Taker
 from tocsin.store.keys import BANDS
-from tocsin.store.runs import CANCELLED, SUCCEEDED
+from tocsin.store.transitions.claims import CANCELLED, SUCCEEDED
+from tocsin.store.transitions.jobs import CONFLICT, EDIT_IN_LINE, MISSING, Put, record_of
 
 _NAME = "tocsin.patterns.ExecutionQueue"
 _GIVEN_UP = "scheduled {n} times and never released"

@@ -5,8 +5,8 @@ Redis or an SQL database of the receiver's own.
 """
 
 from tocsin.model.errors import InvalidSignature, KeyReused, StillRunning, TurnLost
-from tocsin.model.signing import sign, verify
-from tocsin.receive.asgi import Receiver
+from tocsin.model.webhook_signature import sign, verify
 from tocsin.receive.once import Once
+from tocsin.receive.receiver import Receiver
 
 __all__ = ["Once", "Receiver", "sign", "verify", "InvalidSignature", "StillRunning", "KeyReused", "TurnLost"]

@@ -13,7 +13,7 @@ from typing import Self
 
 from tocsin.model.durations import Duration
 from tocsin.model.errors import KeyReused, StillRunning, TurnLost
-from tocsin.receive.caller import Place
+from tocsin.receive.caller_scope import Place
 from tocsin.receive.once import Once
 from tocsin.receive.turn import Turn
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Self
 from tocsin.model.clock import monotonic
 from tocsin.model.durations import Duration, millis, seconds
 from tocsin.model.errors import InvalidArgument, InvalidConfig, KeyReused, StillRunning
+from tocsin.receive.answer_bytes import packed, unpacked
 from tocsin.receive.memory import Answered, Busy, Memory, Taken
 from tocsin.receive.turn import Turn
-from tocsin.receive.values import packed, unpacked
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -94,7 +94,7 @@ class Once:
         So the effect is there exactly once, also if this process is killed at any line. A failure must end the
         transaction; others with this key are held up by the database until then. `setup()` comes before it.
         """
-        from tocsin.receive.in_sql import SqlMemory
+        from tocsin.receive.sql_memory import SqlMemory
 
         memory = self._memory
         if not isinstance(memory, SqlMemory):
@@ -166,11 +166,11 @@ def _checked(key: str) -> str:
 def _open(where: str | AsyncEngine, name: str) -> Memory:
     """What is not needed is not loaded: most receivers have one of the two."""
     if isinstance(where, str) and where.partition("://")[0] in ("redis", "rediss", "unix"):
-        from tocsin.receive.in_redis import RedisMemory
+        from tocsin.receive.redis_memory import RedisMemory
 
         return RedisMemory(where, name)
     try:
-        from tocsin.receive.in_sql import SqlMemory, open_engine
+        from tocsin.receive.sql_memory import SqlMemory, open_engine
     except ModuleNotFoundError as error:
         raise InvalidConfig("a memory in SQL needs the extra `sql`: pip install 'tocsin[sql]'") from error
     if isinstance(where, str):

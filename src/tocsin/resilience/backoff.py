@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.errors import InvalidArgument
-from tocsin.resilience.failure import FailureClass
+from tocsin.model.failure_class import FailureClass
 
 
 class BackoffSettings(Struct, frozen=True):

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.failure_class import FailureClass
 from tocsin.resilience.evidence import (
     MOST_LINKS,
     explanations,
@@ -26,7 +27,6 @@ from tocsin.resilience.evidence import (
     surroundings,
     text_of,
 )
-from tocsin.resilience.failure import FailureClass
 from tocsin.telemetry.logs import get_logger
 
 __all__ = ["FailureClass", "Classifier", "ClassifyFunction"]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, TypeGuard
 
 from tocsin.model.errors import StoreFull, StoreUnavailable
-from tocsin.resilience.failure import FailureClass
+from tocsin.model.failure_class import FailureClass
 
 FORBIDDEN = FailureClass.PERMANENT_FORBIDDEN
 THROTTLED = FailureClass.THROTTLED

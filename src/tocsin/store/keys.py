@@ -32,13 +32,13 @@ events    STREAM  one entry per changing call
 
 For the whole fleet, under one tag of their own:
 
-queues    HASH    queue -> order, partitions, the last change of them and the one under way (store/register.py)
+queues    HASH    queue -> order, partitions, the last change of them and the one under way (store/queue_directory.py)
 workers   HASH    worker -> what it says of itself
 beats     HASH    worker -> counter
 pulses    ZSET    worker -> when it last beat, ms
 buried    ZSET    worker that died -> until when somebody brings back its runs, ms
 steps     STRING  how the server's clock was set (lua/lib/steps.lua)
-declared  HASH    set of agents that some workers declare -> their digests (store/declared.py)
+declared  HASH    set of agents that some workers declare -> their digests (store/transitions/declared_agents.py)
 zones     STRING  the version of the zone database by which jobs are planned
 hosts     ZSET    host that fails -> nobody sends to it before ms
 outages   HASH    such a host -> since ms, and the probe that was let through last
@@ -82,7 +82,7 @@ _BASES = (*PARTITION_KEYS, *FLEET_KEYS, LEADER_KEY, "bell", "mail")
 _BEFORE_TAG = re.compile(rf"(?:{'|'.join(_BASES)})[:{{]")
 _PARTITION_TAG = re.compile(r":\d+\}\Z")
 _FLEET_TAG = "tocsin"
-# Of receivers, which remember requests in a Redis of theirs (receive/in_redis.py): it may be the same one.
+# Of receivers, which remember requests in a Redis of theirs (receive/redis_memory.py): it may be the same one.
 _RECEIVERS = "tocsin:receive:"
 # The fields of `meta` that count something, as lua/*.lua names them.
 COUNTERS = ("put", "claimed", "succeeded", "failed", "skipped", "cancelled", "retried", "recovered", "buried")

@@ -28,19 +28,20 @@ from tocsin.model.errors import (
     StoreUnavailable,
 )
 from tocsin.model.queue import AGENTS_QUEUE, Queue
-from tocsin.store import kinds, register
-from tocsin.store.address import Address, parse
-from tocsin.store.connect import Client, check_server, open_client, translate
-from tocsin.store.embedded import EmbeddedServer
-from tocsin.store.healing import Healing
+from tocsin.store import queue_directory
+from tocsin.store.connection.address import Address, parse
+from tocsin.store.connection.client import Client, check_server, open_client, translate
+from tocsin.store.connection.pool import ConnectionSettings, Single
+from tocsin.store.connection.shared_calls import SharedCalls
+from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.store.keys import Keys
-from tocsin.store.layout import LARGEST_BATCH, Call, OpenQueue, kept_session
 from tocsin.store.numbers import whole
-from tocsin.store.pooling import ConnectionSettings, Single
-from tocsin.store.putter import Putter
-from tocsin.store.scripts import Script, script
+from tocsin.store.open_queue import LARGEST_BATCH, Call, OpenQueue, kept_session
+from tocsin.store.scripts.reload import Healing
+from tocsin.store.scripts.script import Script, script
 from tocsin.store.sessions import Lanes
-from tocsin.store.shared import SharedCalls
+from tocsin.store.transitions.put_batcher import Putter
+from tocsin.store.views import wrong_types
 
 __all__ = ["LARGEST_BATCH", "Call", "OpenQueue", "Store"]
 
@@ -172,7 +173,7 @@ class Store:
             raw = await self.read(lambda c: c.hget(self._fleet["queues"], name))
             if raw is None:
                 return None
-            await self.open_queue(register.read(raw).queue(name))
+            await self.open_queue(queue_directory.read(raw).queue(name))
         return self._queues[name]
 
     def opened(self) -> list[OpenQueue]:
@@ -197,7 +198,7 @@ class Store:
     async def catch_up(self, queue: OpenQueue) -> bool:
         """For who found nothing in it, and calls no script that would tell: whether it has other partitions by now."""
         raw = await self.read(lambda c: c.hget(self._fleet["queues"], queue.name))
-        entry = register.Entry("due", 0, queue.layout) if raw is None else register.read(raw)
+        entry = queue_directory.Entry("due", 0, queue.layout) if raw is None else queue_directory.read(raw)
         if entry.move == queue.layout and entry.moving is None:
             return False
         await self._while_moving(lambda: self.reopen(queue))
@@ -218,14 +219,14 @@ class Store:
         if name == AGENTS_QUEUE and self.address.kind == "cluster" and not self.keys.hash_tag:
             raise InvalidConfig("redis.scheduler.keys.hash-tag must be set for agents on a Redis Cluster, e.g. to 'ps'")
 
-    async def _declare(self, queue: Queue, layout: str = "") -> register.Entry:
-        settings = register.written(register.Entry(queue.order, queue.partitions, layout))
-        stored = register.read(await self.fleet(script("queue_declare"), queue.name, settings))
+    async def _declare(self, queue: Queue, layout: str = "") -> queue_directory.Entry:
+        settings = queue_directory.written(queue_directory.Entry(queue.order, queue.partitions, layout))
+        stored = queue_directory.read(await self.fleet(script("queue_declare"), queue.name, settings))
         if stored.moving is not None:
             raise QueueMoving(queue.name, stored.moving.to)
         return stored
 
-    async def _open_partitions(self, name: str, entry: register.Entry) -> OpenQueue:
+    async def _open_partitions(self, name: str, entry: queue_directory.Entry) -> OpenQueue:
         opened = OpenQueue(entry.queue(name), self.keys, [], entry.move)
         calls = [([keys["meta"]], [secrets.token_hex(8), entry.order, entry.partitions]) for keys in opened.keys]
         for epoch, order, partitions, _ in await self.read(lambda _: self._call_each(script("partition_open"), calls)):
@@ -290,7 +291,7 @@ class Store:
     async def call(self, call: Call) -> list[Any]:
         """Once. Raises StoreUnavailable if the answer did not come: repeat it with the same seq."""
         keys, args = call.queue.keys_of(call.script, call.partition), self._arguments(call)
-        kept = kinds.of_partition(call.queue, call.partition)
+        kept = wrong_types.of_partition(call.queue, call.partition)
         return call.checked(await self._guard(call.script(self.client, keys, args), kept))
 
     async def call_all(self, calls: Sequence[Call]) -> list[list[Any] | StoreError]:
@@ -326,8 +327,8 @@ class Store:
                 return await self.call(call)
             if isinstance(answer, (RedisError, OSError)):
                 self._healing.count(answer)
-                kept = kinds.of_partition(call.queue, call.partition)
-                return await kinds.explain(self.client, answer, self.address, kept)
+                kept = wrong_types.of_partition(call.queue, call.partition)
+                return await wrong_types.explain(self.client, answer, self.address, kept)
             return call.checked(answer)
         except StoreError as error:
             return error
@@ -352,8 +353,8 @@ class Store:
         try:
             return await awaitable
         except (RedisError, OSError) as error:
-            known = kinds.of_all(self.keys, self._queues.values()) if kept is None else kept
-            raise await kinds.explain(self.client, error, self.address, known) from error
+            known = wrong_types.of_all(self.keys, self._queues.values()) if kept is None else kept
+            raise await wrong_types.explain(self.client, error, self.address, known) from error
 
     async def _patiently(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
         give_up = monotonic() + PATIENCE_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tocsin.engine.catalog import Handler
+from tocsin.engine.handlers import Handler
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.job import DEFAULT_TIMEOUT, check_timeout
 from tocsin.model.queue import DEFAULT_QUEUE

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tocsin.engine.unit import Unit
+from tocsin.engine.work_item import Unit
 from tocsin.model.codec import decode_header
 from tocsin.model.durations import moment
 from tocsin.model.ids import idempotency_key

@@ -8,12 +8,12 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
+from tocsin.model.allowed_hosts import Places, places
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.grants import ANY, Grants
-from tocsin.model.networks import Places, places
 from tocsin.model.secret import Secret
-from tocsin.targets.descriptors import handed_back, is_lack
-from tocsin.targets.files import read_text
+from tocsin.targets.file_descriptors import handed_back, is_lack
+from tocsin.targets.small_files import read_text
 
 # A job may name these without being allowed to: they are there for jobs. Anything else may be the worker's own.
 ALLOWED = ("TOCSIN_SECRET_*", "/run/secrets/*")

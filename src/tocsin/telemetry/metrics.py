@@ -17,7 +17,7 @@ from msgspec import Struct
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation, get_meter
 
 from tocsin.model.job import PRIORITIES
-from tocsin.telemetry.handlers import HandlerMetrics, HandlerTally
+from tocsin.telemetry.handler_metrics import HandlerMetrics, HandlerTally
 from tocsin.telemetry.sample import BOUNDARIES, Sample
 
 # The last stands for those of all hosts that runs are delivered to.

@@ -9,6 +9,6 @@ The fixtures come with the package, as a pytest plugin, and talk to a real embed
 """
 
 from tocsin.testing.clock import ManualClock
-from tocsin.testing.idle import run_until_idle
+from tocsin.testing.until_idle import run_until_idle
 
 __all__ = ["ManualClock", "run_until_idle"]

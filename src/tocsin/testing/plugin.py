@@ -16,14 +16,14 @@ except ImportError:
 
 if TYPE_CHECKING:
     from tocsin.app import Tocsin
-    from tocsin.store.embedded import EmbeddedServer
+    from tocsin.store.embedded.server import EmbeddedServer
     from tocsin.testing.clock import ManualClock
 
 
 @pytest.fixture(scope="session")
 def tocsin_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """A server that is gone when the tests are."""
-    from tocsin.store.embedded import EmbeddedServer
+    from tocsin.store.embedded.server import EmbeddedServer
 
     server = EmbeddedServer(tmp_path_factory.mktemp("tocsin"))
     server.start()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import zlib
 
-from tocsin.model.budget import Budget
 from tocsin.model.durations import Millis, ceil_ms, epoch_ms
 from tocsin.model.errors import InvalidTrigger
 from tocsin.model.job import Policy, Spec
+from tocsin.model.step_budget import Budget
 from tocsin.model.trigger import Every, Once, Trigger
-from tocsin.triggers.ticks import NextAt, next_at
+from tocsin.triggers.next_tick import NextAt, next_at
 
 
 def first_due(trigger: Trigger, rules: Policy, job_id: str, now: Millis, find: NextAt = next_at) -> Millis:

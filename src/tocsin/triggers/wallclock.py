@@ -18,8 +18,8 @@ from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
-from tocsin.model.budget import Budget
 from tocsin.model.local_time import DAY as DAY
+from tocsin.model.step_budget import Budget
 from tocsin.model.zones import find_zone
 
 # Zones are looked up between these; before the first there is nothing to plan, after the last nothing is found.

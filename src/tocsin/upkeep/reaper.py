@@ -1,7 +1,7 @@
 """The reaper: brings back the runs of workers that died, and those that are past their deadline.
 
-Which workers are dead, the watch says (upkeep/watch.py). The worker that declares another one dead brings back its
-runs; if it dies on the way, another takes over.
+`liveness_watch.py` says which workers are dead. The worker that declares another one dead brings back its runs; if it
+dies on the way, another takes over.
 
 Deadlines are on the server's clock, which may be set, or be another one after a failover. So they are believed only
 after an unbroken watch, only where the server's time is what our last beat showed, and claims from before a step have
@@ -30,13 +30,13 @@ from tocsin.model.errors import (
     StoreUnavailable,
 )
 from tocsin.model.queue import AGENTS_QUEUE
-from tocsin.store.fleet import LATE_BEATS, Beat, Fleet
-from tocsin.store.queues import open_registered
-from tocsin.store.runs import ANY_DEADLINE, Deadlines, Runs
 from tocsin.store.store import OpenQueue, Store
+from tocsin.store.transitions.claims import ANY_DEADLINE, Deadlines, Runs
+from tocsin.store.transitions.fleet import LATE_BEATS, Beat, Fleet
+from tocsin.store.transitions.queue_settings import open_registered
 from tocsin.telemetry import agent_log
 from tocsin.telemetry.logs import get_logger
-from tocsin.upkeep.watch import Watch
+from tocsin.upkeep.liveness_watch import Watch
 
 log = get_logger("tocsin.reaper")
 

@@ -10,15 +10,15 @@ from tocsin.config import Config
 from tocsin.config.rules import longest_of
 from tocsin.config.schema import CircuitBreaker, OrphanCleanup, Reconcile, Scheduler, ZombieCleanup
 from tocsin.engine.claim_planner import MOST_PER_PASS, Batching
-from tocsin.engine.heart import BEAT_S, TTL_S
-from tocsin.engine.sweep import Patience
+from tocsin.engine.deadline_sweep import Patience
+from tocsin.engine.heartbeat import BEAT_S, TTL_S
 from tocsin.model.codec import LARGEST_RESULT
 from tocsin.model.durations import Millis
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import BreakerSettings
-from tocsin.targets.outside import Reach
-from tocsin.upkeep import orphans, reconcile, zombies
-from tocsin.upkeep.ownership import Ownership
+from tocsin.targets.external import Reach
+from tocsin.upkeep import agent_registrar, orphan_cleaner, zombie_thresholds
+from tocsin.upkeep.agent_ownership import Ownership
 from tocsin.upkeep.reaper import OVERDUE_S
 
 
@@ -32,14 +32,14 @@ class Ending(Struct, frozen=True):
 class Cleanup(Struct, frozen=True):
     """The leader's slow net. Without an election every worker casts it, each over what it owns."""
 
-    orphans: orphans.Settings = orphans.Settings()
+    orphans: orphan_cleaner.Settings = orphan_cleaner.Settings()
     term_ms: Millis = 120_000
     force_all: bool = False
     ending: Ending = Ending()
 
 
 class ZombieRules(Struct, frozen=True):
-    thresholds: zombies.Settings = zombies.Settings()
+    thresholds: zombie_thresholds.Settings = zombie_thresholds.Settings()
     interval_s: float = 300.0
     budget_s: float = 0.0
     ending: Ending = Ending()
@@ -63,7 +63,7 @@ class Settings(Struct, frozen=True):
     batching: Batching = Batching()
     # Which agents are this worker's to run, and how their registration is kept true.
     owns: Callable[[str], bool] = Ownership()
-    reconcile: reconcile.Rules = reconcile.Rules()
+    reconcile: agent_registrar.Rules = agent_registrar.Rules()
     reconcile_ending: Ending = Ending(5.0, 2.0)
     backoff: BackoffSettings = BackoffSettings()
     breaker: BreakerSettings = BreakerSettings()
@@ -89,7 +89,7 @@ def patience_of(settings: Settings) -> Patience:
         return Patience(recovered_s=recovered_s, agents_recovered_s=orphan_s)
     thresholds = rules.thresholds
     return Patience(
-        lambda member: zombies.threshold_for(member, thresholds) / 1000,
+        lambda member: zombie_thresholds.threshold_for(member, thresholds) / 1000,
         rules.interval_s,
         rules.budget_s,
         recovered_s,
@@ -134,8 +134,8 @@ def _batching(scheduler: Scheduler) -> Batching:
     return Batching(min(size, MOST_PER_PASS) if batch.enabled else 1, batch.chunk_attempt_multiplier)
 
 
-def _reconcile(scheduler: Scheduler) -> reconcile.Rules:
-    return reconcile.Rules(
+def _reconcile(scheduler: Scheduler) -> agent_registrar.Rules:
+    return agent_registrar.Rules(
         every_s=float(scheduler.refresh_period_seconds),
         budget_s=scheduler.reconcile.run_budget_ms / 1000,
         jitter_s=float(scheduler.jitter.initial_registration_seconds),
@@ -169,14 +169,14 @@ def _zombies(cleanup: ZombieCleanup) -> ZombieRules | None:
     if not cleanup.enabled:
         return None
     exceptional = cleanup.exceptional_agents
-    thresholds = zombies.Settings.of(cleanup.threshold_ms, exceptional.pattern, exceptional.threshold_ms)
+    thresholds = zombie_thresholds.Settings.of(cleanup.threshold_ms, exceptional.pattern, exceptional.threshold_ms)
     return ZombieRules(thresholds, cleanup.interval_ms / 1000, cleanup.run_budget_ms / 1000, _ending(cleanup))
 
 
 def _cleanup(cleanup: OrphanCleanup) -> Cleanup | None:
     if not cleanup.enabled:
         return None
-    rules = orphans.Settings(
+    rules = orphan_cleaner.Settings(
         threshold_ms=cleanup.threshold_ms,
         interval_ms=cleanup.interval_ms,
         run_budget_ms=cleanup.run_budget_ms,

@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.resilience.breaker import BreakerStatus
-from tocsin.store.fleet import About
+from tocsin.store.transitions.fleet import About
 from tocsin.upkeep.health import Health
 
 if TYPE_CHECKING:
-    from tocsin.worker.parts import Parts
+    from tocsin.worker.build import Parts
 
 
 class Stats(Struct, frozen=True):

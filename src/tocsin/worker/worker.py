@@ -7,18 +7,19 @@ import contextlib
 import math
 from collections.abc import Callable
 
-from tocsin.engine import claim_planner, finish
-from tocsin.engine.listen import Listener
+from tocsin.engine import claim_planner
+from tocsin.engine import finisher as finish
+from tocsin.engine.bells_and_mail import Listener
 from tocsin.engine.loop import Part, end, repeat
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import QueueMoving, StoreError
 from tocsin.resilience.breaker import Breaker
-from tocsin.store.fleet import Beat, Ear
-from tocsin.store.jobs import Jobs
-from tocsin.store.nodes import nodes_away, when_back
+from tocsin.store.connection.nodes import nodes_away, when_back
+from tocsin.store.transitions.fleet import Beat, Ear
+from tocsin.store.transitions.jobs import Jobs
 from tocsin.telemetry.logs import get_logger
-from tocsin.upkeep.tend import Tender
-from tocsin.worker.parts import Parts
+from tocsin.upkeep.idle_connections import Tender
+from tocsin.worker.build import Parts
 from tocsin.worker.settings import Ending
 
 log = get_logger("tocsin.worker")

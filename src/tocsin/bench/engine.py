@@ -1,0 +1,383 @@
+"""What `tocsin bench` measures: this design's own numbers, each with its bar.
+
+One embedded server, one process that produces and works, a handler that does nothing, 200-byte payloads. The machine
+decides the absolute numbers; the ratios within one run are what can be compared between machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import resource
+import time
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec import Struct
+
+from tocsin.app import Tocsin, job_options
+from tocsin.config import Config
+from tocsin.engine.handlers import Handler
+from tocsin.engine.unwritten_outcomes import MOST
+from tocsin.engine.work_item import Unit
+from tocsin.model import codec
+from tocsin.model.clock import Clock
+from tocsin.model.durations import moment
+from tocsin.model.queue import Queue
+from tocsin.model.trigger import Every
+from tocsin.store.scripts.script import script
+from tocsin.store.store import OpenQueue, Store
+from tocsin.store.transitions.claims import SUCCEEDED, Claimed, Runs, Wish, finish_item
+from tocsin.worker import Settings, Worker
+from tocsin.worker.frozen_objects import freeze_loaded_objects
+
+PAYLOAD = "x" * 195
+SMALL_PAYLOAD = "x" * 95
+
+
+class Measure(Struct, frozen=True):
+    """A number, its bar, and whether it clears it. `at_least`: more is better."""
+
+    what: str
+    value: float
+    unit: str
+    bar: float | None = None
+    at_least: bool = True
+
+    @property
+    def good(self) -> bool | None:
+        if self.bar is None:
+            return None
+        return self.value >= self.bar if self.at_least else self.value <= self.bar
+
+
+class Bench:
+    """The rows of one queue. Each is measured by the method of its name, on an empty server and a new app."""
+
+    # In an order in which none disturbs the next.
+    ROWS = (
+        "drain",
+        "one_by_one",
+        "burst",
+        "idle_latency",
+        "steady",
+        "idle_worker",
+        "recurring",
+        "memory",
+        "cpu_by_size",
+    )
+    CONFIG = Config()
+
+    def __init__(self, app: Tocsin, scale: float) -> None:
+        self._app = app
+        self._scale = scale
+        # Of each run: monotonic ms at its start less the due time. No objects: collecting them would be measured too.
+        self.starts = array("d")
+        self._started = 0.0
+
+        app.queue("bare")
+        # A queue for very many jobs is given more partitions (docs/operate/sizing.md).
+        app.queue("large", partitions=16)
+
+        @app.job(name="bench.nothing")
+        async def nothing(payload: str) -> None:
+            pass
+
+        self._nothing: Handler = nothing
+
+    @property
+    def _store(self) -> Store:
+        return self._app.store
+
+    def _n(self, full: int) -> int:
+        return max(1000, int(full * self._scale))
+
+    # Throughput
+
+    async def drain(self) -> list[Measure]:
+        n = self._n(200_000)
+        bare = await self._bare(n)
+        began = time.perf_counter()
+        await self._app.enqueue_many(self._nothing, ((PAYLOAD,) for _ in range(n)))
+        put = n / (time.perf_counter() - began)
+        async with self._worker() as worker:
+            began = time.perf_counter()
+            most, finisher = 0, worker.finisher
+            while worker.pool.ran < n or not finisher.idle():
+                most = max(most, finisher.unwritten.count)
+                await asyncio.sleep(0.002)
+            drained = n / (time.perf_counter() - began)
+        return [
+            Measure("bulk put", put, "jobs/s", 80_000),
+            Measure("drain, counted when written down", drained, "runs/s", 80_000),
+            Measure("  executed and not written down, at most", most, "runs", MOST, at_least=False),
+            Measure("the same scripts called bare", bare, "runs/s"),
+            Measure("drain against bare", drained / bare, "", 0.45),
+        ]
+
+    async def _bare(self, n: int) -> float:
+        """Claim and finish in batches of 1000 without a worker around them."""
+        queue = await self._store.open_queue(Queue("bare"))
+        await self._app.enqueue_many(self._nothing, ((PAYLOAD,) for _ in range(n)), queue="bare")
+        runs = Runs(self._store, "bare.1")
+        began, done = time.perf_counter(), 0
+        while done < n:
+            for partition in range(queue.partitions):
+                [answer] = await runs.claim([Wish(queue, partition, 1000)], lease=1e15)
+                assert isinstance(answer, Claimed)
+                if answer.claims:
+                    items = [finish_item(claim, 0, SUCCEEDED) for claim in answer.claims]
+                    await self._store.call(runs.settle("finish", queue, partition, items))
+                    done += len(items)
+        return n / (time.perf_counter() - began)
+
+    async def one_by_one(self) -> list[Measure]:
+        """In turns: a machine that is quicker now than a second ago is so for both."""
+        rounds, n = 20, self._n(10_000) // 20
+        bare = puts = 0.0
+        for turn in range(rounds):
+            bare += await self._bare_calls(turn * n, n)
+            began = time.perf_counter()
+            for _ in range(n):
+                await self._app.enqueue(self._nothing, PAYLOAD, delay=3600)
+            puts += time.perf_counter() - began
+        return [
+            Measure("put one by one, awaited", rounds * n / puts, "jobs/s"),
+            Measure("put one by one against a bare EVALSHA", bare / puts, "", 0.7),
+        ]
+
+    async def _bare_calls(self, first: int, n: int) -> float:
+        """Seconds for the same script and arguments as a put, straight through redis-py."""
+        queue = await self._store.open_queue(Queue("bare"))
+        put, keys = script("job_put"), queue.keys_of(script("job_put"), 0)
+        record = codec.text(job_options.plan(self._nothing, (PAYLOAD,), {}).record(keep=0, recurring=False))
+        began = time.perf_counter()
+        for number in range(first, first + n):
+            parts = [codec.text(b"bare-%d" % number), codec.integer(3_600_000), b"\x01", b"\x00", b"\x00", record]
+            args = [queue.epochs[0], "", "bare", number + 1, codec.array(6, parts)]
+            await self._store.client.evalsha(put.sha, len(keys), *keys, *args)  # type: ignore[arg-type]
+        return time.perf_counter() - began
+
+    async def recurring(self) -> list[Measure]:
+        """100 000 schedules whose interval asks for a little more than 60 000 runs a second, spread evenly."""
+        n, offered, seconds = self._n(100_000), 61_000 * min(1.0, self._scale * 4), 10
+        interval = Every(n / offered)
+        rows = ((f"schedule-{number:023d}", interval, (PAYLOAD,)) for number in range(n))
+        await self._app.schedule_many(self._nothing, rows, jitter=interval.interval)
+        async with self._worker() as worker:
+            # What fell due while they were put is caught up with first.
+            await asyncio.sleep(2 * interval.interval + 2)
+            before, self.starts, began = worker.pool.ran, array("d"), time.perf_counter()
+            marks, processor = [0], _processor()
+            for _ in range(seconds):
+                await asyncio.sleep(1)
+                marks.append(len(self.starts))
+            rate = (worker.pool.ran - before) / (time.perf_counter() - began)
+            late, stolen = self._lateness(), _stolen(processor, _processor())
+        # A machine that stands still for a moment now and then spoils the whole, not each second.
+        each = [percentile(late[first:to], 99) for first, to in itertools.pairwise(marks) if to > first]
+        return [
+            Measure(f"recurring, {n} schedules", rate, "runs/s", 60_000 * min(1.0, self._scale * 4)),
+            Measure("  lateness p99", percentile(late, 99), "ms", 20, at_least=False),
+            Measure("  lateness p99 in the median second", percentile(each, 50), "ms", 20, at_least=False),
+            Measure("  taken from this machine by its host meanwhile", stolen, "% of the time"),
+        ]
+
+    # Latency
+
+    async def burst(self) -> list[Measure]:
+        n = self._n(10_000)
+        async with self._worker(warm=True):
+            server_now = self._store.clock.server_ms()
+            due = int(server_now) + 1500
+            await self._app.enqueue_many(self._nothing, ((PAYLOAD,) for _ in range(n)), at=moment(due))
+            self.starts = array("d")
+            await until(lambda: len(self.starts) >= n)
+            last = max(self._lateness()) / 1000
+        return [Measure(f"{n} due at once: the last starts after", last, "s", 0.2, at_least=False)]
+
+    async def idle_latency(self) -> list[Measure]:
+        async with self._worker(warm=True):
+            waits = []
+            for _ in range(300):
+                await asyncio.sleep(0.01)
+                self.starts = array("d")
+                began = time.monotonic()
+                await self._app.enqueue(self._nothing, PAYLOAD)
+                await until(lambda: bool(self.starts), 0.0002)
+                waits.append((self._started - began) * 1000)
+        return [Measure("idle: from enqueue to start, p99", percentile(waits, 99), "ms", 5, at_least=False)]
+
+    async def steady(self) -> list[Measure]:
+        async with self._worker(warm=True):
+            self.starts = array("d")
+            for _ in range(500):
+                await self._app.enqueue(self._nothing, PAYLOAD, delay=0.5)
+                await asyncio.sleep(0.01)
+            await until(lambda: len(self.starts) >= 500)
+            late = self._lateness()
+        return [Measure("at 100 runs/s: lateness p99", percentile(late, 99), "ms", 5, at_least=False)]
+
+    async def idle_worker(self) -> list[Measure]:
+        async with self._worker(warm=True):
+            await asyncio.sleep(1)
+            seconds = 10.0
+            cpu = own_cpu()
+            await asyncio.sleep(seconds)
+            cpu = own_cpu() - cpu
+            commands = await commands_sent(self._store, seconds)
+        return [
+            Measure("idle worker: CPU", 100 * cpu / seconds, "%", 1, at_least=False),
+            Measure("idle worker: commands", commands, "/s", 10, at_least=False),
+        ]
+
+    # Cost
+
+    async def memory(self) -> list[Measure]:
+        n = self._n(200_000)
+        before = await self._info("memory", "used_memory")
+        rows = ((f"schedule-{number:023d}", Every("1h"), (SMALL_PAYLOAD,)) for number in range(n))
+        await self._app.schedule_many(self._nothing, rows)
+        used = await self._info("memory", "used_memory") - before
+        return [Measure("memory per schedule", used / n, "bytes", 420, at_least=False)]
+
+    async def cpu_by_size(self) -> list[Measure]:
+        """The server's CPU per run of the same scripts, with few and with many schedules in the set."""
+        few, many = self._n(10_000), self._n(1_000_000)
+        small = await self._cpu_per_run(few, few)
+        await self._store.client.execute_command("FLUSHALL", "SYNC")
+        await self._store.reopen(await self._large())
+        large = await self._cpu_per_run(many, few)
+        return [
+            Measure(f"server CPU per run, {few} schedules", small, "us"),
+            Measure(f"server CPU per run, {many} schedules", large, "us"),
+            Measure("  the one against the other", large / small, "", 2, at_least=False),
+        ]
+
+    async def _cpu_per_run(self, schedules: int, wanted: int) -> float:
+        rows = ((f"schedule-{number:023d}", Every("1h"), (PAYLOAD,)) for number in range(schedules))
+        await self._app.schedule_many(self._nothing, rows, jitter="1h", queue="large")
+        # Their time comes at once on this clock, so that the scripts claim them in the order of their due times.
+        self._store.clock, real = _Later(self._store.clock, 2 * 3_600_000), self._store.clock
+        try:
+            return await self._claim_and_finish(wanted)
+        finally:
+            self._store.clock = real
+
+    async def _large(self) -> OpenQueue:
+        return await self._store.open_queue(Queue("large", partitions=16))
+
+    async def _claim_and_finish(self, wanted: int) -> float:
+        queue = await self._large()
+        runs = Runs(self._store, "cpu.1")
+        began, done, partition = await self._server_cpu(), 0, 0
+        while done < wanted:
+            partition = (partition + 1) % queue.partitions
+            [answer] = await runs.claim([Wish(queue, partition, 100)], lease=1e15)
+            assert isinstance(answer, Claimed)
+            items = [finish_item(claim, answer.now + 3_600_000, SUCCEEDED) for claim in answer.claims]
+            await self._store.call(runs.settle("finish", queue, partition, items))
+            done += len(items)
+        return (await self._server_cpu() - began) / done * 1e6
+
+    # Parts
+
+    @asynccontextmanager
+    async def _worker(self, warm: bool = False) -> AsyncIterator[Worker]:
+        worker = await self._app.worker(queues=["default"], settings=Settings())
+        handler = worker.catalog.get(self._nothing.name)
+        assert handler is not None
+        deliver = handler.deliver
+
+        def timed(unit: Unit) -> Awaitable[Any]:
+            self._started = time.monotonic()
+            self.starts.append(self._started * 1000 - unit.claim.due)
+            return deliver(unit)
+
+        self.starts = array("d")
+        handler.deliver = timed
+        await worker.start()
+        freeze_loaded_objects()
+        if warm:
+            await self._app.enqueue_many(self._nothing, ((PAYLOAD,) for _ in range(1000)))
+            await until(lambda: worker.pool.ran >= 1000 and worker.finisher.idle())
+            await asyncio.sleep(0.1)
+        try:
+            yield worker
+        finally:
+            await worker.stop(grace=5)
+
+    def _lateness(self) -> list[float]:
+        """Milliseconds on the server's clock from due to start."""
+        offset = self._store.clock.server_ms() - time.monotonic() * 1000
+        return [start + offset for start in self.starts]
+
+    async def _info(self, section: str, field: str) -> float:
+        return float((await self._store.client.info(section))[field])
+
+    async def _server_cpu(self) -> float:
+        return await self._info("cpu", "used_cpu_user") + await self._info("cpu", "used_cpu_sys")
+
+
+class _Later:
+    """The server's clock, some time later."""
+
+    def __init__(self, clock: Clock, by_ms: int) -> None:
+        self._clock = clock
+        self._by_ms = by_ms
+
+    def override(self) -> int | None:
+        return int(self._clock.server_ms()) + self._by_ms
+
+    def server_ms(self) -> float:
+        return self._clock.server_ms() + self._by_ms
+
+    def observe(self, server_ms: float, sent: float, received: float) -> None:
+        """Nothing to learn from a time that we told."""
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+
+async def commands_sent(store: Store, seconds: float) -> float:
+    """Per second, by all clients. The server's own counters count what scripts do inside as well."""
+    sent = 0
+    with contextlib.suppress(TimeoutError):
+        # Not of a cluster: the bench has a server of its own.
+        async with asyncio.timeout(seconds), store.client.monitor() as monitor:  # type: ignore[union-attr]
+            async for command in monitor.listen():
+                sent += command["client_type"] != "lua"
+    return sent / seconds
+
+
+def own_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _processor() -> list[int]:
+    """What the processors have done so far, by kind; nothing where the system does not tell."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            return [int(ticks) for ticks in file.readline().split()[1:9]]
+    except OSError:
+        return []
+
+
+def _stolen(before: list[int], after: list[int]) -> float:
+    """Per cent of the time in which a virtual machine wanted to run and was not let."""
+    spent = [now - then for then, now in zip(before, after, strict=True)]
+    return 100 * spent[-1] / max(sum(spent), 1) if spent else 0.0
+
+
+def percentile(values: list[float], percent: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else float("inf")
+
+
+async def until(condition: Callable[[], bool], pause: float = 0.002) -> None:
+    while not condition():
+        await asyncio.sleep(pause)

@@ -1,0 +1,139 @@
+"""What `tocsin bench` measures of handlers: that a worker keeps nothing of its runs, and what failing costs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tocsin.app import Tocsin
+from tocsin.bench.engine import PAYLOAD, Measure, own_cpu, until
+from tocsin.config import Config
+from tocsin.engine.handlers import Handler
+from tocsin.model.run import Run
+from tocsin.telemetry import log_output
+from tocsin.worker import Settings, Worker
+from tocsin.worker.frozen_objects import freeze_loaded_objects
+
+MIB = 1024 * 1024
+
+
+class HandlerBench:
+    """As `Bench`."""
+
+    ROWS = ("memory_of_handlers", "failing")
+    CONFIG = Config()
+
+    def __init__(self, app: Tocsin, scale: float) -> None:
+        self._app = app
+        self._scale = scale
+
+    async def memory_of_handlers(self) -> list[Measure]:
+        """By how much the process grows over as many runs of each kind, after a tenth of them to warm up."""
+        n = max(20_000, int(200_000 * self._scale))
+        return [
+            Measure(f"{n} runs of {kind}: memory", await self._growth(handler, n), "MiB", 10, at_least=False)
+            for kind, handler in self._kinds().items()
+        ]
+
+    def _kinds(self) -> dict[str, Handler]:
+        app = self._app
+
+        @app.job(name="bench.plain")
+        async def plain(payload: str) -> None:
+            pass
+
+        @app.job(name="bench.with_run")
+        async def with_run(payload: str, run: Run) -> None:
+            pass
+
+        @app.job(name="bench.batch", batch=100)
+        async def batch(runs: list[Run]) -> None:
+            pass
+
+        @app.job(name="bench.thread")
+        def thread(payload: str, run: Run) -> None:
+            pass
+
+        return {
+            "a plain handler": plain,
+            "one that takes its run": with_run,
+            "one that takes batches": batch,
+            "one in threads": thread,
+        }
+
+    async def _growth(self, handler: Handler, n: int) -> float:
+        await self._app.enqueue_many(handler, ((PAYLOAD,) for _ in range(n + n // 10)))
+        async with self._worker() as worker:
+            await until(lambda: worker.pool.ran >= n // 10)
+            gc.collect()
+            before = _resident()
+            await until(lambda: worker.pool.ran >= n + n // 10 and worker.finisher.idle())
+            gc.collect()
+            return (_resident() - before) / MIB
+
+    async def failing(self) -> list[Measure]:
+        """In turns, and by the processor's time: what else the machine does meanwhile does not count."""
+        rounds, n = 5, max(1000, int(10_000 * self._scale))
+
+        @self._app.job(name="bench.failing")
+        async def failing(payload: str) -> None:
+            raise ValueError("as it should")
+
+        took, cpu = {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
+        with _lines_thrown_away():
+            for turn in range(2 * rounds):
+                reported = turn % 2 == 0
+                seconds, used = await self._failing(failing, n, reported)
+                took[reported] += seconds
+                cpu[reported] += used
+        return [
+            Measure("failing runs", rounds * n / took[True], "runs/s"),
+            Measure("  against the same without logging and counting", cpu[False] / cpu[True], "", 0.9),
+        ]
+
+    async def _failing(self, handler: Handler, n: int, reported: bool) -> tuple[float, float]:
+        """Seconds, and those of the processor in this process."""
+        await self._app.enqueue_many(handler, ((PAYLOAD,) for _ in range(n)))
+        async with self._worker() as worker:
+            if not reported:
+                worker.finisher.report = _not_reported
+            began, used = time.perf_counter(), own_cpu()
+            await until(lambda: worker.pool.ran >= n and worker.finisher.idle())
+            return time.perf_counter() - began, own_cpu() - used
+
+    # Parts
+
+    @asynccontextmanager
+    async def _worker(self) -> AsyncIterator[Worker]:
+        worker = await self._app.worker(queues=["default"], settings=Settings())
+        await worker.start()
+        freeze_loaded_objects()
+        try:
+            yield worker
+        finally:
+            await worker.stop(grace=5)
+
+
+def _not_reported(*_: Any) -> None:
+    pass
+
+
+def _resident() -> int:
+    """Bytes of memory that this process holds."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def _lines_thrown_away() -> Iterator[None]:
+    """Written as to a file, at the level that workers have."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        log_output.set_up("info", nowhere)
+        try:
+            yield
+        finally:
+            log_output.set_up("warning")

@@ -1,0 +1,1 @@
+"""`tocsin demo`: the command, its jobs, and what it shows."""

@@ -1,0 +1,189 @@
+"""The sweep: one shared look at all deadlines, instead of a timer per run.
+
+A run of a job is told to stop at its deadline. What still goes on some time later is a zombie and is told again: the
+dead-man timer, which belongs to the unit and with it to the claim. An agent may go on past its deadline, and one that
+ends by itself has succeeded: it is told to stop only when it is a zombie, and never if there is no zombie cleanup.
+
+Until a run is a zombie its claim is kept, so that nobody starts it a second time while this one may yet end by itself;
+from then on others may recover it, and the token refuses whatever comes late. A thread cannot be stopped: once it was
+told to, it keeps its claim and its permit, and shows as stuck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from tocsin.engine.finisher import Finisher
+from tocsin.engine.runner_pool import UNSTARTED_S, Pool, Runner
+from tocsin.engine.work_item import Unit
+from tocsin.model.clock import Clock
+from tocsin.model.errors import ClaimLost, StoreError
+from tocsin.model.queue import AGENTS_QUEUE
+from tocsin.store.transitions.claims import Runs
+from tocsin.telemetry.logs import get_logger
+
+log = get_logger("tocsin.sweep")
+
+EVERY_S = 0.1
+# A run that outlives its timeout keeps its claim by this much at a time.
+EXTENSION_S = 60.0
+# How long a pass waits for the server to extend claims, and when one that was not extended is tried again: well before
+# others recover it.
+CALL_S = 1.0
+AGAIN_S = 5.0
+# A zombie that ends when it is told again has this long to be written down before others recover it.
+ENDING_S = 5.0
+
+
+class Patience(Struct, frozen=True):
+    """How long runs may take to end after their deadline."""
+
+    # How many seconds past its deadline a run of this member is a zombie. None: no run ever is.
+    zombie_after: Callable[[str], float] | None = None
+    # How often a zombie is told again, and how long a pass may take over it; 0: as long as it takes.
+    interval_s: float = 300.0
+    budget_s: float = 0.0
+    # How far past its deadline a claim is recovered by others although its worker lives.
+    recovered_s: float = 30.0
+    agents_recovered_s: float = 600.0
+
+
+class Late(Struct):
+    """A unit that is past its deadline. In monotonic seconds."""
+
+    # When it is told to stop, or again: the first time as it becomes a zombie.
+    strike_at: float
+    # Until when its claim is kept, and when it is to be extended next.
+    keep_until: float
+    extend_at: float
+    # Whether it was told to stop.
+    told: bool
+    zombie: bool = False
+
+
+class Sweep:
+    """Stops runs that are past their deadline, hands back what does not start, cleans up zombies."""
+
+    name = "sweep"
+
+    def __init__(
+        self,
+        pool: Pool,
+        finisher: Finisher,
+        runs: Callable[[], Runs],
+        clock: Clock,
+        patience: Patience | None = None,
+        is_waking: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_waking`: the event loop stood still until a moment ago."""
+        self.wake = asyncio.Event()
+        # Threads that outlive their timeout, now; runs that became zombies, since the start.
+        self.stuck = 0
+        self.zombies = 0
+        self._late: dict[Unit, Late] = {}
+        self._pool = pool
+        self._finisher = finisher
+        self._runs = runs
+        self._clock = clock
+        self._patience = patience or Patience()
+        self._is_waking = is_waking
+
+    async def step(self) -> float:
+        now = self._clock.monotonic()
+        for unit in self._pool.withdraw(now - UNSTARTED_S):
+            self._finisher.release(unit)
+        overdue = [(runner, unit) for runner, unit in self._pool.running() if unit.is_overdue(now)]
+        if self._is_waking():
+            # Nobody had a chance to end in time. What is done by now, and what is nearly done, may end first.
+            overdue = [(runner, unit) for runner, unit in overdue if unit in self._late]
+        known = [(runner, unit, self._late[unit]) for runner, unit in overdue if unit in self._late]
+        # Nothing is awaited before all are told: a runner could be at another unit by then.
+        self._late = {unit: self._late.get(unit) or self._meet(runner, unit, now) for runner, unit in overdue}
+        self._strike_zombies(known, now)
+        self.stuck = sum(late.told and not unit.handler.stoppable for unit, late in self._late.items())
+        await self._keep_claims(known, now)
+        return EVERY_S
+
+    def _meet(self, runner: Runner, unit: Unit, now: float) -> Late:
+        """Its deadline has just passed."""
+        patience, stoppable, is_agent = self._patience, unit.handler.stoppable, unit.lane.name == AGENTS_QUEUE
+        recovered_s = patience.agents_recovered_s if is_agent else patience.recovered_s
+        # Not before it must be: in `working` people see until when the run should have ended.
+        extend_at = max(now, unit.ends_at() + recovered_s - EXTENSION_S / 2)
+        if not is_agent:
+            self._tell(runner, unit)
+            if not stoppable:
+                return Late(strike_at=math.inf, keep_until=math.inf, extend_at=extend_at, told=True)
+        if patience.zombie_after is None:
+            return Late(strike_at=math.inf, keep_until=-math.inf, extend_at=extend_at, told=not is_agent)
+        # A batch ends as a whole: the most patient of its members decides.
+        zombie_at = unit.ends_at() + max(patience.zombie_after(claim.member) for claim, _ in unit.all())
+        keep_until = zombie_at + ENDING_S - recovered_s if stoppable else math.inf
+        return Late(zombie_at, keep_until, extend_at, told=not is_agent)
+
+    def _tell(self, runner: Runner, unit: Unit) -> None:
+        runner.stop("timeout")
+        if not unit.handler.stoppable:
+            log.warning(
+                "run is past its timeout and cannot be stopped: its permit stays taken until the thread ends",
+                run=unit.claim.run_id,
+                handler=unit.handler.name,
+            )
+
+    def _strike_zombies(self, known: list[tuple[Runner, Unit, Late]], now: float) -> None:
+        budget = self._patience.budget_s
+        for runner, unit, late in known:
+            if late.strike_at > now:
+                continue
+            late.strike_at = now + self._patience.interval_s
+            self._strike(runner, unit, late, now)
+            if budget > 0 and self._clock.monotonic() - now >= budget:
+                # The next pass goes on with the others.
+                return
+
+    def _strike(self, runner: Runner, unit: Unit, late: Late, now: float) -> None:
+        says = "run goes on although it was told to stop: it is told again, and others may recover it"
+        if late.told:
+            runner.strike(unit)
+        else:
+            says = "agent is past its timeout by more than zombie-cleanup allows: it is told to stop"
+            late.told = True
+            self._tell(runner, unit)
+        if not late.zombie:
+            late.zombie = True
+            self.zombies += 1
+            past_s = round(now - unit.ends_at(), 1)
+            log.warning(says, run=unit.claim.run_id, handler=unit.handler.name, past_s=past_s)
+
+    async def _keep_claims(self, known: list[tuple[Runner, Unit, Late]], now: float) -> None:
+        """One failure ends it for this pass: while the server is away deadlines are looked at all the same."""
+        for runner, unit, late in known:
+            if not late.extend_at <= now < late.keep_until:
+                continue
+            late.extend_at = now + AGAIN_S
+            try:
+                async with asyncio.timeout(CALL_S):
+                    held = await self._extend(runner, unit, min(EXTENSION_S, late.keep_until - now))
+            except (StoreError, TimeoutError) as error:
+                log.warning("cannot extend a run past its timeout", run=unit.claim.run_id, error=str(error))
+                return
+            late.extend_at = now + EXTENSION_S / 2 if held else math.inf
+
+    async def _extend(self, runner: Runner, unit: Unit, by: float) -> bool:
+        """In Redis its deadline moves on while it lives, so that nobody starts it twice. Whether any claim is held."""
+        held = False
+        for claim, _ in unit.all():
+            if runner.unit is not unit:
+                # It has ended meanwhile.
+                break
+            try:
+                await self._runs().extend(unit.lane.queue, claim, int(by * 1000))
+                held = True
+            except ClaimLost:
+                if runner.unit is unit:
+                    log.warning("run past its timeout was taken over by another worker", run=claim.run_id)
+        return held

@@ -1,0 +1,270 @@
+"""Failed attempts: the place where each is logged, counted and given to the program's hooks.
+
+A failing handler may fail ten thousand times a second. Per handler and second the first few are logged in full, and the
+others as one line with their number. The same goes for runs that could not be started, and for claims that were lost:
+a machine without a free thread, or a server that lost its last writes, makes thousands of them.
+
+What was decided is reported at once, before the server has written it down: a run whose claim turns out to be lost may
+be reported here, and again by the worker that has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from tocsin.engine.decide import Finish
+from tocsin.engine.encode_outcome import Ended
+from tocsin.engine.work_item import Unit
+from tocsin.model import codec
+from tocsin.model.clock import Clock
+from tocsin.model.durations import Millis, moment
+from tocsin.model.errors import TocsinError
+from tocsin.model.follow_up import FollowUp
+from tocsin.model.job import Failure, Spec
+from tocsin.model.run import Claim, Run
+from tocsin.store.transitions.claims import FAILED
+from tocsin.telemetry.handler_metrics import HandlerTally
+from tocsin.telemetry.logs import get_logger
+from tocsin.telemetry.metrics import OTHER, Tally
+
+log = get_logger("tocsin.failures")
+
+FailureHook = Callable[[Run, BaseException, FollowUp], Awaitable[None] | None]
+
+# So many lines per handler in each window of so many seconds are written in full.
+IN_FULL = 5
+WINDOW_S = 1.0
+# Without failures a pass has nothing to do.
+REST_S = 60.0
+# How many calls of asynchronous hooks may be under way: beyond, failures are not given to them. When the worker ends
+# they have this long.
+MOST_CALLS = 1000
+LAST_CALLS_S = 2.0
+# A hook must not end the worker.
+_HOOK_ERRORS = (Exception, SystemExit)
+# For failures that no handler is named for.
+UNREADABLE = "unreadable"
+
+
+# What the line with the number says, by the kind of the lines that it stands for.
+_MORE = {
+    "failed": "more runs failed",
+    "hook": "failure hook failed more often",
+    "not started": "more runs could not be started and go back",
+    "lost": "more claims lost",
+}
+_NAMED = {"hook": "hook", "not started": "handler"}
+_Key = tuple[str, str]
+
+
+class Window:
+    """What was logged of one kind, and one handler, in the last second."""
+
+    __slots__ = ("dead", "more", "since", "told")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        # Lines in full; those beyond them, and how many of these were the end of their job.
+        self.told = self.more = self.dead = 0
+
+
+class Failures:
+    """`report` gets each outcome that is no success; the pass writes the lines with the numbers."""
+
+    name = "failures"
+
+    def __init__(
+        self,
+        worker: Callable[[], str],
+        namespace: str,
+        clock: Clock,
+        tally: Tally,
+        hooks: Sequence[FailureHook] = (),
+    ) -> None:
+        self.wake = asyncio.Event()
+        self._worker = worker
+        self._namespace = namespace
+        self._clock = clock
+        self._tally = tally
+        self._hooks = hooks
+        self._calls: set[asyncio.Task[None]] = set()
+        self._windows: dict[_Key, Window] = {}
+
+    def report(self, ended: Ended, verb: str, due: Millis, now: Millis) -> None:
+        """What `Settler` decided: `due` is when the job waits for then, in server ms, 0 if it does not."""
+        if ended.how == "parked" or ended.stuck is not None:
+            failure = ended.stuck or codec.decode_failure(ended.error)
+            self._log(ended, UNREADABLE if ended.spec is None else ended.spec.name, None, failure)
+        if ended.how == "parked":
+            return
+        if ended.spec is None or not _has_failed(ended, verb):
+            return
+        tally = self._tally_of(ended.spec.name)
+        tally.failed += 1
+        tally.retried += verb == "retry"
+        tally.dead += verb == "bury"
+        window = self._window("failed", ended.spec.name)
+        if window.told < IN_FULL or self._hooks:
+            follows = _follow_up(ended.claim, ended.spec, verb, due, now)
+            self._log(ended, ended.spec.name, follows, codec.decode_failure(ended.error))
+            for hook in self._hooks:
+                self._call(hook, ended, ended.spec, follows)
+        else:
+            self._count(window, verb == "bury")
+
+    def not_started(self, unit: Unit, error: BaseException) -> None:
+        """A run that was claimed goes back, because this machine has no thread or process left for it."""
+        name = unit.handler.name
+        if self._is_told("not started", name):
+            facts = {"run": unit.claim.run_id, "handler": name, "worker": self._worker(), "error": str(error)}
+            log.warning("run could not be started and goes back", **facts)
+
+    def claim_lost(self, member: str) -> None:
+        if self._is_told("lost", ""):
+            log.warning(
+                "claim lost: its outcome was not written, because the claim is gone or another worker holds it",
+                job=member,
+                worker=self._worker(),
+            )
+
+    async def step(self) -> float:
+        """Seconds until there is more to write."""
+        now = self._clock.monotonic()
+        for key, window in list(self._windows.items()):
+            if now - window.since >= WINDOW_S:
+                self._close(key, window)
+        return WINDOW_S if any(window.more for window in self._windows.values()) else REST_S
+
+    async def end(self) -> None:
+        """Write what is left, and let the hooks end."""
+        for key, window in list(self._windows.items()):
+            self._close(key, window)
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=LAST_CALLS_S)
+
+    # Lines
+
+    def _log(self, ended: Ended, name: str, follows: FollowUp | None, failure: Failure) -> None:
+        """`follows`: None for a job that is parked."""
+        is_dead = follows is not None and follows.kind == "dead"
+        if not self._is_told("failed", name, is_dead):
+            return
+        claim = ended.claim
+        facts: dict[str, Any] = {
+            "job": claim.job_id, "run": claim.run_id, "queue": claim.queue, "handler": name, "attempt": claim.attempt,
+            "worker": self._worker(), "error": failure.error,
+        }  # fmt: skip
+        if follows is None:
+            log.warning("job is parked", **facts)
+            return
+        if failure.traceback:
+            facts["exception"] = failure.traceback
+        if is_dead:
+            log.error("run failed, its job is dead", follows=str(follows), **facts)
+        else:
+            log.warning("run failed", follows=str(follows), **facts)
+
+    def _is_told(self, kind: str, name: str, is_dead: bool = False) -> bool:
+        """Whether another line of this kind may be written in full; otherwise it is counted."""
+        window = self._window(kind, name)
+        if window.told >= IN_FULL:
+            self._count(window, is_dead)
+            return False
+        window.told += 1
+        return True
+
+    def _window(self, kind: str, name: str) -> Window:
+        key = kind, name
+        now, window = self._clock.monotonic(), self._windows.get(key)
+        if window is None or now - window.since >= WINDOW_S:
+            if window is not None:
+                self._close(key, window)
+            window = self._windows[key] = Window(now)
+        return window
+
+    def _count(self, window: Window, is_dead: bool) -> None:
+        window.more += 1
+        window.dead += is_dead
+        if window.more == 1:
+            self.wake.set()
+
+    def _close(self, key: _Key, window: Window) -> None:
+        del self._windows[key]
+        if not window.more:
+            return
+        kind, name = key
+        facts: dict[str, Any] = {"worker": self._worker()}
+        if kind == "failed":
+            facts |= {"handler": name, "failed": window.more, "dead": window.dead}
+        else:
+            facts |= {"count": window.more} | ({_NAMED[kind]: name} if name else {})
+        (log.error if window.dead or kind == "hook" else log.warning)(_MORE[kind], **facts)
+
+    # Numbers
+
+    def _tally_of(self, name: str) -> HandlerTally:
+        """A handler that this worker does not have must not make the label grow."""
+        return self._tally.handlers.get(name) or self._tally.of_handler(OTHER)
+
+    # Hooks
+
+    def _call(self, hook: FailureHook, ended: Ended, spec: Spec, follows: FollowUp) -> None:
+        run = Run(ended.claim, codec.decode_header(ended.claim.record), spec, self._namespace, _has_ended)
+        try:
+            called = hook(run, _error(ended), follows)
+        except _HOOK_ERRORS as error:
+            self._hook_failed(hook, error)
+            return
+        if not inspect.iscoroutine(called):
+            return
+        if len(self._calls) >= MOST_CALLS:
+            called.close()
+            self._hook_failed(hook, TocsinError(f"{MOST_CALLS} calls of it have not ended"))
+            return
+        task = asyncio.create_task(self._until_ended(hook, called), name="tocsin failure hook")
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _until_ended(self, hook: FailureHook, called: Awaitable[None]) -> None:
+        try:
+            await called
+        except _HOOK_ERRORS as error:
+            self._hook_failed(hook, error)
+
+    def _hook_failed(self, hook: FailureHook, error: BaseException) -> None:
+        """Logged like a handler's failures, a few in a second: it may fail as often as they do."""
+        name = getattr(hook, "__qualname__", repr(hook))
+        if self._is_told("hook", name):
+            log.error("failure hook failed", hook=name, exc_info=error)
+
+
+def _has_failed(ended: Ended, verb: str) -> bool:
+    if ended.how == "failed":
+        return True
+    # Decided before it was executed. Other verdicts are that it was cancelled, or too late.
+    decision = ended.decision
+    return ended.how == "settled" and (verb == "bury" or (isinstance(decision, Finish) and decision.outcome == FAILED))
+
+
+def _follow_up(claim: Claim, spec: Spec, verb: str, due: Millis, now: Millis) -> FollowUp:
+    if verb in ("bury", "park"):
+        return FollowUp("dead" if verb == "bury" else "parked")
+    if verb != "retry":
+        return FollowUp("next", moment(due), max(0, due - now) / 1000) if due else FollowUp("ended")
+    attempts = spec.retry.retries + 1 if spec.retry is not None and claim.attempt <= spec.retry.retries else 0
+    return FollowUp("retry", moment(due), (due - now) / 1000, claim.attempt + 1, attempts)
+
+
+def _error(ended: Ended) -> BaseException:
+    """What the handler raised; where it raised nothing, what the record of the failure says."""
+    if ended.cause is not None:
+        return ended.cause
+    failure: Failure = codec.decode_failure(ended.error)
+    return TocsinError(failure.error) if ended.how == "settled" else TimeoutError(failure.error)
+
+
+def _has_ended(run: Run, seconds: float) -> Any:
+    raise TocsinError(f"the run {run.id} has ended: it cannot be extended")

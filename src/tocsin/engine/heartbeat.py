@@ -1,0 +1,167 @@
+"""The heart: beats on a thread and a connection of its own, so that a busy event loop does not look dead.
+
+A beat that is confirmed renews the lease under which this worker may claim. A beat that is refused means that the
+others buried this worker, or that the server lost its data: what it held belongs to nobody or to others now, and it
+must begin a new incarnation.
+
+A beat also shows whether the server's clock was set, here or by a failover to another host, since the beat before:
+what the clock has moved is compared with our monotonic clock, also across an outage. A step is reported to the fleet
+at once, so that workers which start later know of it too.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tocsin.engine.continuity import Continuity
+from tocsin.model.clock import Clock
+from tocsin.model.durations import Millis
+from tocsin.model.errors import StoreError
+from tocsin.store.transitions.fleet import LATE_BEATS, About, Beat, Pulse
+from tocsin.telemetry.logs import get_logger
+
+log = get_logger("tocsin.heart")
+
+BEAT_S = 2.0
+TTL_S = 8.0
+# After a beat that was not answered: claims wait for the next one, if the lease is over.
+AGAIN_S = 0.5
+# The server's clock and ours may drift apart by this much between two beats; more is a step.
+STEP_MS = 1000.0
+
+
+class Reading(Struct, frozen=True):
+    """The server's time, and ours before and after it was asked, in monotonic seconds."""
+
+    now: Millis
+    sent: float
+    received: float
+
+
+def step_between(before: Reading, after: Reading) -> float:
+    """By how many ms the server's clock was set between two readings; 0 if the time that passed explains both."""
+    shown = after.now - before.now
+    least, most = (after.sent - before.received) * 1000, (after.received - before.sent) * 1000
+    if least - STEP_MS <= shown <= most + STEP_MS:
+        return 0.0
+    return shown - (least + most) / 2
+
+
+class Heart:
+    """`beat` is one pass; `start` and `stop` are the thread around it."""
+
+    def __init__(
+        self,
+        pulse: Pulse,
+        about: Callable[[], About],
+        on_beat: Callable[[Beat | None, float], None],
+        clock: Clock,
+        beat_s: float = BEAT_S,
+        ttl_s: float = TTL_S,
+    ) -> None:
+        # Our last beat was refused because the server forgot this worker, not because the others buried it.
+        self.forgotten = False
+        # Server time in ms until which this worker may claim; 0 before the first beat.
+        self.lease = 0.0
+        self._pulse = pulse
+        self._about = about
+        self._on_beat = on_beat
+        self._clock = clock
+        self._beat_s = beat_s
+        self._ttl_s = ttl_s
+        self._counter = 0
+        self._reading: Reading | None = None
+        # The sum of all steps of the server's clock that the fleet knows, and what we saw and could not report yet.
+        self._stepped = 0
+        self._unreported = 0.0
+        self._continuity = Continuity(beat_s, cluster=pulse.cluster)
+        # The last beat has shown that the server may have lost its last writes.
+        self.lost_writes = False
+        # The server did not answer the last beat.
+        self.away = False
+        # The last beat failed for another reason.
+        self._failing = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def beat(self) -> Beat | None:
+        """Raise our counter and see the others'. None when the server did not answer."""
+        beat = self._send()
+        if beat is not None and beat.accepted and (step := self._unreported):
+            log.warning("the server's clock was set, or another server took over", ahead_s=round(step / 1000, 1))
+            beat = self._send()
+            beat = beat and replace(beat, step=step)
+        self._on_beat(beat, self._clock.monotonic())
+        return beat
+
+    def _send(self) -> Beat | None:
+        sent, step = self._clock.monotonic(), self._unreported
+        late = int(self._beat_s * LATE_BEATS * 1000)
+        try:
+            beat = self._pulse.beat(
+                self._counter + 1, self._about(), self._counter == 0, late, int(step) if step else None, self._stepped
+            )
+        except StoreError as error:
+            if not self.away:
+                log.warning("heartbeat failed, trying again", error=str(error))
+            self.away = True
+            return None
+        self.away = False
+        reading = Reading(beat.now, sent, self._clock.monotonic())
+        self._clock.observe(beat.now, reading.sent, reading.received)
+        if beat.accepted:
+            self.lost_writes = self._continuity.look(beat, self._counter)
+            self._counter += 1
+            self._notice_step(reading, beat.stepped, reported=bool(step))
+            # Counted from before it was sent: the others may have seen it only then.
+            self.lease = beat.now - (reading.received - sent) * 1000 + self._ttl_s * 1000
+        else:
+            # Nobody may bury a worker whose lease has not ended.
+            self.forgotten = beat.now < self.lease
+            self.lease = 0.0
+        return beat
+
+    def _notice_step(self, reading: Reading, stepped: int, reported: bool) -> None:
+        if reported:
+            self._unreported, self._stepped = 0.0, stepped
+        if self._reading is not None:
+            self._unreported += step_between(self._reading, reading)
+        self._reading = reading
+        # A step that we report is compared with what the fleet knew before it.
+        if not self._unreported:
+            self._stepped = stepped
+
+    def start(self) -> None:
+        thread = threading.Thread(target=self._run, name="tocsin heart", daemon=True)
+        thread.start()
+        # Only now: whoever stops us meanwhile, on another thread, cannot wait for one that has not begun.
+        self._thread = thread
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+        self._pulse.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(min(AGAIN_S, self._beat_s) if self.away else self._beat_s):
+            beat = self._try_to_beat()
+            if beat is not None and not beat.accepted:
+                return
+
+    def _try_to_beat(self) -> Beat | None:
+        """Whatever goes wrong, the thread goes on: without it this worker would claim nothing more."""
+        try:
+            beat = self.beat()
+            self._failing = False
+            return beat
+        except Exception as error:
+            if not self._failing:
+                log.error("heartbeat failed, trying again", exc_info=error)
+            self._failing = True
+            self._on_beat(None, self._clock.monotonic())
+            return None

@@ -1,0 +1,386 @@
+"""The pool: a fixed number of runner coroutines, and for each queue a line of units. No task, no timeout and no round
+trip per run.
+
+Queues take turns. One that holds less than its share of the permits goes before those that hold theirs, whatever they
+have waiting; permits that nobody else wants go to any.
+
+All runners together may use so much of each turn of the event loop, then they wait for the next: what came from the
+server meanwhile is read, and it gets more to do while the handlers run. A run is stopped by cancelling the runner that
+is inside its handler; the runner catches that if it was asked to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from typing import Any, Protocol
+
+from tocsin.engine.handlers import NotStarted, NotYet
+from tocsin.engine.served_queue import Lane
+from tocsin.engine.work_item import Unit
+from tocsin.model.clock import Clock, monotonic
+from tocsin.model.run import SUSPECT
+
+# How much of a turn of the event loop is for handlers.
+TURN_S = 0.002
+# What is claimed and not started by then goes back: another worker may have a permit.
+UNSTARTED_S = 0.25
+# How long the handlers that are still running may take to end when the pool does.
+CLOSE_S = 1.0
+# How much a new measurement of a handler counts against those before.
+WEIGHT = 0.1
+
+
+class Report(Protocol):
+    """Where outcomes go: the finisher."""
+
+    def succeeded(self, unit: Unit, result: Any) -> None: ...
+    def failed(self, unit: Unit, error: BaseException) -> None: ...
+    def stopped(self, unit: Unit, reason: str) -> None: ...
+    def release(self, unit: Unit, delay: float = 0.0) -> None: ...
+
+
+class Runner:
+    """One permit: executes unit after unit."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.unit: Unit | None = None
+        # Why the unit inside the handler was asked to end; empty while it was not.
+        self.reason = ""
+        self._pool = pool
+        self._waiter: asyncio.Future[None] | None = None
+        self.task = asyncio.create_task(self._run(), name="tocsin runner", context=copy_context())
+
+    def stop(self, reason: str) -> None:
+        """Ask the current unit to end. Only what can be cancelled is; the rest is told and goes on."""
+        unit = self.unit
+        if unit is None or self.reason:
+            return
+        self.reason = reason
+        unit.set_cancelled()
+        if unit.handler.stoppable:
+            self.task.cancel()
+
+    def strike(self, unit: Unit) -> None:
+        """Ask this unit again, if it goes on although it was asked: its handler swallowed the cancellation."""
+        if self.unit is unit and self.reason and unit.handler.stoppable:
+            self.task.cancel()
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _run(self) -> None:
+        pool = self._pool
+        while True:
+            ended = monotonic()
+            while pool.waiting and (ended < pool.turn_end or pool.begins_turn(ended)):
+                # Not in a coroutine of its own: making one costs as much as a short handler.
+                started: float | None = ended
+                unit = pool.next_unit()
+                if unit.deadline <= pool.turn_began and pool.is_too_late(unit):
+                    del unit
+                    continue
+                self.unit = unit
+                try:
+                    result = await unit.handler.deliver(unit)
+                except BaseException as error:
+                    # Also SystemExit and KeyboardInterrupt: a handler must not end the worker.
+                    if self._is_cancelled(error):
+                        raise
+                    started = started if self._failed(unit, error) else None
+                else:
+                    if self.reason:
+                        self._uncancel()
+                    pool.report.succeeded(unit, result)
+                    del result
+                ended = monotonic()
+                self.unit = None
+                self.reason = ""
+                pool.leave(unit, started, ended)
+                # A runner at rest holds nothing of what it ran last.
+                del unit
+            self._waiter = asyncio.get_running_loop().create_future()
+            pool.idle.append(self)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def _is_cancelled(self, error: BaseException) -> bool:
+        """Whether the runner itself is to end, not the run inside the handler."""
+        if isinstance(error, GeneratorExit):
+            # Raised by the handler only if the task is at work; otherwise somebody closes its coroutine.
+            return not _is_at_work(self.task)
+        return isinstance(error, asyncio.CancelledError) and not self.reason and self.task.cancelling() > 0
+
+    def _failed(self, unit: Unit, error: BaseException) -> bool:
+        """Report what came out of the handler. Whether it says something about how long the handler takes."""
+        pool, reason = self._pool, self.reason
+        if isinstance(error, NotYet):
+            if error.is_trouble:
+                pool.on_not_started(unit, error)
+            pool.report.release(unit, error.delay)
+            return False
+        if isinstance(error, NotStarted):
+            pool.not_started += 1
+            pool.on_not_started(unit, error)
+            pool.report.release(unit)
+            return True
+        if reason:
+            self._uncancel()
+        if reason and (reason != "timeout" or isinstance(error, asyncio.CancelledError)):
+            # It was interrupted: however it says so, that is no failure of its own.
+            pool.report.stopped(unit, reason)
+        else:
+            # Also a cancellation that nobody asked for: the handler awaited something that somebody else cancelled.
+            pool.report.failed(unit, error)
+        return True
+
+    def _uncancel(self) -> None:
+        # Without this `cancelling()` stays above zero and the next asyncio.timeout() of this task misbehaves.
+        while self.task.uncancel():
+            pass
+
+
+class Pool:
+    """Runners, and the units that wait for one."""
+
+    def __init__(
+        self,
+        permits: float,
+        report: Report,
+        on_room: Callable[[], None],
+        clock: Clock,
+        on_not_started: Callable[[Unit, BaseException], None] = lambda unit, error: None,
+    ) -> None:
+        self.permits = permits if permits > 0 else math.inf
+        self.report = report
+        # Gets each run that goes back because it could not be started here.
+        self.on_not_started = on_not_started
+        # Units that wait for a runner, in the lines of these lanes; the first of them is next.
+        self.waiting = 0
+        self._turns: deque[Lane] = deque()
+        # The weights of all lanes that have units here.
+        self.weight_at_work = 0
+        self.idle: deque[Runner] = deque()
+        self.runners: list[Runner] = []
+        self._on_room = on_room
+        self._clock = clock
+        # When this turn began, by the clock of the deadlines.
+        self.turn_began = 0.0
+        # Set by the fetcher when it could not claim for lack of room: the backlog at which it wants to be woken.
+        self.starved_at: int | None = None
+        self.busy = 0
+        # Of these, how many were recovered before, with those that the collector is about to submit; and how many of
+        # them may be what kills workers.
+        self.recovered = 0
+        self.suspects = 0
+        self.ran = 0
+        # Permits given back so far.
+        self.left = 0
+        # Claimed, and handed back because no runner could begin them.
+        self.not_started = 0
+        # Until when runners may begin another unit in this turn of the event loop, and whether one had to stop then.
+        self.turn_end = 0.0
+        self._used_up = False
+        # While too much of what ended is not written down, nothing is begun.
+        self.held = False
+        # How many runners this turn woke, and whether the next turn is on its way.
+        self._woken = 0
+        self._turning = False
+
+    def submit(self, units: list[Unit]) -> None:
+        for unit in units:
+            lane = unit.lane
+            if not lane.line:
+                self._turns.append(lane)
+            if unit.recovered:
+                self.suspects += unit.claim.recoveries >= SUSPECT
+                _put_first(unit, lane.line)
+            else:
+                lane.line.append(unit)
+            if not lane.busy:
+                self.weight_at_work += lane.weight
+            lane.busy += 1
+        self.busy += len(units)
+        self.waiting += len(units)
+        while len(self.runners) < min(self.permits, self.busy):
+            self.runners.append(Runner(self))
+        if not self._turning:
+            self._turn()
+
+    def begins_turn(self, now: float) -> bool:
+        """Whether a runner that comes out of its handler after the turn's end may go on: not before the next turn."""
+        if self._turning or self.held:
+            self._used_up = True
+            return False
+        self._begin_turn(now)
+        return True
+
+    def _turn(self) -> None:
+        """Wake a runner for what waits; twice as many as before if those all stayed in their handlers."""
+        self._turning = False
+        if self.held:
+            return
+        if not self.waiting:
+            self._woken = 0
+            return
+        self._woken = 1 if self._used_up else max(1, self._woken * 2)
+        if self.idle:
+            for _ in range(min(self._woken, self.waiting, len(self.idle))):
+                self.idle.popleft().wake()
+            self._begin_turn(monotonic())
+        # Otherwise the first that comes out of its handler begins it.
+
+    def _begin_turn(self, now: float) -> None:
+        self.turn_end = now + TURN_S
+        self.turn_began = self._clock.monotonic()
+        self._used_up = False
+        self._turning = True
+        asyncio.get_running_loop().call_soon(self._turn)
+
+    def next_unit(self) -> Unit:
+        """Out of its line. There is one."""
+        turns = self._turns
+        lane = turns[0] if len(turns) == 1 else self._whose_turn()
+        unit = lane.line.popleft()
+        if not lane.line:
+            turns.popleft()
+        self.waiting -= 1
+        lane.running += 1
+        return unit
+
+    def _whose_turn(self) -> Lane:
+        """Of several. If all hold their share of the permits there are some to spare, and it is the first's."""
+        turns, share = self._turns, self.permits / self.weight_at_work
+        for _ in range(len(turns)):
+            lane = turns[0]
+            if lane.turn_left and lane.running < share * lane.weight:
+                lane.turn_left -= 1
+                return lane
+            lane.turn_left = lane.weight
+            turns.rotate(-1)
+        return turns[0]
+
+    def is_too_late(self, unit: Unit) -> bool:
+        """Its deadline passed while it waited here for a runner: release it. A timeout that is shorter than any wait
+        here begins with the handler instead; otherwise a busy worker would release such a run for ever."""
+        if unit.taken >= self.turn_began - UNSTARTED_S:
+            unit.deadline += self.turn_began - unit.taken
+            return False
+        unit.lane.running -= 1
+        self._give_back_permit(unit)
+        self.report.release(unit)
+        return True
+
+    def hold(self) -> None:
+        """Begin nothing more until `go_on`. What is inside its handler ends as ever."""
+        self.held = True
+        self.turn_end = 0.0
+
+    def go_on(self) -> None:
+        self.held = False
+        if self.waiting and not self._turning:
+            self._turn()
+
+    def free(self) -> float:
+        """Permits that nobody holds and no unit waits for."""
+        return max(0.0, self.permits - self.busy)
+
+    def withdraw(self, taken_before: float) -> list[Unit]:
+        """Units that were claimed before then and have not started: take them out."""
+        old: list[Unit] = []
+        for lane in list(self._turns):
+            # Those that were recovered stand first, whenever they were claimed.
+            late = [unit for unit in lane.line if unit.taken < taken_before]
+            if late:
+                old += late
+                lane.line = deque(unit for unit in lane.line if unit.taken >= taken_before)
+            if not lane.line:
+                self._turns.remove(lane)
+        self.waiting -= len(old)
+        for unit in old:
+            self._give_back_permit(unit)
+        return old
+
+    def running(self) -> Iterator[tuple[Runner, Unit]]:
+        for runner in self.runners:
+            if runner.unit is not None:
+                yield runner, runner.unit
+
+    def keys_in_hand(self, lane: Lane) -> set[bytes]:
+        """The runs of a lane that are inside their handlers or wait for a runner."""
+        units = [*lane.line, *(unit for _, unit in self.running() if unit.lane is lane)]
+        return {claim.key for unit in units for claim, _ in unit.all()}
+
+    def handler_in(self, task: asyncio.Task[object] | None) -> str:
+        """The handler that this task is inside of; '' for a task that is no runner. May be asked on another thread."""
+        units = [runner.unit for runner in tuple(self.runners) if runner.task is task]
+        return next((unit.handler.name for unit in units if unit is not None), "")
+
+    def leave(self, unit: Unit, started: float | None = None, ended: float = 0.0) -> None:
+        """A runner is done with it. When it was inside its handler; None: that says nothing about the handler."""
+        if started is not None:
+            handler, took = unit.handler, ended - started
+            handler.mean += (took - handler.mean) * WEIGHT
+            handler.tally.duration.add(took)
+            self.ran += 1 if unit.others is None else unit.size()
+        unit.lane.running -= 1
+        self._give_back_permit(unit)
+
+    def _give_back_permit(self, unit: Unit) -> None:
+        lane = unit.lane
+        self.left += 1
+        self.busy -= 1
+        lane.busy -= 1
+        if not lane.busy:
+            self.weight_at_work -= lane.weight
+        if unit.recovered:
+            self.recovered -= 1
+            self.suspects -= unit.claim.recoveries >= SUSPECT
+        if self.starved_at is not None and self.busy <= self.starved_at:
+            self.starved_at = None
+            self._on_room()
+
+    async def close(self) -> None:
+        """End the runners, and with them whatever still runs."""
+        for runner in self.runners:
+            # Not to be taken for the end of a run that was asked to end.
+            runner.reason = ""
+            runner.task.cancel()
+        ending = [runner.task for runner in self.runners]
+        if ending:
+            _, stubborn = await asyncio.wait(ending, timeout=CLOSE_S)
+            for task in stubborn:
+                # Its handler swallows cancellations: whoever ends the event loop would wait for it for ever.
+                with contextlib.suppress(RuntimeError):
+                    task.get_coro().close()
+                task.cancel()
+            await asyncio.wait(ending, timeout=CLOSE_S)
+            for task in stubborn:
+                if task.done() and not task.cancelled():
+                    # asyncio found its coroutine closed. Unless it is asked for, that error goes to the log.
+                    task.exception()
+        self.runners.clear()
+        self.idle.clear()
+
+
+def _is_at_work(task: asyncio.Task[None]) -> bool:
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:
+        # There is no event loop any more.
+        return False
+
+
+def _put_first(unit: Unit, line: deque[Unit]) -> None:
+    """Before all that were never recovered: it is older than they are, and waits for the next permit only."""
+    ahead = 0 if not line or not line[-1].recovered else len(line)
+    while ahead < len(line) and line[ahead].recovered:
+        ahead += 1
+    line.insert(ahead, unit)

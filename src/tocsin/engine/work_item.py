@@ -1,0 +1,62 @@
+"""A unit: what one runner executes at a time, a run or a batch of them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from tocsin.engine.handlers import Handler
+from tocsin.engine.served_queue import Lane
+from tocsin.model.job import Spec
+from tocsin.model.run import Claim, Run
+from tocsin.store.store import Call
+from tocsin.store.transitions.claims import Item
+
+
+class Unit(Struct, eq=False, weakref=False, gc=False):
+    """One permit's worth of work."""
+
+    claim: Claim
+    spec: Spec
+    handler: Handler
+    lane: Lane
+    # Monotonic seconds: when it was claimed, and when it must end unless it is extended.
+    taken: float
+    deadline: float
+    # The rest of a batch; None for a single run.
+    others: list[tuple[Claim, Spec]] | None = None
+    # Whether a run of it was recovered before.
+    recovered: bool = False
+    run: Run | None = None
+    runs: list[Run] | None = None
+
+    def all(self) -> list[tuple[Claim, Spec]]:
+        return [(self.claim, self.spec), *(self.others or ())]
+
+    def size(self) -> int:
+        return 1 if self.others is None else 1 + len(self.others)
+
+    def ends_at(self) -> float:
+        """Monotonic seconds when it must end. A batch ends as a whole: the run that was extended furthest decides."""
+        if self.run is not None:
+            return self.run.extended_until or self.deadline
+        return max([self.deadline, *(run.extended_until or 0.0 for run in self.runs or ())])
+
+    def is_overdue(self, now: float) -> bool:
+        """A batch has up to 1000 runs: they are looked at only when the batch may be overdue."""
+        return (self.run is not None or self.deadline <= now) and self.ends_at() <= now
+
+    def set_cancelled(self) -> None:
+        if self.run is not None:
+            self.run.cancelled = True
+        for run in self.runs or ():
+            run.cancelled = True
+
+
+class Sent(Struct, frozen=True):
+    """A call that settles claims and is not answered yet, with what it is about."""
+
+    lane: Lane
+    call: Call
+    items: list[Item]
+    # Which try this is of one that was refused before (engine/refused_outcomes.py); 0: the first of its runs.
+    tries: int = 0

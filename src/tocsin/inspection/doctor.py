@@ -1,0 +1,317 @@
+"""The audit: checks invariants 1, 2 and 4, drift and sizes on a live server, page by page.
+
+A page of ids comes from a cursor, so it may be old when it arrives. Whether something is wrong with one of them is
+decided from one look at all of its keys at one instant: transitions are scripts, so between two of them every job
+is in order, and one that moves while we look is never reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable, Collection
+
+from msgspec import Struct
+
+from tocsin.inspection.doctor_garbage import GarbageAudit
+from tocsin.inspection.doctor_lines import LineAudit
+from tocsin.inspection.findings import Finding, Findings, diagnose
+from tocsin.model.codec import read_record
+from tocsin.model.durations import Millis
+from tocsin.model.errors import QueueMoved, QueueMoving, RecordUnreadable
+from tocsin.model.ids import partition_of
+from tocsin.model.queue import AGENTS_QUEUE, outgrown
+from tocsin.store.keys import STAGE_KEYS
+from tocsin.store.store import OpenQueue
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.views.audit import LARGEST_WAIT, Node, Session, Settings, Survey
+from tocsin.store.views.audit_line import Lines
+from tocsin.store.views.blocked_jobs import Waits, readable_waits
+from tocsin.store.views.garbage import Garbage
+from tocsin.store.views.strays import Strays
+from tocsin.upkeep import silent_workers
+from tocsin.upkeep.outbox_carrier import LONGEST_CARRY, Carrier
+
+# A worker beats every 2 s; one that is silent for this long has missed two.
+PATIENCE_S = 4.5
+# A worker that lives is in the fleet; one that just joined may not have been when we looked. A program may be quiet
+# for long: workers forget those that have not called for a day, some time after that.
+WORKER_SESSION_MS = 60_000
+PROGRAM_SESSION_MS = 26 * 3_600_000
+# Recovery looks at one partition a second, 30 s after the deadline.
+OVERDUE_MS = 120_000
+# Runs of agents may go on past their deadline. The orphan cleanup looks every 5 minutes for those that are 10 minutes
+# past it.
+AGENTS_OVERDUE_MS = 1_020_000
+BURIAL_MS = 60_000
+NEARLY_FULL = 0.9
+
+_WORKER = re.compile(r".+:\d+:[0-9a-f]+\.\d+")
+
+
+class QueueSize(Struct, frozen=True):
+    name: str
+    order: str
+    partitions: int
+    counts: dict[str, int]
+    bytes: int | None
+
+
+class Report(Struct, frozen=True):
+    findings: list[Finding]
+    queues: list[QueueSize]
+    nodes: list[Node]
+    workers: list[str]
+
+    @property
+    def wrong(self) -> bool:
+        """Something is broken, and was not mended."""
+        return any(finding.level == "wrong" and finding.left for finding in self.findings)
+
+
+class Audit:
+    """One audit of one namespace. With `repair` what is provably safe to mend is mended on the way."""
+
+    def __init__(
+        self,
+        survey: Survey,
+        fleet: Fleet,
+        *,
+        queues: Collection[str] | None = None,
+        repair: bool = False,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """`queues`: only the jobs of these; `progress`: how many entries were looked at, and of how many."""
+        self._survey = survey
+        self._only = queues
+        self._fleet = fleet
+        self._repair = repair
+        self._progress = progress
+        self._patience_s = patience_s
+        self._findings = Findings()
+        self._queues: dict[str, OpenQueue] = {}
+        self._looked, self._total = 0, 0
+        self._waits = Waits(survey.store)
+        self._line_audit = LineAudit(Lines(survey), fleet, self._findings, repair=repair)
+        garbage, strays = Garbage(survey.store, survey.most), Strays(survey.store)
+        self._garbage = GarbageAudit(garbage, strays, survey.store.keys, self._findings, repair=repair)
+
+    async def run(self) -> Report:
+        nodes = await self._look_at_servers()
+        if await self._garbage.fleet_keys():
+            # Nothing can be looked at without the register and the workers.
+            return Report(self._findings.all(), [], nodes, [])
+        # Hearts take their time: they are listened to meanwhile.
+        listening = asyncio.ensure_future(silent_workers.listen(self._fleet, self._patience_s))
+        try:
+            every, garbled = await self._survey.queues()
+            await self._garbage.register(garbled)
+            self._queues = {queue.name: queue for queue in every}
+            named = [queue for queue in every if self._only is None or queue.name in self._only]
+            # One that holds the wrong kind of data cannot be looked at, and the others can.
+            queues = [queue for queue in named if not await self._garbage.queue_keys(queue)]
+            await self._look_at_jobs(queues)
+            sizes = [await self._size(queue) for queue in queues]
+            workers, silent = await listening
+        finally:
+            listening.cancel()
+        self._findings.add("silent-worker", "", *sorted(worker.shown for worker in workers if worker.id in silent))
+        await self._garbage.fleet()
+        await self._garbage.workers(self._patience_s)
+        await self._look_at_burials()
+        alive = [worker.shown for worker in workers if worker.id not in silent]
+        return Report(self._findings.all(), sizes, nodes, alive)
+
+    async def _look_at_jobs(self, queues: list[OpenQueue]) -> None:
+        alive = {worker.id for worker in await self._fleet.workers()}
+        layouts = {queue.name: queue.layout for queue in queues if queue.moving is None}
+        for queue in queues:
+            for partition in range(queue.partitions if queue.moving is None else 0):
+                self._total += await self._survey.entries(queue, partition)
+        for queue in queues:
+            if queue.moving is not None:
+                # A job may be in two partitions now, the old one and the new.
+                to = f"to {queue.moving.to} partitions" if queue.moving.to else "being deleted"
+                self._findings.add("moving", queue.name, to)
+                continue
+            # What is mended may be told that the queue has other partitions by now.
+            with contextlib.suppress(QueueMoved, QueueMoving):
+                for partition in range(queue.partitions):
+                    await self.step(queue, partition, alive)
+        self._progress(self._total, self._total)
+        await self._retract(layouts)
+
+    def _show(self, looked: int) -> None:
+        """Jobs that come meanwhile are looked at as well, those that go are not."""
+        self._looked += looked
+        self._progress(min(self._looked, self._total), self._total)
+
+    async def _retract(self, layouts: dict[str, str]) -> None:
+        """What was found in a queue that was repartitioned meanwhile need not be so."""
+        queues, _ = await self._survey.queues()
+        moved = [q.name for q in queues if q.name in layouts and (q.moving or q.layout != layouts[q.name])]
+        for name in moved:
+            self._findings.forget(where=name)
+            self._findings.add("moved", name, name)
+        if moved:
+            # Those who wait may have been looked for among the watchers there.
+            self._findings.forget(kind="unheard-wait")
+
+    async def step(self, queue: OpenQueue, partition: int, alive: set[str]) -> None:
+        """One partition."""
+        settings = await self._survey.settings(queue, partition)
+        # An epoch that nobody has lets no script change anything.
+        queue.epochs.append(settings.epoch or b"")
+        await self._garbage.partition(queue, partition)
+        if self._repair:
+            settings = await self._survey.settings(queue, partition)
+        met = False
+        # What was found among the places is told once.
+        seen = await self._line_audit.places(queue, partition)
+        async for page in self._ids(queue, partition, settings):
+            met = met or bool(page)
+            await self._check(queue, partition, page, seen)
+        await self._line_audit.tenants(queue, partition)
+        await self._line_audit.cap(queue, partition)
+        if settings.epoch is None:
+            # It may have been opened while we looked.
+            settings = await self._survey.settings(queue, partition)
+        await self._compare(queue, partition, settings, met)
+        async for waits in self._survey.fields(queue, partition, "needs", LARGEST_WAIT):
+            await self._check_waits(queue, partition, waits)
+        async for sessions in self._survey.sessions(queue, partition):
+            await self._check_sessions(queue, partition, sessions, alive)
+
+    async def _ids(self, queue: OpenQueue, partition: int, settings: Settings) -> AsyncIterator[list[bytes]]:
+        """Every id that the partition mentions anywhere."""
+        async for records in self._survey.fields(queue, partition, "jobs", settings.widest):
+            self._check_records(queue, partition, records)
+            yield list(records)
+            self._show(len(records))
+        # Of those that have a record, all was looked at with it.
+        async for members, looked in self._survey.without_record(queue, partition):
+            yield members
+            self._show(looked)
+
+    def _check_records(self, queue: OpenQueue, partition: int, records: dict[bytes, bytes]) -> None:
+        for member, record in records.items():
+            name = _name(member)
+            if partition_of(name, queue.partitions) != partition:
+                self._findings.add("wrong-partition", queue.name, name)
+            try:
+                read_record(record)
+            except RecordUnreadable:
+                self._findings.add("unreadable-record", queue.name, name)
+
+    async def _check(self, queue: OpenQueue, partition: int, page: list[bytes], seen: set[bytes]) -> None:
+        found: dict[bytes, str] = {}
+        for member, standing in zip(page, await self._survey.look(queue, partition, page), strict=True):
+            kind = diagnose(standing)
+            if kind is not None and member not in seen:
+                seen.add(member)
+                found[member] = kind
+        mended = await self._mend(queue, partition, list(found))
+        for member, kind in found.items():
+            self._findings.add(kind, queue.name, _name(member), mended=member in mended)
+
+    async def _check_waits(self, queue: OpenQueue, partition: int, waits: dict[bytes, bytes]) -> None:
+        """Somebody must tell a blocked job of each end that it waits for."""
+        found = await self._waits.unheard(queue, partition, readable_waits(waits), self._queues)
+        unheard = list(dict.fromkeys(each.member for each in found))
+        if not unheard:
+            return
+        mended = 0
+        if self._repair and queue.epochs[partition]:
+            # Of those that belong elsewhere, another finding tells.
+            here = [member for member in unheard if queue.partition_of_key(member) == partition]
+            mended = await self._ask_anew(queue, partition, here)
+        self._findings.add("unheard-wait", queue.name, *map(_name, unheard), mended=mended)
+
+    async def _ask_anew(self, queue: OpenQueue, partition: int, members: list[bytes]) -> int:
+        """And carry what that leads to: there may be no worker that would. How many were blocked."""
+        store, freed = self._survey.store, set[tuple[OpenQueue, int]]()
+        renewed = await self._survey.outbox.renew(queue, members)
+        carrier = Carrier(store, store.clock, lambda *place: freed.add(place))
+        carrier.hear(queue, partition)
+        for _ in range(LONGEST_CARRY):
+            if not await carrier.carry_some():
+                break
+        for place in freed:
+            await self._fleet.ring(*place)
+        return renewed
+
+    async def _mend(self, queue: OpenQueue, partition: int, members: list[bytes]) -> set[bytes]:
+        if not self._repair or not members or not queue.epochs[partition]:
+            return set()
+        codes = await self._survey.mend(queue, partition, members)
+        tried = [member for member, code in zip(members, codes, strict=True) if code]
+        if tried:
+            await self._fleet.ring(queue, partition)
+        standings = await self._survey.look(queue, partition, tried)
+        return {member for member, standing in zip(tried, standings, strict=True) if diagnose(standing) is None}
+
+    async def _compare(self, queue: OpenQueue, partition: int, settings: Settings, has_jobs: bool) -> None:
+        where = f"partition {partition}"
+        if settings.epoch is None:
+            # A partition that nobody has used yet has no settings either.
+            if has_jobs:
+                self._findings.add("no-settings", queue.name, where)
+        elif (settings.order, settings.partitions) != (queue.queue.order, queue.partitions):
+            self._findings.add("settings", queue.name, where)
+        if settings.sealed:
+            await self._garbage.sealed(queue, partition)
+
+    async def _check_sessions(self, queue: OpenQueue, partition: int, sessions: list[Session], alive: set[str]) -> None:
+        now = await self._survey.now()
+        stale = [session for session in sessions if is_stale(session, alive, now)]
+        if stale:
+            mended = await self._survey.forget(queue, partition, stale) if self._repair else 0
+            names = (session.name for session in stale)
+            self._findings.add("stale-session", queue.name, *names, mended=mended)
+
+    async def _size(self, queue: OpenQueue) -> QueueSize:
+        overdue = AGENTS_OVERDUE_MS if queue.name == AGENTS_QUEUE else OVERDUE_MS
+        counts = await self._survey.counts(queue, await self._survey.now() - overdue)
+        for kind in ("parked", "dead", "overdue"):
+            self._findings.add(kind, queue.name, count=counts[kind])
+        if queue.name == AGENTS_QUEUE:
+            late = await self._survey.due_before(queue, await self._survey.now() - AGENTS_OVERDUE_MS)
+            self._findings.add("late-agents", queue.name, count=late)
+        jobs = sum(counts[stage] for stage in STAGE_KEYS)
+        if advice := outgrown(queue.queue, jobs // queue.partitions):
+            self._findings.add("outgrown", queue.name, advice)
+        rings = await self._survey.bell(queue)
+        if rings > queue.partitions:
+            self._findings.add("bell", queue.name, f"{rings} for {queue.partitions} partitions")
+        return QueueSize(queue.name, queue.queue.order, queue.partitions, counts, await self._survey.memory(queue))
+
+    async def _look_at_servers(self) -> list[Node]:
+        nodes = await self._survey.nodes()
+        for node in nodes:
+            if not node.aof:
+                self._findings.add("no-aof", "", node.name)
+            if node.write_errors:
+                self._findings.add("write-errors", node.name, *node.write_errors)
+            if node.max_bytes and node.used_bytes > node.max_bytes * NEARLY_FULL:
+                self._findings.add("memory", "", f"{node.name}: {node.used_bytes} of {node.max_bytes} bytes")
+        return nodes
+
+    async def _look_at_burials(self) -> None:
+        now = await self._survey.now()
+        late = [name for name, since in await self._survey.buried() if now - since > BURIAL_MS]
+        self._findings.add("buried", "", *late)
+
+
+def is_stale(session: Session, alive: set[str], now: Millis) -> bool:
+    """Nobody will call under this name again. A worker's name ends with its incarnation and never comes back."""
+    owner = session.name.rpartition(":")[0]
+    if owner in alive:
+        return False
+    limit = WORKER_SESSION_MS if _WORKER.fullmatch(owner) else PROGRAM_SESSION_MS
+    return now - session.at > limit
+
+
+def _name(member: bytes) -> str:
+    return member.decode(errors="replace")

@@ -1,0 +1,84 @@
+"""The audit of what somebody else wrote: keys that hold another kind of data, and entries that nobody can read."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tocsin.inspection.findings import Findings
+from tocsin.model.clock import monotonic
+from tocsin.store.keys import TYPES, Keys
+from tocsin.store.store import OpenQueue
+from tocsin.store.views import wrong_types
+from tocsin.store.views.garbage import Garbage
+from tocsin.store.views.strays import STAGES, Strays
+
+# How often workers are looked at while they are listened for.
+PAUSE_S = 0.5
+
+
+class GarbageAudit:
+    """Looks at the fleet's keys, then at one partition after the other; with `repair` what it finds is cleared."""
+
+    def __init__(self, garbage: Garbage, strays: Strays, keys: Keys, findings: Findings, *, repair: bool) -> None:
+        self._garbage = garbage
+        self._strays = strays
+        self._keys = keys
+        self._findings = findings
+        self._repair = repair
+
+    async def fleet_keys(self) -> set[str]:
+        """The keys of the whole fleet that hold another kind of data, and still do."""
+        return await self._check_kinds("", list(self._keys.types_of_fleet().items()))
+
+    async def queue_keys(self, queue: OpenQueue) -> set[str]:
+        """Likewise of a queue."""
+        kept = [(self._keys.bell(queue.name), TYPES["bell"])]
+        for partition in range(len(queue.keys)):
+            kept += wrong_types.of_partition(queue, partition)
+        return await self._check_kinds(queue.name, kept)
+
+    async def _check_kinds(self, where: str, kept: list[tuple[str, str]]) -> set[str]:
+        found, mended = await self._garbage.misused(kept, mend=self._repair)
+        told = [f"{key} holds a {kind}" for key, kind in found.items()]
+        self._findings.add("wrong-type", where, *told, mended=len(mended))
+        return set(found) - mended
+
+    async def register(self, garbled: list[str]) -> None:
+        mended = [name for name in garbled if self._repair and await self._garbage.mend_register(name)]
+        self._findings.add("unreadable-queue", "", *garbled, mended=len(mended))
+
+    async def partition(self, queue: OpenQueue, partition: int) -> None:
+        """Before its jobs are looked at: what is dropped here may leave one where it does not belong."""
+        mends = self._repair and bool(queue.epochs[partition])
+        fields = await self._garbage.settings(queue, partition, mend=self._repair)
+        self._findings.add("garbled-settings", queue.name, *fields, mended=len(fields) if self._repair else 0)
+        async for base, names in self._garbage.in_partition(queue, partition, mend=mends):
+            if base in STAGES and mends:
+                # Those without a record are taken out when the jobs are looked at.
+                await self._strays.rescore(queue, partition, names)
+            self._add(queue.name, base, names, len(names) if mends else 0)
+
+    async def fleet(self) -> None:
+        async for base, names in self._garbage.in_fleet(mend=self._repair):
+            self._add("", base, names, len(names) if self._repair else 0)
+
+    def _add(self, where: str, base: str, names: list[bytes], mended: int) -> None:
+        told = [f"{base}: {name.decode(errors='replace')}" for name in names]
+        self._findings.add("garbage", where, *told, mended=mended)
+
+    async def workers(self, patience_s: float) -> None:
+        """A live worker writes its entry anew with each beat: what stays as it is for so long is nobody's."""
+        found = await self._garbage.workers()
+        left, give_up = found, monotonic() + patience_s
+        while self._repair and left and monotonic() < give_up:
+            await asyncio.sleep(min(PAUSE_S, patience_s))
+            now = await self._garbage.workers()
+            left = {name: counter for name, counter in left.items() if name in now and now[name] == counter}
+        names = [name.decode(errors="replace") for name in (left if self._repair else found)]
+        for name, counter in left.items() if self._repair else ():
+            await self._garbage.bury(name, counter)
+        self._findings.add("unreadable-worker", "", *names, mended=len(names) if self._repair else 0)
+
+    async def sealed(self, queue: OpenQueue, partition: int) -> None:
+        mended = self._repair and await self._garbage.unseal(queue, partition)
+        self._findings.add("sealed", queue.name, f"partition {partition}", mended=int(mended))

@@ -1,0 +1,90 @@
+"""The audit of lines: caps, and in a fair queue that every place has its spot and every tenant its turn."""
+
+from __future__ import annotations
+
+from tocsin.inspection.findings import Findings
+from tocsin.store.store import OpenQueue
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.views.audit_line import TENANTS_AT_ONCE, Lines, Place, Trouble, id_of
+
+KINDS = {
+    Trouble.PASSED_OVER: "passed-over",
+    Trouble.MISCOUNTED: "miscounted-tenant",
+    Trouble.RESTS_IN_VAIN: "rests-in-vain",
+}
+
+
+class LineAudit:
+    """Looks at one partition after the other; with `repair` what it finds is mended on the way."""
+
+    def __init__(self, lines: Lines, fleet: Fleet, findings: Findings, *, repair: bool) -> None:
+        self._lines = lines
+        self._fleet = fleet
+        self._findings = findings
+        self._repair = repair
+
+    async def places(self, queue: OpenQueue, partition: int) -> set[bytes]:
+        """The ids of those places that no spot knows. Before the jobs are looked at: it tells where they stand."""
+        strays: set[Place] = set()
+        mended = 0
+        if queue.queue.order == "fair":
+            async for page in self._lines.places(queue, partition):
+                found, right = await self._check_places(queue, partition, [p for p in page if p not in strays])
+                strays.update(found)
+                mended += right
+        names = sorted(id_of(member) for _, member in strays)
+        self._findings.add("stray-place", queue.name, *map(_name, names), mended=mended)
+        return set(names)
+
+    async def _check_places(self, queue: OpenQueue, partition: int, page: list[Place]) -> tuple[list[Place], int]:
+        wrong, _ = await self._lines.look(queue, partition, page, [])
+        found = [place for place, is_stray in zip(page, wrong, strict=True) if is_stray]
+        if not found or not self._repairs(queue, partition):
+            return found, 0
+        mended = await self._lines.mend(queue, partition, found, [])
+        await self._fleet.ring(queue, partition)
+        return found, sum(mended)
+
+    async def tenants(self, queue: OpenQueue, partition: int) -> None:
+        """After the jobs were looked at, and mended: their claims are counted."""
+        if queue.queue.order != "fair":
+            return
+        seen: set[bytes] = set()
+        fresh: list[bytes] = []
+        async for page in self._lines.tenants(queue, partition):
+            for tenant in page:
+                if tenant not in seen:
+                    seen.add(tenant)
+                    fresh.append(tenant)
+            while len(fresh) >= TENANTS_AT_ONCE:
+                await self._check_tenants(queue, partition, fresh[:TENANTS_AT_ONCE])
+                del fresh[:TENANTS_AT_ONCE]
+        if fresh:
+            await self._check_tenants(queue, partition, fresh)
+
+    async def _check_tenants(self, queue: OpenQueue, partition: int, names: list[bytes]) -> None:
+        _, troubles = await self._lines.look(queue, partition, [], names)
+        found = {name: trouble for name, trouble in zip(names, troubles, strict=True) if trouble}
+        left = dict(found)
+        if found and self._repairs(queue, partition):
+            await self._lines.mend(queue, partition, [], list(found))
+            await self._fleet.ring(queue, partition)
+            _, after = await self._lines.look(queue, partition, [], list(found))
+            left = dict(zip(found, after, strict=True))
+        for name, trouble in found.items():
+            for kind in trouble:
+                self._findings.add(KINDS[kind], queue.name, _name(name), mended=kind not in left[name])
+
+    async def cap(self, queue: OpenQueue, partition: int) -> None:
+        """Invariant 4. What ran when the cap was set may go on; nothing is claimed until that is few enough."""
+        cap = await self._lines.cap(queue, partition)
+        if cap.exceeded:
+            kind = "over-cap" if cap.claimed_since else "cap-lowered"
+            self._findings.add(kind, queue.name, f"{cap.working} of {cap.max_active}")
+
+    def _repairs(self, queue: OpenQueue, partition: int) -> bool:
+        return self._repair and bool(queue.epochs[partition])
+
+
+def _name(member: bytes) -> str:
+    return member.decode(errors="replace")

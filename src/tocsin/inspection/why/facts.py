@@ -1,0 +1,59 @@
+"""The facts that an answer is made of, at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from tocsin.model.durations import Millis
+from tocsin.model.job import Job, Stage
+from tocsin.store.transitions.dependencies import Wait
+from tocsin.store.transitions.fleet import Worker
+from tocsin.store.transitions.host_outages import Outage
+from tocsin.store.views.blocked_jobs import Unheard
+from tocsin.store.views.position import Position
+
+
+class Fleet(Struct, frozen=True):
+    """All workers, and those of them whose hearts stood still; None if nobody listened."""
+
+    workers: list[Worker]
+    silent: set[str] | None = None
+
+    def is_alive(self, worker: Worker) -> bool:
+        return self.silent is None or worker.id not in self.silent
+
+
+class Facts(Struct, frozen=True):
+    """What is known of a job that exists."""
+
+    job: Job
+    order: str
+    partition: int
+    partitions: int
+    position: Position
+    fleet: Fleet
+    now: Millis
+    # Of a blocked job; and of what it waits for, what nothing will tell it of.
+    wait: Wait | None = None
+    unheard: Sequence[Unheard] = ()
+    # Of the host that it is delivered to.
+    outage: Outage | None = None
+
+    @property
+    def is_readable(self) -> bool:
+        return self.job.is_readable
+
+    @property
+    def not_before(self) -> Millis:
+        """When it may start."""
+        return self.job.due_ms if self.job.not_before_ms is None else self.job.not_before_ms
+
+    @property
+    def hearts_matter(self) -> bool:
+        """Whether it is, or should be, in somebody's hands."""
+        stage = self.job.stage
+        if stage is Stage.WAITING:
+            return self.not_before <= self.now
+        return stage in (Stage.READY, Stage.WORKING, Stage.PARKED)

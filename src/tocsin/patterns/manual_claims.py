@@ -1,0 +1,159 @@
+"""Claims for programs that are no workers: they take what comes next, hold it, and say when it is done.
+
+What is not ended by its deadline goes back in line, at its place: whoever comes by next sees to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import Any
+
+from msgspec import Struct
+
+from tocsin.app import Tocsin
+from tocsin.model import codec
+from tocsin.model.durations import Millis
+from tocsin.model.errors import InvalidConfig, QueueMoved, RecordUnreadable, StoreChanged, StoreError
+from tocsin.model.ids import check_queue_name
+from tocsin.model.job import Failure, Spec
+from tocsin.model.queue import Queue
+from tocsin.model.run import MAX_RECOVERIES, Claim
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+from tocsin.store.transitions.claims import CANCELLED, Item, Runs, Wish, failed_item, finish_item, settle_as
+from tocsin.store.transitions.jobs import Jobs
+
+_NO_LEASE = 1e15
+
+
+class Taken(Struct, frozen=True):
+    """Something that is ours for now, and the proof of it."""
+
+    obj: Any
+    claim: Claim
+
+
+class Taker:
+    """Takes from one queue of one partition, which no worker serves. Its jobs hold one object each."""
+
+    def __init__(self, app: Tocsin, queue: Queue, kind: str) -> None:
+        """`kind` is what the records name as their handler: those of any other are set aside."""
+        app.refuse_declared(check_queue_name(queue.name))
+        self._app = app
+        self._queue = queue
+        self._kind = kind
+        self._runs: tuple[object, Runs] | None = None
+        # One claim in flight at a time: that is what makes a lost reply repeatable.
+        self._turn = asyncio.Lock()
+
+    @property
+    def handler(self) -> int:
+        return codec.handler_digest(self._kind)
+
+    def body(self, obj: Any) -> bytes:
+        return codec.encode_spec(Spec(self._kind, (obj,)), self._app.config.limits.arguments_bytes)
+
+    @property
+    def store(self) -> Store:
+        return self._app.store
+
+    @property
+    def jobs(self) -> Jobs:
+        return Jobs(self._app.store)
+
+    async def open(self) -> OpenQueue:
+        queue = await self._app.store.open_queue(self._queue)
+        if queue.partitions != 1:
+            raise InvalidConfig(
+                f"queue {queue.name!r} has {queue.partitions} partitions, and here it needs one: "
+                f"run `tocsin queues repartition {queue.name} 1`"
+            )
+        return queue
+
+    async def bring_back(self) -> OpenQueue:
+        """Back in line with all that is past its deadline; then the queue is as its calls should find it."""
+        while True:
+            queue = await self.open()
+            with contextlib.suppress(QueueMoved):
+                answer = await self._app.store.change("run_recover", queue, 0, "", "0", 0, LARGEST_BATCH)
+                if len(answer[2]) < LARGEST_BATCH:
+                    return queue
+
+    async def take(self, timeout: Millis, given_up: str, max_active: int | None = None) -> Taken | None:
+        """The next one, ours for `timeout`; None if there is none, or if `max_active` are out already.
+
+        One that was taken and not ended too often joins the dead letters, with `given_up` as the reason.
+        """
+        queue = await self.bring_back()
+        async with self._turn:
+            while (claim := await self._claim(Wish(queue, 0, 1, max_active=max_active), timeout)) is not None:
+                try:
+                    keep, obj = _read(claim)
+                except RecordUnreadable as error:
+                    await self._settle("park", queue, _failed(claim, str(error)))
+                    continue
+                if claim.cancelled:
+                    await self._settle("finish", queue, finish_item(claim, 0, CANCELLED, keep))
+                elif claim.recoveries >= MAX_RECOVERIES:
+                    await self._settle("bury", queue, _failed(claim, given_up.format(n=claim.recoveries)))
+                else:
+                    return Taken(obj, claim)
+        return None
+
+    async def end(self, member: str, token: int | None, outcome: int, keep: int = 0) -> bool:
+        """End what is held under a token, or with None under any. False if it is not; nothing is changed then."""
+        # What is held is ended wherever it is by now; only what is taken needs one line.
+        queue = await self._app.store.open_queue(self._queue)
+        held = await self.jobs.held(queue, member)
+        if held is None and await self._app.store.catch_up(queue):
+            held = await self.jobs.held(queue, member)
+        if held is None or token not in (None, held.token):
+            return False
+        return await self.end_as(held.owner, member, held.token, outcome, keep)
+
+    async def end_as(self, owner: str, member: str, token: int, outcome: int, keep: int = 0) -> bool:
+        queue = await self._app.store.open_queue(self._queue)
+        claim = Claim(queue.name, 0, member.encode(), token, 0, 1, 0, False, 0, b"")
+        return await settle_as(self._app.store, owner, "finish", queue, finish_item(claim, 0, outcome, keep))
+
+    async def _settle(self, verb: str, queue: OpenQueue, item: Item) -> None:
+        await settle_as(self._app.store, self._claims().owner, verb, queue, item)
+
+    async def _claim(self, wish: Wish, timeout: Millis) -> Claim | None:
+        """Repeated while the server is away, as other calls of a program; under its seq, by the next call too."""
+        runs = self._claims()
+
+        async def ask(_: Any) -> list[Claim]:
+            [answer] = await runs.claim([wish], _NO_LEASE, timeout)
+            if isinstance(answer, StoreError):
+                raise answer
+            return answer.claims
+
+        try:
+            claims = await self._app.store.read(ask)
+        except StoreChanged:
+            if not await self._app.store.catch_up(wish.queue):
+                raise
+            await self.open()
+            claims = await self._app.store.read(ask)
+        return claims[0] if claims else None
+
+    def _claims(self) -> Runs:
+        store = self._app.store
+        if self._runs is None or self._runs[0] is not store:
+            owner = f"{self._queue.name}:{secrets.token_hex(6)}"
+            self._runs = (store, Runs(store, owner, [self.handler]))
+        return self._runs[1]
+
+
+def _read(claim: Claim) -> tuple[int, Any]:
+    """For how long it is to be remembered when it has ended, and the object."""
+    header, spec = codec.decode_header(claim.record), codec.decode_spec(claim.record)
+    if len(spec.args) != 1:
+        raise RecordUnreadable(f"the record of {claim.member!r} holds no object")
+    return header.keep, spec.args[0]
+
+
+def _failed(claim: Claim, error: str) -> Item:
+    return failed_item(claim, codec.encode_failure(Failure(error, at=claim.due)))

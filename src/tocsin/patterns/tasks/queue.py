@@ -1,0 +1,160 @@
+"""A queue of tasks that treats users fairly: push a task, and the handler gets it when it is its user's turn.
+
+Users are tenants of a queue of order `fair`: the band of a task's priority first, within it the users in turn, each
+user's tasks in the order in which they came. Tasks are jobs of the app like any other: whoever works for the app works
+for this queue, `app.work()` and `tocsin worker` as well as a `TaskScheduler` that is started.
+"""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from tocsin.app import Tocsin, job_options
+from tocsin.engine.handlers import Handler
+from tocsin.model.durations import Duration
+from tocsin.model.errors import InvalidArgument, StoreError, TocsinError
+from tocsin.model.ids import check_queue_name
+from tocsin.model.job import Retry
+from tocsin.model.run import Run
+from tocsin.patterns.tasks.schedules import ring
+from tocsin.store.transitions.jobs import Jobs, Put
+from tocsin.store.transitions.queue_settings import open_queue
+
+NAME = "tocsin.patterns.TaskQueue"
+# What stands behind the queue's own name in that of its schedules.
+SCHEDULES = ".schedules"
+_FIELDS = ("user_id", "priority", "payload", "task_id")
+
+
+class Task(Struct, frozen=True):
+    """What a user wants done. In the handler's hands `task_id` is the id of the run, the same for every attempt."""
+
+    user_id: str
+    priority: str = "normal"
+    payload: Any = None
+    # Of a task to be pushed: empty, or an id under which pushing it again changes nothing.
+    task_id: str = ""
+
+    @classmethod
+    def create(cls, user_id: str, priority: str = "normal", payload: Any = None) -> Task:
+        return cls(user_id, priority, payload)
+
+
+class TaskQueue:
+    """Any number of processes may push to and work for the same name.
+
+    `handler` is called with a Task: an `async def` on the event loop of its worker, a plain function in a thread. To
+    return is success; one that raises is tried again as `retry` says, and is a dead letter then.
+    """
+
+    def __init__(
+        self,
+        app: Tocsin,
+        name: str,
+        handler: Callable[[Task], Any],
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        if not isinstance(app, Tocsin):
+            raise InvalidArgument(f"a task queue belongs to an app, TaskQueue(app, name, handler), not to {app!r:.100}")
+        if not callable(handler):
+            raise InvalidArgument(f"the handler of a task queue is a function of a task, not {handler!r:.100}")
+        self.name = check_queue_name(name)
+        self.schedules = check_queue_name(name + SCHEDULES)
+        for own in (self.name, self.schedules):
+            app.refuse_declared(own)
+        self.app = app
+        # First the handler: if it is refused, nothing was declared.
+        declare = app.job(name=f"{NAME}.{name}", queue=name, timeout=timeout, retry=retry)
+        self._handler: Handler = declare(_taking_runs(handler))
+        self._queue = app.queue(name, order="fair")
+
+    def push(self, task: Task | Mapping[str, Any] | Any) -> str:
+        """Put a task, or anything with its fields, in line. The id of its job: in its handler, `task_id` begins so."""
+        fields = _fields_of(task)
+        put = self.app.sync.enqueue(
+            self._handler,
+            fields["payload"],
+            id=fields["task_id"] or None,
+            tenant=check_user(fields["user_id"]),
+            priority=fields["priority"],
+        )
+        return str(put.id)
+
+    def ping(self) -> bool:
+        """True if the server answers and has the queue as it is declared here. Raises StoreError or InvalidConfig."""
+        return bool(self.app.sync.run(self._ping))
+
+    async def _ping(self, app: Tocsin) -> bool:
+        await open_queue(app.store, self._queue)
+        return bool(await app.store.read(lambda client: client.ping()))
+
+    async def put_all(self, app: Tocsin, tasks: Sequence[tuple[Task, datetime]]) -> list[TocsinError | None]:
+        """For schedulers, on an event loop of theirs: all in one call. A task of an id that was put before changes
+        nothing. For each, what kept it from being put."""
+        puts, errors = list[Put](), list[TocsinError | None]()
+        for task, at in tasks:
+            try:
+                puts.append(self._put_of(app, task, at))
+                errors.append(None)
+            except TocsinError as error:
+                errors.append(error)
+        try:
+            where = await app.store.open_queue(self._queue)
+            _, head = await Jobs(app.store).put_many(where, puts)
+            await ring(app.store, where, head)
+        except StoreError as error:
+            return [kept or error for kept in errors]
+        return errors
+
+    def _put_of(self, app: Tocsin, task: Task, at: datetime) -> Put:
+        planned = job_options.plan(
+            self._handler, (task.payload,), {}, tenant=check_user(task.user_id), priority=task.priority,
+            largest=app.config.limits.arguments_bytes,
+        )  # fmt: skip
+        return job_options.one_shot(planned, task.task_id, "", at, None, "ignore", None, 0)
+
+
+def check_user(user_id: Any) -> str:
+    """Its rules are those of tenants; not to have one is an error here."""
+    if not isinstance(user_id, str) or not user_id:
+        raise InvalidArgument(f"a task belongs to a user: user_id is text of 1 to 250 bytes, not {user_id!r:.100}")
+    return user_id
+
+
+def _taking_runs(handler: Callable[[Task], Any]) -> Callable[..., Any]:
+    """The handler as jobs call it."""
+
+    def task_of(payload: Any, run: Run) -> Task:
+        return Task(run.tenant or "", run.priority, payload, run.id)
+
+    async def on_loop(payload: Any, run: Run) -> Any:
+        return await handler(task_of(payload, run))
+
+    def in_thread(payload: Any, run: Run) -> Any:
+        return handler(task_of(payload, run))
+
+    is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+    return on_loop if is_async else in_thread
+
+
+def _fields_of(task: Any) -> dict[str, Any]:
+    if isinstance(task, Mapping):
+        unknown = [name for name in task if name not in _FIELDS]
+        if unknown:
+            raise InvalidArgument(f"a task has no {unknown[0]!r}; it has {', '.join(_FIELDS)}")
+        given = dict(task)
+    else:
+        given = {name: getattr(task, name) for name in _FIELDS if hasattr(task, name)}
+    if "user_id" not in given:
+        raise InvalidArgument(
+            f"a task is a Task, or has user_id, priority and payload; {reprlib.repr(task)} has no user_id"
+        )
+    return {"priority": None, "payload": None, "task_id": ""} | given

@@ -1,0 +1,1 @@
+"""Giving a live queue another number of partitions, or none."""

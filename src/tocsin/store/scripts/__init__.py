@@ -1,0 +1,1 @@
+"""The Lua scripts, and how they are loaded and called."""

@@ -1,0 +1,1 @@
+"""Calls that change what is in Redis; each change is one script."""

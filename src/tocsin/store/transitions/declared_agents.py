@@ -1,0 +1,55 @@
+"""Which agents the live workers declare.
+
+A worker tells with each beat the name of its set of agents, and keeps what is in the set here: workers of one
+deployment have the same. The names of agents are kept as digests: where two share one, the worst is that an agent
+which nobody declares is taken for one that somebody does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Collection, Iterable, Sequence
+
+from tocsin.model import codec
+from tocsin.model.ids import digest
+from tocsin.model.queue import AGENTS_QUEUE
+from tocsin.store.scripts.script import script
+from tocsin.store.store import LARGEST_BATCH, Store
+from tocsin.store.transitions.fleet import Worker
+
+
+def set_name(agents: Iterable[str]) -> str:
+    """The same for the same agents. Empty for none."""
+    ordered = sorted(agents)
+    return hashlib.sha256("\0".join(ordered).encode()).hexdigest()[:16] if ordered else ""
+
+
+class Declared:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._key = store.keys.fleet()["declared"]
+
+    async def keep(self, name: str, agents: Collection[str]) -> None:
+        """Unless it is there already. Nothing for an empty set."""
+        if not name or await self._store.read(lambda c: c.hexists(self._key, name)):
+            return
+        digests = sorted(digest(agent.encode()) for agent in agents)
+        await self._store.fleet(script("declared_note"), name, struct.pack(f">{len(digests)}I", *digests))
+
+    async def by(self, workers: Sequence[Worker]) -> frozenset[int] | None:
+        """The digests of all agents that these workers declare; None if one that runs agents does not say which."""
+        told = {worker.about.agents for worker in workers if AGENTS_QUEUE in worker.about.queues}
+        names = sorted(name for name in told if name)
+        sets = await self._store.read(lambda c: c.hmget(self._key, names)) if names else []
+        if None in told or None in sets:
+            return None
+        return frozenset(number for packed in sets for (number,) in struct.iter_unpack(">I", packed))
+
+    async def forget_others(self, workers: Sequence[Worker]) -> None:
+        """Drop what none of these workers tells of."""
+        used = {worker.about.agents for worker in workers}
+        kept = await self._store.read(lambda c: c.hkeys(self._key))
+        unused = [name for name in (raw.decode(errors="replace") for raw in kept) if name not in used]
+        if unused:
+            await self._store.fleet(script("declared_forget"), codec.encode(unused[:LARGEST_BATCH]))

@@ -1,0 +1,46 @@
+"""Outcomes that are past their time, in partitions in which no run ends any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tocsin.model.durations import Millis
+from tocsin.store.connection.client import answers_of
+from tocsin.store.scripts.script import script
+from tocsin.store.store import OpenQueue, Store
+
+Place = tuple[OpenQueue, int]
+
+
+class Outcomes:
+    """What is remembered of jobs that have ended."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def past(self, places: Sequence[Place], now: Millis) -> list[Place]:
+        """Which of these partitions have something to forget: two commands each, all in one round trip."""
+
+        async def ask(client: Any) -> Any:
+            async with client.pipeline(transaction=False) as pipe:
+                for queue, partition in places:
+                    keys = queue.keys[partition]
+                    pipe.zrange(keys["done"], 0, 0, withscores=True)
+                    pipe.zcard(keys["unnamed"])
+                return await answers_of(pipe)
+
+        found = iter(await self._store.read(ask))
+        return [
+            (queue, partition)
+            for (queue, partition), first, unnamed in zip(places, found, found, strict=True)
+            if not isinstance(first, Exception) and not isinstance(unnamed, Exception)
+            if (first and first[0][1] <= now) or unnamed > self._store.most_unnamed(queue)
+        ]
+
+    async def forget(self, queue: OpenQueue, partition: int) -> int:
+        """Some of what is past its time or too much. How many; 0: there is no more."""
+        forget, clock = script("outcome_forget"), self._store.clock.override()
+        args = ["" if clock is None else clock, self._store.most_unnamed(queue)]
+        keys = queue.keys_of(forget, partition)
+        return int(await self._store.read(lambda c: forget(c, keys, args)))

@@ -1,0 +1,336 @@
+"""The fleet: who is alive, who rings, who is to be told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from redis.exceptions import RedisError
+
+from tocsin.model import codec
+from tocsin.model.durations import Millis
+from tocsin.model.errors import StoreError
+from tocsin.store.connection.client import (
+    BlockingClient,
+    is_wrong_type,
+    leave_former_primary,
+    open_blocking_client,
+    open_waiting_client,
+    translate,
+)
+from tocsin.store.keys import TYPES
+from tocsin.store.numbers import whole
+from tocsin.store.scripts.script import script
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+from tocsin.store.views import wrong_types
+
+# A worker is late when it has not beaten for so many times the pause between two beats.
+LATE_BEATS = 1.25
+# Beats between two looks whether the sentinels name another primary.
+RENEW_EVERY = 5
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a worker says of itself with each beat."""
+
+    host: str
+    pid: int
+    started: Millis
+    queues: list[str]
+    handlers: list[str]
+    concurrency: int
+    running: int = 0
+    finished: int = 0
+    stuck: int = 0
+    state: str = "running"
+    # As health.py says it, with its reasons and the signals of the watchdogs.
+    health: str = ""
+    reasons: list[str] = []
+    signals: list[str] = []
+    # Those that are not closed, by name.
+    breakers: dict[str, str] = {}
+    # The name of the set of agents that it declares (store/transitions/declared_agents.py); None: it does not say.
+    agents: str | None = None
+
+
+# Of what a worker says of itself nothing can be read.
+UNREADABLE = "unreadable"
+_NOTHING = About(host="?", pid=0, started=0, queues=[], handlers=[], concurrency=0, state=UNREADABLE)
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """A worker as others see it. `age` is how long ago it last beat, on the server's clock; None if nothing says so."""
+
+    id: str
+    counter: int | bytes
+    about: About
+    age: Millis | None = None
+
+    @property
+    def shown(self) -> str:
+        """Its id as text that can be printed, whatever it is."""
+        return _key(self.id).decode(errors="replace")
+
+
+class History(msgspec.Struct, frozen=True):
+    """Of which writes a server's data is made. `name` is given anew when a replica takes over, which keeps the one of
+    its primary as `former`, and when a server begins without knowing whose data it has."""
+
+    name: str
+    former: str
+    replicas: int
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """What one beat showed. `before`: the last counter of ours that the server has, None when we join."""
+
+    accepted: bool
+    now: Millis
+    # The counters of workers that have not beaten for a while, by the server's clock.
+    late: dict[str, bytes] = {}
+    # Dead workers whose runs nobody brings back.
+    buried: list[str] = []
+    # How many workers there are.
+    workers: int = 1
+    # By how many ms the server's clock was set in all, as far as workers saw it; and the steps that still count, as
+    # run_recover wants them.
+    stepped: int = 0
+    steps: bytes = b""
+    before: int | None = None
+    history: History | None = None
+    # By how many ms this worker saw it set since the beat before.
+    step: float = 0.0
+
+
+_about_decoder = msgspec.msgpack.Decoder(About)
+
+
+def _name(raw: bytes) -> str:
+    """Somebody else may have written it: garbage must survive the way back, to be buried like a dead worker."""
+    return raw.decode(errors="surrogateescape")
+
+
+def _key(name: str) -> bytes:
+    return name.encode(errors="surrogateescape")
+
+
+def _counter(raw: bytes) -> int | bytes:
+    return int(raw) if raw.isdigit() and len(raw) < 20 and b"%d" % int(raw) == raw else raw
+
+
+def _about(raw: bytes) -> About:
+    try:
+        return _about_decoder.decode(raw)
+    except codec.UNREADABLE:
+        return _NOTHING
+
+
+def _message(raw: bytes) -> dict[str, Any]:
+    try:
+        return dict(codec.decode(raw))
+    except codec.UNREADABLE:
+        return {}
+
+
+def _partition(raw: bytes) -> int | None:
+    """None for what nobody of ours rang."""
+    return int(raw) if raw.isdigit() and len(raw) < 10 else None
+
+
+class Fleet:
+    """The workers of a namespace, their bells and their mail."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._keys = store.keys.fleet()
+
+    async def workers(self) -> list[Worker]:
+        async def ask(client: Any) -> Any:
+            async with client.pipeline(transaction=False) as pipe:
+                pipe.hgetall(self._keys["workers"])
+                pipe.hgetall(self._keys["beats"])
+                pipe.zrange(self._keys["pulses"], 0, -1, withscores=True)
+                return await pipe.execute()
+
+        abouts, beats, pulses = await self._store.read(ask)
+        now = await self._store.now()
+        ages = {name: max(now - int(at), 0) for name, at in pulses if -math.inf < at < math.inf}
+        return [
+            Worker(_name(name), _counter(beats.get(name, b"0")), _about(raw), ages.get(name))
+            for name, raw in sorted(abouts.items())
+        ]
+
+    async def bury(self, worker: str, counter: bytes, patience: Millis) -> Millis:
+        """Declare it dead, unless its counter moved. Until when the caller is to bring back its runs; 0: not at all."""
+        return int(await self._store.fleet(script("worker_bury"), self._now(), _key(worker), counter, patience))
+
+    async def take_burial(self, worker: str, held: Millis, patience: Millis) -> Millis:
+        """Bring back the runs of a dead worker, or go on with it. Until when the caller is to do it; 0: not at all."""
+        return int(await self._store.fleet(script("burial_take"), self._now(), _key(worker), held, patience))
+
+    async def leave(self, worker: str) -> None:
+        await self._store.fleet(script("worker_leave"), _key(worker))
+        await self._store.read(lambda c: c.delete(_key(self._store.keys.mail(worker))))
+
+    async def ring(self, queue: OpenQueue, partition: int) -> None:
+        await self.ring_all([(queue.name, partition)])
+
+    async def ring_all(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """The partitions by queue; at most a thousand."""
+        bells = [self._store.keys.bell(name) for name, _ in partitions]
+        items = codec.encode([str(partition) for _, partition in partitions])
+        await self._store.read(lambda c: script("bell_ring")(c, bells, [items]))
+
+    async def post(self, worker: str, message: dict[str, Any]) -> None:
+        """Tell a worker something it would otherwise learn later. Mail that nobody fetches is not kept."""
+        post, key = script("mail_post"), _key(self._store.keys.mail(worker))
+        await self._store.read(lambda c: post(c, [key], [codec.encode(message)]))
+
+    async def zones(self) -> str | None:
+        """The version of the zone database by which jobs were planned; None: nobody has said."""
+        found = await self._store.read(lambda c: c.get(self._keys["zones"]))
+        return None if found is None else found.decode(errors="replace")
+
+    async def planned_by(self, version: str) -> None:
+        await self._store.fleet(script("zones_note"), version)
+
+    def _now(self) -> Millis | str:
+        now = self._store.clock.override()
+        return "" if now is None else now
+
+
+class Ear:
+    """Listens for the bells of some queues and for a worker's mail, on a connection of its own."""
+
+    def __init__(self, store: Store, worker: str, queues: list[str]) -> None:
+        self._store = store
+        self._client = open_waiting_client(store.address, store.connections)
+        self._mail = store.keys.mail(worker).encode()
+        self._bells = {store.keys.bell(name).encode(): name for name in queues}
+        self._keys = [store.keys.bell(name) for name in queues]
+        self._names = queues
+        self._take = script("bell_take")
+
+    async def listen(self, seconds: float, bells: bool = True) -> tuple[str, int] | dict[str, Any] | None:
+        """(queue, partition) of a bell, a message, or None when nothing came. What cannot be read is an empty message.
+        Raises StoreUnavailable."""
+        keys = [self._mail, *(self._bells if bells else ())]
+        try:
+            heard = await self._client.blpop(keys, timeout=seconds)
+        except (RedisError, OSError) as error:
+            if is_wrong_type(error):
+                await self._set_aside(keys)
+            raise translate(error, self._store.address) from error
+        if heard is None:
+            return None
+        key, value = bytes(heard[0]), bytes(heard[1])  # type: ignore[arg-type]
+        if key == self._mail:
+            return _message(value)
+        partition = _partition(value)
+        return {} if partition is None else (self._bells[key], partition)
+
+    async def take(self) -> list[tuple[str, int]]:
+        """All bells that ring now, as (queue, partition). Raises StoreUnavailable."""
+        if not self._names:
+            return []
+        heard = await self._store.read(lambda c: self._take(c, self._keys, []))
+        rang = [(self._names[which - 1], _partition(value)) for which, value in zip(*[iter(heard)] * 2, strict=True)]
+        return [(queue, partition) for queue, partition in rang if partition is not None]
+
+    async def _set_aside(self, keys: list[bytes]) -> None:
+        """Bells and mail are hints: what somebody else put in their place goes, so that the others are heard."""
+        names = dict.fromkeys((key.decode() for key in keys), TYPES["bell"])
+        for name in await self._store.read(lambda c: wrong_types.misused(c, names)):
+            await self._store.read(lambda c, n=name: wrong_types.set_aside(c, n, TYPES["bell"]))  # type: ignore[misc]
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+class Pulse:
+    """The blocking side of a worker's heart, for a thread of its own."""
+
+    def __init__(self, store: Store, worker: str) -> None:
+        self._store = store
+        self._worker = worker
+        self._client: BlockingClient | None = None
+        self._script = script("worker_beat")
+        keys = store.keys.fleet()
+        self._keys = [keys[key] for key in self._script.keys]
+        self.cluster = store.address.kind == "cluster"
+
+    def beat(
+        self, counter: int, about: About, joins: bool, late: Millis, step: Millis | None = None, stepped: int = 0
+    ) -> Beat:
+        """`step`: by how much we saw the server's clock set, when all steps added up to `stepped`.
+        Raises StoreUnavailable, or another StoreError."""
+        now = self._store.clock.override()
+        args = ["" if now is None else now, self._worker, counter, codec.encode(about), "1" if joins else ""]
+        args += [late, "" if step is None else step, stepped]
+        if self._client is None:
+            self._client = open_blocking_client(self._store.address, self._store.connections)
+        try:
+            if counter % RENEW_EVERY == 0:
+                leave_former_primary(self._client)
+            answer = self._script.blocking(self._client, self._keys, args)
+        except (RedisError, OSError) as error:
+            if is_wrong_type(error):
+                # Each beat writes anew what stands there: the next one finds the place free.
+                with contextlib.suppress(RedisError, OSError):
+                    for base, key in zip(self._script.keys, self._keys, strict=True):
+                        wrong_types.set_aside_blocking(self._client, key, TYPES[base])
+            raise translate(error, self._store.address) from error
+        if not answer[0]:
+            return Beat(False, int(answer[1]))
+        _, now, flat, buried, workers, stepped, steps, counted = answer
+        silent = {_name(raw): counter for raw, counter in zip(*[iter(flat)] * 2, strict=True)}
+        before = whole(counted) if counted else None
+        left = [*map(_name, buried)]
+        return Beat(True, int(now), silent, left, workers, int(stepped), steps, before, self._history())
+
+    def _history(self) -> History | None:
+        """None: the server does not say. The beat counts all the same."""
+        assert self._client is not None
+        try:
+            info = self._client.info("replication")
+        except (RedisError, OSError):
+            return None
+        return History(info.get("master_replid", ""), info.get("master_replid2", ""), info.get("connected_slaves", 0))
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+class Ringer:
+    """Rings after puts without making the caller wait: at once, then once a millisecond per partition at most."""
+
+    _SPACING_S = 0.001
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._wanted: dict[tuple[str, int], None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def ring(self, queue: OpenQueue, partition: int) -> None:
+        self._wanted[queue.name, partition] = None
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._ring_all())
+
+    async def quiet(self) -> None:
+        """Wait until all that was asked for has rung."""
+        if self._task is not None:
+            await self._task
+
+    async def _ring_all(self) -> None:
+        while self._wanted:
+            wanted, self._wanted = list(self._wanted), {}
+            for first in range(0, len(wanted), LARGEST_BATCH):
+                # A hint that could not be given is found by the next poll.
+                with contextlib.suppress(StoreError):
+                    await self._fleet.ring_all(wanted[first : first + LARGEST_BATCH])
+            await asyncio.sleep(self._SPACING_S)

@@ -1,0 +1,61 @@
+"""Holdings: the runs that are claimed in certain names, found page by page, and handed back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tocsin.model import codec
+from tocsin.model.run import Claim
+from tocsin.store.scripts.script import script
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+from tocsin.store.transitions.claims import columns
+
+# A look at so many takes the server less than a millisecond.
+PAGE = 200
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """A run at work, as the server has it."""
+
+    key: bytes
+    token: int
+    owner: str
+
+
+class Holdings:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def look(
+        self, queue: OpenQueue, partition: int, cursor: bytes, names: Sequence[str]
+    ) -> tuple[bytes, list[Holding]]:
+        """What these names hold in the page at `cursor`, from `b"0"` on; and where the next page begins."""
+        look, args = script("claim_look"), [cursor, PAGE, codec.encode(list(names))]
+        following, found = await self._store.read(lambda c: look(c, queue.keys_of(look, partition), args))
+        return following, [
+            Holding(key, token, owner.decode(errors="replace"))
+            for key, token, owner in zip(*[iter(found)] * 3, strict=True)
+        ]
+
+    async def release_all(self, queue: OpenQueue, owner: str, claims: Sequence[Claim]) -> list[int]:
+        """Hand back runs that this owner has claimed, wherever their jobs are by now. The partitions that have some.
+        Raises QueueMoved."""
+        by_partition: dict[int, list[Holding]] = {}
+        for claim in claims:
+            holding = Holding(claim.key, claim.token, owner)
+            by_partition.setdefault(queue.partition_of_key(claim.key), []).append(holding)
+        return [partition for partition, some in by_partition.items() if await self.release(queue, partition, some)]
+
+    async def release(self, queue: OpenQueue, partition: int, holdings: Sequence[Holding]) -> int:
+        """Hand back those that are still held as they were seen. How many were. Raises QueueMoved."""
+        released = 0
+        for owner in {holding.owner for holding in holdings}:
+            own = [holding for holding in holdings if holding.owner == owner]
+            for first in range(0, len(own), LARGEST_BATCH):
+                some = own[first : first + LARGEST_BATCH]
+                items = [(codec.text(each.key), codec.integer(each.token), codec.integer(0)) for each in some]
+                answer = await self._store.change("run_release", queue, partition, owner, columns(items))
+                released += len(some) - len(answer[1])
+        return released

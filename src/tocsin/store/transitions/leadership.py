@@ -1,0 +1,35 @@
+"""The term: one worker of the fleet leads the cleanup, for as long as it renews."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tocsin.model.durations import Millis
+from tocsin.store.scripts.script import script
+from tocsin.store.store import Store
+
+
+class Term(msgspec.Struct, frozen=True):
+    """Who leads, and for how long unless it renews."""
+
+    holder: str
+    left: Millis
+
+
+class Terms:
+    """The key that the leader holds."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._key = store.keys.leader()
+
+    async def take(self, worker: str, ttl: Millis) -> Term:
+        """Take the term if it is free, renew it if it is ours; whose it is then. Safe to repeat."""
+        take = script("term_take")
+        holder, left = await self._store.read(lambda c: take(c, [self._key], [worker, ttl]))
+        return Term(holder.decode(errors="replace"), int(left))
+
+    async def leave(self, worker: str) -> None:
+        """Give it up, so that another need not wait for its end; nothing if it is not ours."""
+        leave = script("term_leave")
+        await self._store.read(lambda c: leave(c, [self._key], [worker]))

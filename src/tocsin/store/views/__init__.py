@@ -1,0 +1,1 @@
+"""Reads: jobs, lines, counts, and what an audit looks at."""

@@ -1,0 +1,237 @@
+"""How much is ready, for how long, and how much waits in all: a look that costs the same at any size.
+
+Counting what is due is O(log n) for the server, so of a whole queue the number is exact; what is said of ordered queues
+is in backlog_line.py. What a queue's own cap or rate holds is not ready: no worker could start it.
+
+A worker that runs only some of the jobs needs their ids: those among the first thousand that are due, which is all of
+them unless more are due; then as many of its own ids are asked for, which is all of them unless it has more; then the
+number is an estimate.
+
+A look asks the partitions in which something is due, as far as this process can know, and one of the others in turn:
+an idle worker sends two commands. Work that is put ahead of all that waits in a quiet partition is seen in its turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from tocsin.model.durations import Millis
+from tocsin.model.queue import OUTGROWN, outgrown
+from tocsin.store.connection.client import FAILURES, answers_of, translate
+from tocsin.store.keys import BANDS
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+from tocsin.store.suspect_scores import OTHERS, is_apart, not_before
+from tocsin.store.transitions.jobs import due_by
+from tocsin.store.views.backlog_ordered import LIMITS, Limits, Line, look, read_limits
+
+# How many members one look reads of a partition, twice at most.
+MOST = LARGEST_BATCH
+# A sample is taken from so many own ids: to walk over a million would hold up the event loop.
+LONGEST_WALK = 100_000
+
+
+class Backlog(Struct, frozen=True):
+    """What a look saw. A queue that is paused, or held by its own cap or rate, has nothing ready."""
+
+    ready: int = 0
+    ready_is_estimate: bool = False
+    oldest_overdue_s: float = 0.0
+    depth: int = 0
+    # Advice about queues that have outgrown their partitions.
+    outgrown: tuple[str, ...] = ()
+
+
+class _Place:
+    """One partition, as it was when it was looked at last."""
+
+    def __init__(self, queue: OpenQueue, partition: int) -> None:
+        self.queue = queue
+        self.keys = queue.keys[partition]
+        self.waiting, self.meta = self.keys["waiting"], self.keys["meta"]
+        self.bands = () if queue.queue.order == "due" else BANDS
+        # How many are ready, by band.
+        self.ready: list[int] = []
+        # When the first that waits is due. Not looked at yet: at once.
+        self.head = -math.inf
+        # Since when the one that is tried first is due, of those that stand apart.
+        self.apart_since = math.inf
+        self.depth = 0
+        # How many had been claimed, if that was seen.
+        self.claimed: int | None = None
+
+    def ask(self, pipe: Any) -> None:
+        pipe.zrange(self.waiting, 0, 0, withscores=True)
+        pipe.zcard(self.waiting)
+        for band in self.bands:
+            pipe.zcard(self.keys[band])
+
+    def learn(self, answers: Iterator[Any]) -> None:
+        head, waiting, *ready = [next(answers) for _ in range(2 + len(self.bands))]
+        if any(isinstance(answer, Exception) for answer in (head, waiting, *ready)):
+            # Somebody garbled it: nothing of it could start, and it is asked in its turn.
+            self.ready, self.head, self.apart_since, self.depth = [], math.inf, math.inf, 0
+            return
+        self.ready = ready
+        first = head[0][1] if head else math.inf
+        self.head = -math.inf if any(self.ready) else first
+        self.apart_since = not_before(first) if is_apart(first) else math.inf
+        self.depth = waiting + sum(self.ready)
+
+    def line(self) -> Line:
+        return Line(self.keys, self.queue.queue.order == "fair", self.ready)
+
+
+class _Due(Struct):
+    """What is due in one partition, of that what is ours, and since when."""
+
+    count: int
+    is_estimate: bool = False
+    oldest: float = math.inf
+
+
+# Of a queue, the ids that count, extra runs of them included (`in`); None if all do.
+Own = Callable[[OpenQueue], Collection[str] | None]
+
+
+def everything(_: OpenQueue) -> None:
+    """All ids count."""
+
+
+class ReadyCount:
+    """Looks at the backlog of some queues, on the server's clock as this process knows it."""
+
+    def __init__(self, store: Store, queues: Sequence[OpenQueue], own: Own = everything) -> None:
+        self._store = store
+        self._own = own
+        self._queues = queues
+        self._find_places()
+
+    async def look(self) -> Backlog:
+        """Once; raises StoreUnavailable at once, because a late number is of no use."""
+        if self._layouts != [queue.layout for queue in self._queues]:
+            self._find_places()
+        now = int(self._store.clock.server_ms())
+        due = await self._find_due(now)
+        found = await self._count(due, now) if due else []
+        oldest = min((each.oldest for each in found), default=math.inf)
+        return Backlog(
+            ready=sum(each.count for each in found),
+            ready_is_estimate=any(each.is_estimate for each in found),
+            # Scores that are not ours may be anything, also -inf.
+            oldest_overdue_s=0.0 if oldest == math.inf else max(now - max(oldest, 0.0), 0.0) / 1000,
+            depth=sum(place.depth for place in self._places),
+            outgrown=self._outgrown(),
+        )
+
+    def _outgrown(self) -> tuple[str, ...]:
+        full = sorted((place for place in self._places if place.depth >= OUTGROWN), key=lambda place: place.depth)
+        largest = {place.queue.name: place for place in full}
+        return tuple(filter(None, (outgrown(place.queue.queue, place.depth) for place in largest.values())))
+
+    def _find_places(self) -> None:
+        queues = self._queues
+        self._layouts = [queue.layout for queue in queues]
+        self._places = [_Place(queue, partition) for queue in queues for partition in range(queue.partitions)]
+        self._turns = itertools.cycle(self._places)
+
+    async def _find_due(self, now: Millis) -> list[_Place]:
+        asked = [place for place in self._places if place.head < now + 1]
+        quiet = next(self._turns, None)
+        if quiet is not None and quiet.head >= now + 1:
+            asked.append(quiet)
+
+        def ask(pipe: Any) -> None:
+            for place in asked:
+                place.ask(pipe)
+
+        answers = iter(await self._ask(ask))
+        for place in asked:
+            place.learn(answers)
+        return [place for place in asked if place.head < now + 1]
+
+    async def _count(self, due: list[_Place], now: Millis) -> list[_Due]:
+        owned = [self._own(place.queue) for place in due]
+
+        def ask(pipe: Any) -> None:
+            for place, own in zip(due, owned, strict=True):
+                pipe.hmget(place.meta, LIMITS)
+                pipe.zcard(place.keys["working"])
+                pipe.zcount(place.waiting, "-inf", due_by(now))
+                start, most = (OTHERS, 1) if own is None else ("-inf", MOST)
+                pipe.zrange(place.waiting, start, due_by(now), byscore=True, offset=0, num=most, withscores=True)
+
+        answers = await self._ask(ask)
+        found, longer, lines = [], [], []
+        for place, own, limits, count, first in zip(due, owned, *_limits(answers, now), strict=True):
+            if limits is None:
+                continue
+            held = limits.holds(place.claimed)
+            place.claimed = limits.claimed
+            if limits.paused:
+                continue
+            if own is not None:
+                found.append(_among(first, own))
+                if own and count > len(first):
+                    longer.append((place, own, found[-1]))
+            elif not held:
+                oldest = min(place.apart_since, first[0][1] if first else math.inf)
+                found.append(_Due(count, oldest=oldest))
+                if any(place.ready):
+                    lines.append(place.line())
+        if longer:
+            await self._ask_for_own(longer, now)
+        ready = await look(self._ask, lines) if lines else []
+        return [*found, *(_Due(each.count, each.is_estimate, each.oldest) for each in ready)]
+
+    async def _ask_for_own(self, longer: list[tuple[_Place, Collection[str], _Due]], now: Millis) -> None:
+        """More are due than were read: instead of who stands in line, ask where our own stand."""
+        samples = [_sample(own) for _, own, _ in longer]
+
+        def ask(pipe: Any) -> None:
+            for (place, _, _), members in zip(longer, samples, strict=True):
+                pipe.zmscore(place.waiting, members)
+
+        answers = await self._ask(ask)
+        for (_, own, due), members, answer in zip(longer, samples, answers, strict=True):
+            scores = [not_before(score) for score in answer if score is not None and score < now + 1]
+            due.is_estimate = len(members) < len(own)
+            due.oldest = min([due.oldest, *scores])
+            # Those that were seen in line are there, whatever the sample says.
+            due.count = max(due.count, round(len(scores) * len(own) / len(members)))
+
+    async def _ask(self, fill: Callable[[Any], None]) -> list[Any]:
+        """One round trip, to each node at once where the server is a cluster."""
+        try:
+            async with self._store.client.pipeline(transaction=False) as pipe:
+                fill(pipe)
+                return await answers_of(pipe)
+        except FAILURES as error:
+            raise translate(error, self._store.address) from error
+
+
+def _limits(answers: list[Any], now: Millis) -> tuple[list[Limits | None], list[Any], list[Any]]:
+    """Of each partition its limits, how many are due, and the first of them. No limits: somebody garbled it."""
+    fields, working, counts, firsts = (answers[i::4] for i in range(4))
+    limits = [
+        None if any(isinstance(answer, Exception) for answer in each) else read_limits(each[0], each[1], now)
+        for each in zip(fields, working, counts, firsts, strict=True)
+    ]
+    return limits, counts, firsts
+
+
+def _among(line: Iterable[tuple[bytes, float]], own: Collection[str]) -> _Due:
+    scores = [not_before(score) for member, score in line if member.decode(errors="replace") in own]
+    return _Due(len(scores), oldest=min(scores, default=math.inf))
+
+
+def _sample(own: Collection[str]) -> list[str]:
+    """All of them or, evenly spaced, as many as a look may ask for."""
+    walk = min(len(own), LONGEST_WALK)
+    step = math.ceil(walk / MOST)
+    return list(itertools.islice(own, random.randrange(step), walk, step))

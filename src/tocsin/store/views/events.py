@@ -1,0 +1,192 @@
+"""Events: what each changing call did, kept for a while; from them, the runs that ended lately, and what became of each
+tick of a schedule."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator, Collection
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from tocsin.model import codec
+from tocsin.model.durations import Millis, moment
+from tocsin.model.ids import job_of, run_id
+from tocsin.model.skipped_ticks import Why
+from tocsin.store.numbers import time_of
+from tocsin.store.store import OpenQueue, Store
+from tocsin.store.transitions.jobs import DUE_MASK, OUTCOMES
+
+PAGE = 100
+_RUN = struct.Struct(">QIB")
+_ids = msgspec.msgpack.Decoder(list[str])
+_skips = msgspec.msgpack.Decoder(list[str | int])
+_told_of = msgspec.json.Decoder(dict[str, Any])
+_SUCCEEDED = OUTCOMES.index("succeeded")
+# Events that name a job although something was done for those that wait for it.
+_ABOUT_OTHERS = (b"watch", b"end")
+# Attempts that did not end their run are told by the call that ended them.
+_ENDS = {b"retry": "retried", b"bury": "dead"}
+
+
+class PastRun(msgspec.Struct, frozen=True):
+    """An attempt that ended."""
+
+    id: str
+    job_id: str
+    queue: str
+    due_ms: Millis
+    attempt: int
+    outcome: str
+    ended_ms: Millis
+    # What its target told of it: the status, the time it took, the head of the answer.
+    told: dict[str, Any] = {}
+
+    def __hash__(self) -> int:
+        """Without what was told, which has none: no attempt ends twice."""
+        return hash((self.queue, self.id, self.attempt, self.ended_ms))
+
+    @property
+    def due(self) -> datetime:
+        return moment(self.due_ms)
+
+    @property
+    def ended(self) -> datetime:
+        return moment(self.ended_ms)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What became of a tick, or of all of a job's ticks from `first_ms` up to, not including, `until_ms`.
+
+    `what` is ran (`why`: its outcome), coalesced (into the run before it), or skipped because of `why`: paused,
+    overlap, misfire, capped, edited, backoff or cancelled.
+    """
+
+    job_id: str
+    queue: str
+    first_ms: Millis
+    until_ms: Millis
+    what: str
+    why: str
+    at_ms: Millis
+
+    @property
+    def first(self) -> datetime:
+        return moment(self.first_ms)
+
+    @property
+    def until(self) -> datetime:
+        return moment(self.until_ms)
+
+    @property
+    def at(self) -> datetime:
+        return moment(self.at_ms)
+
+
+async def past_runs(store: Store, queue: OpenQueue, partition: int) -> AsyncIterator[PastRun]:
+    """What ended in a partition, newest first, as far back as events are kept."""
+    async for event in _newest_first(store, queue, partition):
+        for run in reversed(_runs(queue.name, event)):
+            yield run
+
+
+async def decisions(store: Store, queue: OpenQueue, partition: int) -> AsyncIterator[Decision]:
+    """What became of the ticks of a partition's jobs, newest first, as far back as events are kept."""
+    async for event in _newest_first(store, queue, partition):
+        for decision in reversed(_decisions(queue.name, event)):
+            yield decision
+
+
+async def succeeded_last(store: Store, queue: OpenQueue, partition: int, members: Collection[bytes]) -> set[bytes]:
+    """Those of the jobs of a partition of which the newest event is that they succeeded. For jobs that are no more, and
+    of which nothing else is remembered."""
+    left, found = set(members), set[bytes]()
+    async for event in _newest_first(store, queue, partition):
+        if event[b"kind"] in _ABOUT_OTHERS:
+            continue
+        try:
+            ids = [key.encode() for key in _ids.decode(event[b"ids"])]
+        except msgspec.MsgspecError:
+            continue
+        if left.isdisjoint(ids):
+            continue
+        ends = _RUN.iter_unpack(event.get(b"runs", b"")) if event[b"kind"] == b"finish" else ()
+        found |= {key for key, end in zip(ids, ends, strict=False) if key in left and end[2] == _SUCCEEDED}
+        left -= set(ids)
+        if not left:
+            break
+    return found
+
+
+async def _newest_first(store: Store, queue: OpenQueue, partition: int) -> AsyncIterator[dict[bytes, Any]]:
+    key, before = queue.keys[partition]["events"], "+"
+    while True:
+        page = await store.read(lambda c, b=before: c.xrevrange(key, max=b, count=PAGE))  # type: ignore[misc]
+        for _, event in page:
+            yield event
+        if len(page) < PAGE:
+            return
+        before = "(" + page[-1][0].decode()
+
+
+def _runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
+    """None of an event that somebody garbled."""
+    try:
+        return _readable_runs(queue, event)
+    except (*codec.UNREADABLE, KeyError, struct.error):
+        return []
+
+
+def _readable_runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
+    ends, at = event.get(b"runs", b""), time_of(event[b"at"])
+    if not ends:
+        return []
+    members, notes = _ids.decode(event[b"ids"]), _notes(event)
+    return [
+        PastRun(
+            id=run_id(member, due & DUE_MASK),
+            job_id=job_of(member),
+            queue=queue,
+            due_ms=due & DUE_MASK,
+            attempt=attempt,
+            outcome=_ENDS.get(event[b"kind"], OUTCOMES[outcome]),
+            ended_ms=at,
+            told=notes.get(member, {}),
+        )
+        # Runs come first: of the other members of the event none has ended.
+        for member, (due, attempt, outcome) in zip(members, _RUN.iter_unpack(ends), strict=False)
+    ]
+
+
+def _notes(event: dict[bytes, Any]) -> dict[str, dict[str, Any]]:
+    if b"notes" not in event:
+        return {}
+    try:
+        flat = _ids.decode(event[b"notes"])
+        return {member: _told_of.decode(note) for member, note in zip(*[iter(flat)] * 2, strict=True)}
+    except codec.UNREADABLE:
+        return {}
+
+
+def _decisions(queue: str, event: dict[bytes, Any]) -> list[Decision]:
+    """Ranges first, then runs. An attempt that is followed by another decides nothing; a run that was skipped is in the
+    range of what was skipped with it."""
+    try:
+        flat = _skips.decode(event[b"skips"]) if b"skips" in event else []
+        found = [
+            Decision(job_of(str(member)), queue, int(first), int(until), *_told(Why(int(why))), time_of(event[b"at"]))
+            for member, first, until, why in zip(*[iter(flat)] * 4, strict=True)
+        ]
+    except (*codec.UNREADABLE, KeyError):
+        found = []
+    found += [
+        Decision(run.job_id, queue, run.due_ms, run.due_ms + 1, "ran", run.outcome, run.ended_ms)
+        for run in _runs(queue, event)
+        if run.outcome not in ("retried", "skipped")
+    ]
+    return found
+
+
+def _told(why: Why) -> tuple[str, str]:
+    return ("coalesced", "") if why is Why.COALESCED else ("skipped", why.name.lower())

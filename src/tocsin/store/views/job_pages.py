@@ -1,0 +1,100 @@
+"""Pages of the sets that have jobs, in order, and of them the jobs that match a filter: the server compares headers.
+
+There is no index by handler or tenant: each put and each run would pay for it. The server looks at a thousand records
+in a millisecond, so a million take about a second, and only what matches is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from msgspec import Struct
+
+from tocsin.model import codec
+from tocsin.model.durations import Millis
+from tocsin.model.job import Job, Stage
+from tocsin.store.keys import BANDS, STAGE_KEYS
+from tocsin.store.scripts.script import script
+from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
+
+# In the order of lua/job_page.lua.
+_SETS = (*STAGE_KEYS, *BANDS)
+# The last member that was looked at, and its score.
+Place = tuple[float, bytes]
+
+
+class Wanted(Struct, frozen=True):
+    """Which jobs are meant; None: any."""
+
+    tenant: str | None = None
+    name: str | None = None
+    due_before: Millis | None = None
+    due_after: Millis | None = None
+
+    def fits(self, job: Job) -> bool:
+        return (
+            (self.tenant is None or job.tenant == self.tenant)
+            and (self.name is None or job.name == self.name)
+            and (self.due_before is None or job.due_ms < self.due_before)
+            and (self.due_after is None or job.due_ms >= self.due_after)
+        )
+
+
+ANY = Wanted()
+
+
+class Page(Struct, frozen=True):
+    """Those of a page that match, with their scores; how many were looked at; where to go on, None: that was all."""
+
+    found: list[tuple[bytes, float]]
+    looked: int
+    end: Place | None
+
+
+def sets_of(stage: Stage) -> tuple[str, ...]:
+    """The sets that have the jobs of a stage."""
+    return BANDS if stage is Stage.READY else (stage.value,)
+
+
+async def look(
+    store: Store,
+    queue: OpenQueue,
+    partition: int,
+    base: str,
+    after: Place | None = None,
+    wanted: Wanted = ANY,
+    size: int = LARGEST_BATCH,
+) -> Page:
+    """One page. What matches by handler is so by the handler's digest: compare the names where that matters."""
+    what = script("job_page")
+    score, member = ("", b"") if after is None else (repr(after[0]), after[1])
+    args = [_SETS.index(base) + 1, score, member, size, *_filters(base, wanted)]
+    flat, looked, end, last = await store.read(lambda c: what(c, queue.keys_of(what, partition), args))
+    found = [(member, float(at)) for member, at in zip(*[iter(flat)] * 2, strict=True)]
+    return Page(found, int(looked), (float(end), last) if end else None)
+
+
+async def walk(
+    store: Store, queue: OpenQueue, partition: int, stage: Stage, wanted: Wanted = ANY, size: int = LARGEST_BATCH
+) -> AsyncIterator[tuple[str, Page]]:
+    """Page after page of a stage, with the set that it is of. It ends even if jobs are put faster than we look."""
+    for base in sets_of(stage):
+        key, after = queue.keys[partition][base], None
+        left = 2 * await store.read(lambda c, k=key: c.zcard(k)) + LARGEST_BATCH  # type: ignore[misc]
+        while left > 0:
+            page = await look(store, queue, partition, base, after, wanted, size)
+            yield base, page
+            after, left = page.end, left - page.looked if page.end else 0
+
+
+def _filters(base: str, wanted: Wanted) -> list[Any]:
+    if base == "working":
+        # An edit that waits for the end of the run counts already, and the script does not see it.
+        return ["", "", "", ""]
+    return [
+        "" if wanted.name is None else codec.handler_digest(wanted.name),
+        wanted.tenant or "",
+        "" if wanted.due_before is None else wanted.due_before,
+        "" if wanted.due_after is None else wanted.due_after,
+    ]

@@ -1,0 +1,101 @@
+"""Many jobs at once: all of some queues and stages that match a filter, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from tocsin.model.codec import decode_spec
+from tocsin.model.durations import Millis
+from tocsin.model.errors import RecordUnreadable
+from tocsin.model.job import Stage
+from tocsin.store.store import OpenQueue, Store
+from tocsin.store.transitions.jobs import Jobs
+from tocsin.store.views import job_pages
+from tocsin.store.views.job_pages import ANY, Page, Wanted
+
+# Records that are read at once to compare names.
+AT_ONCE = 100
+
+# How many jobs were looked at, and of how many.
+Progress = Callable[[int, int], None]
+
+
+def unseen(done: int, total: int) -> None:
+    """For those that show no progress."""
+
+
+class Selection:
+    """One walk. Jobs that are put meanwhile may be met or not; those that are changed between pages are met once."""
+
+    def __init__(
+        self, store: Store, queues: Sequence[OpenQueue], stages: Sequence[Stage], wanted: Wanted, progress: Progress
+    ) -> None:
+        self._store = store
+        self._jobs = Jobs(store)
+        self._queues = queues
+        self._stages = stages
+        self._wanted = wanted
+        self._progress = progress
+        self._looked, self._total = 0, 0
+
+    async def walk(self, until: Millis | None = None) -> AsyncIterator[tuple[OpenQueue, list[bytes]]]:
+        """The ids of each page that has any. `until`: only scores up to this one."""
+        self._total = await self._count()
+        for queue in self._queues:
+            walked = None
+            # One that is repartitioned meanwhile is walked again: jobs may have gone where we had been.
+            while walked != queue.layout:
+                walked = queue.layout
+                for partition in range(queue.partitions):
+                    async for members in self._partition(queue, partition, until):
+                        yield queue, members
+
+    async def _count(self) -> int:
+        async def ask(client: Any) -> Any:
+            async with client.pipeline(transaction=False) as pipe:
+                for queue in self._queues:
+                    for keys in queue.keys:
+                        for base in [base for stage in self._stages for base in job_pages.sets_of(stage)]:
+                            pipe.zcard(keys[base])
+                return await pipe.execute()
+
+        return sum(await self._store.read(ask))
+
+    async def _partition(self, queue: OpenQueue, partition: int, until: Millis | None) -> AsyncIterator[list[bytes]]:
+        for stage in self._stages:
+            async for _, page in job_pages.walk(self._store, queue, partition, stage, self._wanted):
+                members = [member for member, score in page.found if until is None or score <= until]
+                members = await self._confirm(queue, partition, stage, members)
+                if members:
+                    yield members
+                self._show(page)
+                if until is not None and page.end is not None and page.end[0] > until:
+                    break
+
+    async def _confirm(self, queue: OpenQueue, partition: int, stage: Stage, members: list[bytes]) -> list[bytes]:
+        """The server compares digests of handlers, which two may have in common, and nothing of what is worked on."""
+        wanted = self._wanted
+        if stage is Stage.WORKING and wanted != ANY:
+            jobs = await self._jobs.get_all(queue, partition, members)
+            return [job.id.encode() for job in jobs if wanted.fits(job)]
+        if wanted.name is None:
+            return members
+        key, confirmed = queue.keys[partition]["jobs"], list[bytes]()
+        for first in range(0, len(members), AT_ONCE):
+            some = members[first : first + AT_ONCE]
+            records = await self._store.read(lambda c, m=some: c.hmget(key, m))  # type: ignore[misc]
+            confirmed += [m for m, record in zip(some, records, strict=True) if _name_of(record) == wanted.name]
+        return confirmed
+
+    def _show(self, page: Page) -> None:
+        self._looked += page.looked
+        self._total = max(self._total, self._looked)
+        self._progress(self._looked, self._total)
+
+
+def _name_of(record: bytes | None) -> str | None:
+    try:
+        return None if record is None else decode_spec(record).name
+    except RecordUnreadable:
+        return None

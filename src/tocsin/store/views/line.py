@@ -1,0 +1,85 @@
+"""What stands in `ready`: the jobs of ordered queues that are due, by band. Reading only; the scripts write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tocsin.model.durations import Millis
+from tocsin.store import suspect_scores
+from tocsin.store.keys import BANDS
+from tocsin.store.numbers import time_of, whole
+from tocsin.store.store import OpenQueue, Store
+from tocsin.store.views.read_together import Together
+
+# With which the spot of a job begins.
+_BAND_DIGITS = tuple(b"%d" % band for band in range(len(BANDS)))
+
+
+def dues(columns: Mapping[str, Sequence[Any]], count: int) -> list[Millis | None]:
+    """When each of them was due, by what some keys have of them; None for those that do not stand there."""
+    if "spots" in columns:
+        return [None if spot is None else _due(spot) for spot in columns["spots"]]
+    found: list[Millis | None] = [None] * count
+    for band in BANDS:
+        for i, score in enumerate(columns.get(band, ())):
+            if score is not None:
+                found[i] = time_of(score)
+    return found
+
+
+async def counts(store: Store, queue: OpenQueue) -> list[int]:
+    """How many are due and in line, by band, suspects included."""
+
+    async def ask_all(client: Any) -> Any:
+        async with client.pipeline(transaction=False) as pipe:
+            for keys in queue.keys:
+                for band in BANDS:
+                    pipe.zcard(keys[band])
+                for number in range(len(BANDS)):
+                    pipe.zcount(keys["waiting"], *suspect_scores.of_band(number))
+            return await pipe.execute()
+
+    found = await store.read(ask_all)
+    return [sum(found[band :: len(BANDS)]) for band in range(len(BANDS))]
+
+
+async def position(store: Store, queue: OpenQueue, member: str) -> int | None:
+    """How many stand before it, of one partition of order `priority`: band by band, then those that wait."""
+    lanes = [queue.keys[queue.partition_of(member)][name] for name in (*BANDS, "waiting")]
+    together = Together()
+    for lane in lanes:
+        together.ask("ZRANK", lane, member)
+        together.ask("ZCARD", lane)
+    before = 0
+    for rank, size in zip(*[iter(await together.answers(store))] * 2, strict=True):
+        if rank is not None:
+            return before + int(rank)
+        before += int(size)
+    return None
+
+
+async def ahead(store: Store, queue: OpenQueue, member: str) -> int | None:
+    """How many stand before it in its band, in a fair queue of its tenant's; None if it is not ready."""
+    keys, name = queue.keys[queue.partition_of(member)], member.encode()
+    if queue.queue.order == "fair":
+        spot = await store.read(lambda c: c.hget(keys["spots"], name))
+        if spot is None:
+            return None
+        place, tenant = spot[1:] + b"\0" + name, spot[1:].partition(b"\0")[0]
+        if spot[:1] not in _BAND_DIGITS:
+            return None
+        band = keys[BANDS[int(spot[:1])]]
+        return int(await store.read(lambda c: c.zlexcount(band, b"[" + tenant + b"\0", b"(" + place)))
+    if queue.queue.order == "priority":
+        for base in BANDS:
+            rank = await store.read(lambda c, k=keys[base]: c.zrank(k, name))  # type: ignore[misc]
+            if rank is not None:
+                return int(rank)
+    return None
+
+
+def _due(spot: bytes) -> Millis:
+    """0 for a spot that somebody garbled."""
+    parts = spot.rsplit(b"\0", 2)
+    return whole(parts[1]) if len(parts) == 3 else 0

@@ -1,0 +1,222 @@
+"""Where a job stands in its line, and what its queue and its tenant may start: for those who ask why it waits."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from msgspec import Struct
+
+from tocsin.model.durations import Millis
+from tocsin.model.job import Job, Stage
+from tocsin.store.keys import BANDS, TURNS
+from tocsin.store.numbers import number, whole
+from tocsin.store.store import OpenQueue, Store
+from tocsin.store.suspect_scores import APART, OTHERS, is_apart
+from tocsin.store.transitions.jobs import Entry, entry_of
+from tocsin.store.views.parked_handlers import MOST_DIGEST
+from tocsin.store.views.read_together import Together
+
+# As lua/lib/line_fair.lua keeps a tenant: its runs, its rate's time, its finish tags.
+_TENANT = struct.Struct(">I6d")
+_META = (
+    "paused", "max_active", "rate", "every", "burst", "spent", "capped", "aging",
+    "tenant_max_active", "tenant_rate", "tenant_every", "tenant_burst",
+)  # fmt: skip
+
+
+class Limit(Struct, frozen=True):
+    """How much may run, as lua/lib/limits.lua counts it; None: no such limit."""
+
+    active: int = 0
+    most: int | None = None
+    rate: str = ""
+    every: float | None = None
+    burst: float = 0.0
+    # The time, in ms, up to which the rate is used.
+    spent: float = 0.0
+
+    @property
+    def is_full(self) -> bool:
+        return self.most is not None and self.active >= self.most
+
+    def held_until(self, now: Millis) -> Millis | None:
+        """When the rate lets the next one start; None if it does now."""
+        # More than it can have spent: it was a slower one, and begins anew (lua/lib/pace.lua).
+        if self.every is None or not now + self.burst < self.spent <= now + self.burst + self.every:
+            return None
+        return max(math.ceil(self.spent - self.burst), now + 1)
+
+
+class Line(Struct, frozen=True):
+    """Who comes before a job. In a fair queue `ahead` counts those of its own tenant."""
+
+    ahead: int
+    # Of those that have fallen due, how many others enter the line with the next claim.
+    entering: int = 0
+    # In a fair queue: jobs of a higher priority, and tenants whose turn is before its tenant's.
+    above: int = 0
+    turns: int = 0
+
+
+class Position(Struct, frozen=True):
+    """A job's place, at one moment. `line` is None where it stands in no line, or has moved while we looked."""
+
+    paused: bool
+    capped: Millis | None
+    aging: Millis | None
+    limit: Limit
+    tenant: Limit | None
+    entry: Entry | None
+    deadline: Millis | None
+    # Of one that is parked, the digest of its handler; 0 if no worker could read it so far.
+    digest: int | None
+    line: Line | None
+
+
+class _Spot(Struct, frozen=True):
+    """A place in `ready`: the score in a queue of order `priority`, the member's name in a fair one. `is_taken` unless
+    the job is still on its way there."""
+
+    band: int
+    score: float = 0.0
+    member: bytes = b""
+    tenant: bytes = b""
+    is_taken: bool = True
+
+
+async def look(store: Store, queue: OpenQueue, job: Job, now: Millis) -> Position:
+    """Of a job as it was read a moment ago. Two reads, each at one instant."""
+    keys, member = queue.keys[queue.partition_of(job.id)], job.id.encode()
+    together = Together()
+    together.ask("HMGET", keys["meta"], *_META)
+    together.ask("ZCARD", keys["working"])
+    together.ask("HGET", keys["claims"], member)
+    together.ask("ZSCORE", keys["working"], member)
+    together.ask("ZSCORE", keys["parked"], member)
+    together.ask("HGET", keys["tenants"], job.header.tenant)
+    together.ask("HGET", keys["spots"], member)
+    for band in BANDS:
+        together.ask("ZSCORE", keys[band], member)
+    found, working, claim, deadline, digest, tenant, spot, *scores = await together.answers(store)
+    meta = dict(zip(_META, found, strict=True))
+    aging = _whole(meta["aging"])
+    place = _spot_of(queue, job, member, spot, [_number(score) for score in scores]) if _is_in_line(job, now) else None
+    is_fair = queue.queue.order == "fair"
+    return Position(
+        paused=meta["paused"] is not None,
+        capped=_whole(meta["capped"]),
+        aging=aging,
+        limit=_limit(meta, "", working, _number(meta["spent"]) or 0.0),
+        tenant=_limit(meta, "tenant_", *_tenant(tenant)) if is_fair else None,
+        entry=entry_of(claim),
+        deadline=_whole(deadline),
+        digest=_digest(digest),
+        line=None if place is None else await _line(store, queue, keys, member, place, aging, now),
+    )
+
+
+def _is_in_line(job: Job, now: Millis) -> bool:
+    return job.stage is Stage.READY or (job.stage is Stage.WAITING and (job.not_before_ms or 0) <= now)
+
+
+def _spot_of(queue: OpenQueue, job: Job, member: bytes, spot: bytes | None, scores: list[float | None]) -> _Spot | None:
+    """One that has fallen due and is not in `ready` yet has the place that the next claim will give it."""
+    order, tenant = queue.queue.order, job.header.tenant.encode()
+    if order == "due":
+        return _Spot(0)
+    if order == "fair" and spot is not None:
+        band, place = min(whole(spot[:1]), len(BANDS) - 1), spot[1:]
+        return _Spot(band, member=place + b"\0" + member, tenant=place.rsplit(b"\0", 2)[0])
+    at = next((band for band, score in enumerate(scores) if score is not None), None)
+    if at is not None:
+        return _Spot(at, score=scores[at] or 0.0)
+    if job.stage is Stage.READY:
+        return None
+    # Behind all others of the same millisecond.
+    return _Spot(job.header.band, job.due_ms + 4095 / 4096, tenant + b"\0%013d\1" % job.due_ms, tenant, False)
+
+
+async def _line(
+    store: Store, queue: OpenQueue, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None, now: Millis
+) -> Line | None:
+    order = queue.queue.order
+    counted = {"due": _ask_due, "priority": _ask_priority, "fair": _ask_fair}[order]
+    together = Together()
+    together.ask("ZSCORE", keys["waiting"], member)
+    together.ask("ZCOUNT", keys["waiting"], OTHERS, now)
+    counted(together, keys, member, spot, aging)
+    own, due, *counts = await together.answers(store)
+    stands_apart = own is not None and is_apart(float(own))
+    if order == "due":
+        rank, apart = counts
+        # Those that stand apart go before nobody else.
+        return None if rank is None else Line(ahead=rank if stands_apart else rank - apart)
+    entering = max(0, due - (own is not None and not stands_apart))
+    if order == "priority":
+        return None if None in counts else Line(ahead=sum(counts), entering=entering)
+    ahead, turn, turns, *above = counts
+    return Line(ahead, entering, above=sum(above), turns=turns if turn is None else turn)
+
+
+def _ask_due(together: Together, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
+    together.ask("ZRANK", keys["waiting"], member)
+    together.ask("ZCOUNT", keys["waiting"], *APART)
+
+
+def _ask_priority(together: Together, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
+    """As pick_priority.lua: the bands above, or with aging those that are older than it by their band's handicap."""
+    for band, name in enumerate(BANDS):
+        bound = f"{spot.score + (spot.band - band) * (aging or 0):.6f}"
+        if band == spot.band and spot.is_taken:
+            together.ask("ZRANK", keys[name], member)
+        elif band < spot.band and aging is None:
+            together.ask("ZCARD", keys[name])
+        elif band <= spot.band:
+            # Of two of the same age the one of the higher priority is first.
+            together.ask("ZCOUNT", keys[name], "-inf", bound)
+        elif aging is not None:
+            together.ask("ZCOUNT", keys[name], "-inf", f"({bound}")
+
+
+def _ask_fair(together: Together, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
+    together.ask("ZLEXCOUNT", keys[BANDS[spot.band]], b"[" + spot.tenant + b"\0", b"(" + spot.member)
+    together.ask("ZRANK", keys[TURNS[spot.band]], spot.tenant)
+    together.ask("ZCARD", keys[TURNS[spot.band]])
+    for name in BANDS[: spot.band]:
+        together.ask("ZCARD", keys[name])
+
+
+def _limit(meta: dict[str, bytes | None], prefix: str, active: int, spent: float) -> Limit:
+    rate = meta[f"{prefix}rate"]
+    return Limit(
+        active=active,
+        most=_whole(meta[f"{prefix}max_active"]),
+        rate="" if rate is None else rate.decode(errors="replace"),
+        every=_number(meta[f"{prefix}every"]),
+        burst=_number(meta[f"{prefix}burst"]) or 0.0,
+        spent=spent,
+    )
+
+
+def _tenant(raw: bytes | None) -> tuple[int, float]:
+    """How many of its runs are active, and the time up to which its rate is used."""
+    if raw is None or len(raw) != _TENANT.size:
+        return 0, 0.0
+    active, rated, *_ = _TENANT.unpack(raw)
+    return active, rated
+
+
+def _number(value: Any) -> float | None:
+    return number(value)
+
+
+def _digest(score: Any) -> int | None:
+    digest = _whole(score)
+    return 0 if digest is not None and digest > MOST_DIGEST else digest
+
+
+def _whole(value: Any) -> int | None:
+    found = number(value)
+    return None if found is None else int(found)

@@ -1,0 +1,211 @@
+"""Kafka: a record per message, acknowledged by all replicas that are in sync."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    AuthenticationMethodNotSupported,
+    ClusterAuthorizationFailedError,
+    InvalidTopicError,
+    KafkaConnectionError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    ProducerClosed,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    UnsupportedSaslMechanismError,
+)
+
+from tocsin.model.broker_address import Place, Server
+from tocsin.model.delivery import DeliveryFailed
+from tocsin.targets.address_guard import Refused
+from tocsin.targets.file_descriptors import is_lack
+from tocsin.targets.messages.authority import tls_of
+from tocsin.targets.messages.broker import Letter, away
+from tocsin.targets.messages.dialer import Line
+
+# Of one request to one broker, and how long a topic is looked for. A message may take several.
+REQUEST_MS = 5_000
+
+_REFUSED = (
+    AuthenticationFailedError,
+    AuthenticationMethodNotSupported,
+    ClusterAuthorizationFailedError,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+    UnsupportedSaslMechanismError,
+)
+
+
+class Kafka:
+    """A producer that numbers its records, so that what it sends again by itself is written once."""
+
+    def __init__(self, server: Server, dial: Line, authority: str | None = None) -> None:
+        self.lost = False
+        self._server = server
+        self._dial = dial
+        # Of a broker that cannot be reached from here: its client would look for the same one for ever.
+        self._refused: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
+        tls = tls_of(server, authority)
+        self._security = {
+            "security_protocol": ("SASL_" if server.user else "") + ("SSL" if tls else "PLAINTEXT"),
+            "ssl_context": tls,
+            "sasl_mechanism": server.sasl,
+            "sasl_plain_username": server.user,
+            "sasl_plain_password": server.password,
+        }
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=server.hosts,
+            client_id="tocsin",
+            enable_idempotence=True,
+            acks="all",
+            request_timeout_ms=REQUEST_MS,
+            **self._security,
+        )
+        _connect_by(self._producer.client, self._connection)
+
+    async def _connection(self, host: str, port: int, **options: Any) -> AIOKafkaConnection:
+        """To one of the hosts of the address, or to a broker that one of them names."""
+        connection = _Dialled(self._dial, host, port, **options)
+        try:
+            await connection.connect()
+        except OSError as error:
+            if (isinstance(error, Refused) or is_lack(error)) and not self._refused.done():
+                self._refused.set_result(error)
+            raise
+        return connection
+
+    async def connect(self) -> None:
+        starting = asyncio.ensure_future(self._producer.start())
+        try:
+            await self._unless_refused(starting)
+        except KafkaConnectionError as error:
+            raise await self._reason() or away(self._server, error) from error
+        except (KafkaError, OSError) as error:
+            raise self._failure(error) from error
+
+    async def _unless_refused(self, doing: asyncio.Future[Any]) -> Any:
+        """Ends with what keeps us from a broker, if something does."""
+        doing.add_done_callback(lambda task: task.cancelled() or task.exception())
+        try:
+            await asyncio.wait((doing, self._refused), return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                self.lost = True
+                raise self._refused.result()
+            return doing.result()
+        finally:
+            doing.cancel()
+
+    async def _reason(self) -> DeliveryFailed | None:
+        """The producer does not say why none of the hosts would have it: ask one."""
+        host, port = self._server.nodes[0]
+        try:
+            connection = await self._connection(
+                host, port, client_id="tocsin", request_timeout_ms=REQUEST_MS, **self._security
+            )
+        except (KafkaError, OSError) as error:
+            return self._failure(error)
+        connection.close()
+        return None
+
+    async def publish(self, place: Place, letter: Letter) -> dict[str, Any]:
+        headers = [(name, text.encode()) for name, text in letter.headers.items()]
+        headers.append(("content-type", letter.content_type.encode()))
+        key = None if letter.key is None else letter.key.encode()
+        sending = self._producer.send_and_wait(place.name, letter.value, key=key, headers=headers)
+        try:
+            said = await self._unless_refused(asyncio.ensure_future(sending))
+        except (KafkaError, OSError) as error:
+            # A record that was numbered and given up leaves a gap, after which the broker takes no more from us.
+            self.lost = not isinstance(error, UnknownTopicOrPartitionError)
+            raise self._failure(error, place.name) from error
+        return {"topic": said.topic, "partition": said.partition, "offset": said.offset}
+
+    def _failure(self, error: BaseException, topic: str = "") -> DeliveryFailed:
+        server = self._server
+        if isinstance(error, _REFUSED):
+            what = f"to write to {topic!r}" if topic else "to log in"
+            return DeliveryFailed(f"{server} does not allow us {what} ({error})", status=403, final=True)
+        if isinstance(error, MessageSizeTooLargeError):
+            return DeliveryFailed(f"{server} does not take messages as large as this one ({error})", final=True)
+        if isinstance(error, InvalidTopicError):
+            return DeliveryFailed(f"{server} takes no topic of the name {topic!r} ({error})", final=True)
+        if isinstance(error, UnknownTopicOrPartitionError):
+            return DeliveryFailed(f"{server} has no topic {topic!r}, and does not create it: create it")
+        return away(server, error)
+
+    async def close(self) -> None:
+        # Its own end would wait for all that was not sent, for ever if nobody is there to take it. Whoever sent that
+        # has given it up, and will send it again.
+        self._producer._message_accumulator.fail_all(ProducerClosed())
+        for connection in self._producer.client._conns.values():
+            connection.close()
+        with contextlib.suppress(KafkaError, OSError, KeyError):
+            await self._producer.stop()
+        await self._producer.client.close()
+
+
+class _Dialled(AIOKafkaConnection):  # type: ignore[misc]
+    """Connects by the dialer. The library's `connect` asks its event loop for the connection, and goes on from there:
+    so it is given a loop that has another way to make one."""
+
+    def __init__(self, dial: Line, host: str, port: int, **options: Any) -> None:
+        super().__init__(host, port, **options)
+        self._dial = dial
+
+    async def connect(self) -> Any:
+        loop = asyncio.get_running_loop()
+        self._loop: Any = _DiallingLoop(loop, self._dial)
+        try:
+            return await super().connect()
+        finally:
+            self._loop = loop
+
+
+class _DiallingLoop:
+    def __init__(self, loop: asyncio.AbstractEventLoop, dial: Line) -> None:
+        self._loop = loop
+        self._dial = dial
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    async def create_connection(
+        self, protocol: Callable[[], asyncio.Protocol], host: str, port: int, ssl: ssl.SSLContext | None
+    ) -> Any:
+        sock = await self._dial(host, port)
+        return await self._loop.create_connection(
+            protocol, sock=sock, ssl=ssl, server_hostname=host if ssl is not None else None
+        )
+
+
+def _connect_by(client: AIOKafkaClient, connect: Callable[..., Any]) -> None:
+    """Have this client, and no other, call `connect` for its connections. The library has no place to say so: the two
+    methods that call its `create_conn` are made anew with ours under that name."""
+    for name in ("bootstrap", "_get_conn"):
+        method = getattr(AIOKafkaClient, name)
+        if "create_conn" not in method.__code__.co_names:
+            raise RuntimeError(f"aiokafka's {name} connects in another way now: messages to Kafka would be unguarded")
+        ours = FunctionType(
+            method.__code__,
+            {**method.__globals__, "create_conn": connect},
+            name,
+            method.__defaults__,
+            method.__closure__,
+        )
+        ours.__kwdefaults__ = method.__kwdefaults__
+        setattr(client, name, MethodType(ours, client))
+
+
+open = Kafka

@@ -1,0 +1,1 @@
+"""Python functions as targets: on the event loop, in threads, in processes."""

@@ -1,0 +1,140 @@
+"""Processes for handlers that must be killable.
+
+Parent and child exchange msgpack, never pickled objects: the child imports the handler by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import multiprocessing
+import os
+import sys
+import threading
+import traceback
+from typing import Any
+
+import pebble
+
+from tocsin.engine.handlers import Handler, NotStarted, with_run
+from tocsin.engine.work_item import Unit
+from tocsin.model import codec
+from tocsin.model.errors import TocsinError
+from tocsin.model.run import Claim, Run
+
+
+class ProcessFailure(TocsinError):
+    """A handler failed in its process; the message is its error and traceback."""
+
+
+class Processes:
+    """A pool of spawned processes, started when first needed. More runs than processes wait their turn."""
+
+    def __init__(self) -> None:
+        self._pool: pebble.ProcessPool | None = None
+
+    async def run(self, handler: Handler, namespace: str, unit: Unit) -> Any:
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            workers = max(2, os.cpu_count() or 2)
+            self._pool = pebble.ProcessPool(max_workers=workers, context=context, initializer=_end_with_the_worker)
+        fields = [_fields(claim) for claim, _ in unit.all()]
+        args = None if handler.process_args is None else handler.process_args(unit)
+        message = codec.encode(
+            (
+                handler.fn.__module__,
+                handler.fn.__qualname__,
+                handler.batch is not None,
+                namespace,
+                fields,
+                args,
+            )
+        )
+        try:
+            future = self._pool.schedule(_execute, args=(message,))
+        except (RuntimeError, OSError) as error:
+            raise NotStarted(f"no process could be started: {error}") from error
+        try:
+            answer = await asyncio.wrap_future(future)
+        except pebble.ProcessExpired as error:
+            raise ProcessFailure(f"the process of {handler.name} died (exit code {error.exitcode})") from None
+        return _unwrap(answer)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.stop()  # type: ignore[no-untyped-call]
+            self._pool.join()
+
+
+def _fields(claim: Claim) -> list[Any]:
+    return [getattr(claim, name) for name in claim.__struct_fields__]
+
+
+def _unwrap(answer: bytes) -> Any:
+    kind, value, trace = codec.decode(answer)
+    if kind == "result":
+        return value
+    if kind == "outcomes":
+        return [ProcessFailure(text) if failed else outcome for failed, outcome, text in value]
+    raise type(kind, (ProcessFailure,), {"__module__": "tocsin"})(f"{value}\n\nin its process:\n{trace}")
+
+
+def _end_with_the_worker() -> None:
+    """In the child: a worker that was killed must not leave its runs behind, others have them by then."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="tocsin parent", daemon=True).start()
+
+
+def _execute(message: bytes) -> bytes:
+    """In the child."""
+    module, qualname, batch, namespace, fields, given = codec.decode(message)
+    try:
+        fn = resolve(module, qualname)
+        runs = [_run(Claim(*values), namespace) for values in fields]
+        if batch:
+            outcomes = fn(runs)
+            if isinstance(outcomes, (list, tuple)):
+                return codec.encode(("outcomes", [_outcome(outcome) for outcome in outcomes], ""))
+            return codec.encode(("result", _storable(outcomes), ""))
+        run = runs[0]
+        own = (run.args, run.kwargs) if given is None else (tuple(given), {})
+        args, kwargs = with_run(inspect.signature(fn), *own, run)
+        return codec.encode(("result", _storable(fn(*args, **kwargs)), ""))
+    except Exception as error:
+        return codec.encode((type(error).__name__, str(error), traceback.format_exc()))
+
+
+def _outcome(outcome: Any) -> tuple[bool, Any, str]:
+    if isinstance(outcome, BaseException):
+        return True, None, f"{type(outcome).__name__}: {outcome}"
+    return False, _storable(outcome), ""
+
+
+def _storable(value: Any) -> Any:
+    """The run has succeeded also if what it returned cannot leave this process."""
+    try:
+        codec.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    return value
+
+
+def resolve(module: str, qualname: str) -> Any:
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for name in qualname.split("."):
+        found = getattr(found, name)
+    return found.fn if isinstance(found, Handler) else found
+
+
+def _run(claim: Claim, namespace: str) -> Run:
+    def extend(run: Run, seconds: float) -> Any:
+        raise ProcessFailure("a run in a process cannot be extended from inside: give it a longer timeout")
+
+    return Run(claim, codec.decode_header(claim.record), codec.decode_spec(claim.record), namespace, extend)

@@ -1,0 +1,186 @@
+"""What a worker tells of itself: metrics and health. It reads the parts and changes none."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from tocsin.engine.claim_planner import MOST_PER_PASS
+from tocsin.engine.loop import Part
+from tocsin.model.clock import wall_ms
+from tocsin.model.errors import NodeUnavailable, StoreUnavailable
+from tocsin.resilience.breaker import State as Breaker
+from tocsin.store.connection.nodes import nodes_away
+from tocsin.store.store import OpenQueue
+from tocsin.store.views.backlog import Backlog, ReadyCount
+from tocsin.store.views.queue_counts import QueueCounts
+from tocsin.store.views.server_memory import full_servers
+from tocsin.telemetry.metrics import Levels, Tally, Teller, shared
+from tocsin.telemetry.queue_metrics import shared as queue_metrics
+from tocsin.upkeep.health import Health, HealthCheck, Snapshot, State
+from tocsin.worker.queue_gauges import QueueGauges
+from tocsin.worker.stats import orphans_cleaned
+
+if TYPE_CHECKING:
+    from tocsin.worker.build import Parts
+
+# How often the server is asked whether it has memory left.
+MEMORY_EVERY_S = 10.0
+
+
+class Vitals:
+    """One per worker; its parts run with the others."""
+
+    def __init__(self, worker: Parts, tally: Tally) -> None:
+        settings = worker.settings
+        self._worker = worker
+        self._tally = tally
+        self._ready = ReadyCount(worker.store, worker.queues, self._own)
+        self._backlog = Backlog()
+        self._claimed = 0
+        self._turned_away = 0
+        self._full: tuple[str, ...] = ()
+        self._next_memory = -math.inf
+        # What was told of the store's own counts: it may serve others before and after this worker.
+        store = worker.store
+        self._scripts = (store.script_errors, store.scripts_reloaded, store.script_fallbacks)
+        self._zombies = 0
+        self._orphans: Counter[str] = Counter()
+        self.check = HealthCheck(self._read, worker.clock, settings.poll_s, settings.summary_s)
+        counts = QueueCounts(worker.store, worker.queues)
+        self.gauges = QueueGauges(counts, queue_metrics(), worker.clock, settings.poll_s)
+        self._forget: Callable[[], None] | None = None
+        self._teller: Teller | None = None
+
+    def parts(self) -> list[Part]:
+        """Begin to tell. OpenTelemetry sees the worker only from now on. Of these none fails without the server."""
+        self._forget = shared().watch(self._levels)
+        self._teller = Teller(shared(), self._tally, self._gather, self._worker.settings.poll_s)
+        self.gauges.begin()
+        return [self.check, self._teller]
+
+    def end(self) -> None:
+        if self._teller is not None:
+            self._teller.flush()
+        self.gauges.end()
+        if self._forget is not None:
+            self._forget()
+        self._teller = self._forget = None
+
+    # Metrics
+
+    def _gather(self, tally: Tally) -> None:
+        worker = self._worker
+        for name, breaker in (("acquisition", worker.acquisition_breaker), ("redis", worker.redis_breaker)):
+            status = breaker.status()
+            tally.breaker(name, status.trips, status.blocked, status.recoveries)
+        gates = worker.gates
+        tally.breaker("host", gates.trips, gates.blocked, gates.recoveries)
+        tally.submission_failures += worker.pool.not_started
+        worker.pool.not_started = 0
+        store = worker.store
+        counted = (store.script_errors, store.scripts_reloaded, store.script_fallbacks)
+        errors, reloads, fallbacks = (now - before for now, before in zip(counted, self._scripts, strict=True))
+        self._scripts = counted
+        tally.script_errors += errors
+        tally.script_reloads += reloads
+        tally.eval_fallbacks += fallbacks
+        zombies, orphans = worker.sweep.zombies, orphans_cleaned(worker)
+        tally.zombies += zombies - self._zombies
+        tally.orphans += orphans - self._orphans
+        self._zombies, self._orphans = zombies, orphans
+        queue_metrics().flush(tally.waits)
+
+    def _levels(self) -> Levels:
+        worker, backlog = self._worker, self._backlog
+        return Levels(
+            oldest_overdue_s=backlog.oldest_overdue_s,
+            degraded=self.health().degraded,
+            ready=backlog.ready,
+            capacity_per_cycle=self._capacity(),
+            permits_free=worker.pool.free(),
+            clock_skew_s=(worker.clock.server_ms() - wall_ms()) / 1000,
+        )
+
+    def _capacity(self) -> float:
+        """What one cycle can take: a batch, if their size is limited, and no more than there are permits."""
+        permits, batch = self._worker.pool.permits, self._worker.settings.batching.size
+        return permits if batch >= MOST_PER_PASS else min(permits, batch)
+
+    # Health
+
+    async def _read(self) -> Snapshot:
+        worker = self._worker
+        away = worker.held() > 0
+        if not away:
+            try:
+                self._backlog = await self._ready.look()
+                await self._look_at_memory()
+            except NodeUnavailable:
+                # The rest of the cluster works on; these are the values from before.
+                pass
+            except StoreUnavailable:
+                # A call that was cut off because our own event loop was blocked says nothing about the server.
+                if not worker.watch.is_waking():
+                    raise
+        backlog, claimed = self._backlog, worker.fetcher.claimed
+        acquired, self._claimed = claimed - self._claimed, claimed
+        room = worker.gates.room
+        turned_away, self._turned_away = room.turned_away - self._turned_away, room.turned_away
+        return Snapshot(
+            enabled=worker.settings.enabled,
+            registered=worker.reconciler.registered if worker.reconciler else 0,
+            active=worker.running,
+            scripts=worker.store.scripts_loaded,
+            ready=backlog.ready,
+            ready_is_estimate=backlog.ready_is_estimate,
+            oldest_overdue_s=backlog.oldest_overdue_s,
+            interval_s=worker.reconciler.interval_s if worker.reconciler else 0.0,
+            capacity_per_cycle=self._capacity(),
+            permits_free=worker.pool.free(),
+            permits_total=worker.pool.permits,
+            backlog=worker.pool.waiting,
+            acquired=acquired,
+            acquisition_breaker=worker.acquisition_breaker.state,
+            redis_breaker=worker.redis_breaker.state,
+            zombies_cleaned=worker.sweep.zombies,
+            orphans_cleaned=orphans_cleaned(worker).total(),
+            queue_depth=backlog.depth,
+            stuck=worker.sweep.stuck,
+            loop_blocked_s=worker.watch.longest(),
+            outside_limit=room.limit,
+            outside_still_s=room.stands_still_for(),
+            outside_handed_back=turned_away,
+            away=away,
+            full=self._full,
+            nodes_away=nodes_away(worker.store),
+            faults=worker.fetcher.faults.told(),
+            advice=backlog.outgrown,
+        )
+
+    async def _look_at_memory(self) -> None:
+        now = self._worker.clock.monotonic()
+        if now >= self._next_memory:
+            self._full = tuple(await full_servers(self._worker.store))
+            self._next_memory = now + MEMORY_EVERY_S
+
+    def health(self) -> Health:
+        """As it was when it was looked at, and whether the event loop, which looks, is blocked. For any thread."""
+        blocked = self._worker.watch.blocked_for()
+        if not blocked:
+            return self.check.health
+        by = self._worker.watch.blocked_by()
+        reason = f"the event loop has been blocked for {blocked:.0f} s" + (f" by {by}" if by else "")
+        return Health(State.DEGRADED, (reason, *self.check.health.reasons))
+
+    def open_breakers(self) -> dict[str, str]:
+        """Those that were not closed when health was looked at: this is asked on the heart's thread, and a breaker is
+        for the event loop alone."""
+        seen = self.check.snapshot
+        states = {"acquisition": seen.acquisition_breaker, "redis": seen.redis_breaker}
+        return {name: str(state) for name, state in states.items() if state is not Breaker.CLOSED}
+
+    def _own(self, queue: OpenQueue) -> Collection[str] | None:
+        return self._worker.lanes[queue.name].timetable
