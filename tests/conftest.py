@@ -18,7 +18,7 @@ from tocsin.model.trigger import Every
 from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import Runs
-from tocsin.store.transitions.jobs import Jobs, Put, record_of
+from tocsin.store.transitions.jobs import Jobs, PutItem, record_of
 from tocsin.testing import ManualClock
 
 HANDLER = "tests.handler"
@@ -154,7 +154,7 @@ def other_runs(store: Store) -> Runs:
     return Runs(store, "worker-2.1", [codec.handler_digest(HANDLER)])
 
 
-PutMaker = Callable[..., Put]
+PutMaker = Callable[..., PutItem]
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def make_put() -> PutMaker:
         args: tuple[object, ...] = (),
         retry: Retry | None = None,
         handler: str = HANDLER,
-    ) -> Put:
+    ) -> PutItem:
         trigger = None if every is None else Every(every)
         spec = Spec(handler, args, {}, trigger, retry)
         header = Header(
@@ -184,6 +184,6 @@ def make_put() -> PutMaker:
             trigger=codec.trigger_digest(spec),
             keep=keep,
         )
-        return Put(member, record_of(header, spec), due, relative, mode, expected)
+        return PutItem(member, record_of(header, spec), due, relative, mode, expected)
 
     return make

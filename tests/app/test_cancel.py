@@ -10,7 +10,7 @@ import pytest
 from engine.waiting import Gate, eventually
 from tocsin import Every, InvalidArgument, ResultTimeout, Retry, Run, RunCancelled, RunFailed, UnknownJob
 from tocsin.testing import run_until_idle
-from tocsin.worker import Settings
+from tocsin.worker import WorkerSettings
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ async def worker(tocsin_app):
     made = []
 
     async def start():
-        worker = await tocsin_app.worker(settings=Settings(concurrency=10))
+        worker = await tocsin_app.worker(settings=WorkerSettings(concurrency=10))
         made.append(worker)
         await worker.start()
         return worker

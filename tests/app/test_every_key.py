@@ -10,7 +10,7 @@ from tocsin.app.connection import store_of
 from tocsin.app.job_options import check_tries
 from tocsin.config import Config, load_config
 from tocsin.config.keys import SETTINGS
-from tocsin.engine.runner_pool import Pool
+from tocsin.engine.runner_pool import RunnerPool
 from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import Spec
 from tocsin.model.queue import AGENTS_QUEUE, Queue
@@ -124,7 +124,7 @@ def observed(config: Config) -> dict[str, object]:
         return backoff.delay_ms(rules, kind, streak, 70_000, chance)
 
     found: dict[str, object] = {
-        "redis.agent.max-concurrent-agents": Pool(settings.concurrency, None, lambda: None, store.clock).permits,  # type: ignore
+        "redis.agent.max-concurrent-agents": RunnerPool(settings.concurrency, None, lambda: None, store.clock).permits,  # type: ignore
         "redis.agent.enabled-pattern": settings.owns("gcp-images"),
         "redis.agent.disabled-pattern": settings.owns("aws-images"),
         f"{S}.enabled": settings.enabled,

@@ -16,7 +16,7 @@ from tocsin import (
     UnknownJob,
 )
 from tocsin.config import Config
-from tocsin.config.schema import Limits, Results
+from tocsin.config.schema import Limits, ResultsGroup
 from tocsin.engine.handlers import Handler
 from tocsin.testing import ManualClock, run_until_idle
 
@@ -186,7 +186,7 @@ async def configured(tocsin_server, tocsin_clock: ManualClock, tmp_path):
 
 
 async def test_no_outcomes_are_kept_where_nobody_wants_them(configured) -> None:
-    app = await configured(results=Results(keep="0"))
+    app = await configured(results=ResultsGroup(keep="0"))
 
     @app.job
     async def returns() -> int:
@@ -200,7 +200,7 @@ async def test_no_outcomes_are_kept_where_nobody_wants_them(configured) -> None:
 
 
 async def test_the_oldest_outcomes_go_and_chosen_ids_stay(configured) -> None:
-    app = await configured(results=Results(max=8))
+    app = await configured(results=ResultsGroup(max=8))
     app.queue("mail", partitions=4)
 
     @app.job(queue="mail")
@@ -224,7 +224,7 @@ async def test_the_oldest_outcomes_go_and_chosen_ids_stay(configured) -> None:
 
 
 async def test_cancelling_jobs_keeps_no_more_outcomes_than_are_wanted(configured) -> None:
-    app = await configured(results=Results(max=8))
+    app = await configured(results=ResultsGroup(max=8))
 
     @app.job
     async def job() -> None: ...

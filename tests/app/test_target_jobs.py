@@ -6,7 +6,7 @@ import pytest
 
 from tocsin import Every, Http, InvalidArgument, Job, Message, Retry, Stage, Subprocess, Tocsin
 from tocsin.config.schema import Config
-from tocsin.config.schema import Http as HttpConfig
+from tocsin.config.schema import HttpGroup as HttpConfig
 from tocsin.model.target import Target, target_of
 from tocsin.testing import ManualClock
 

@@ -17,7 +17,7 @@ from typing import Any
 from chaos.chores import note
 from tocsin import Tocsin
 from tocsin.patterns import Task, TaskQueue, TaskScheduler
-from tocsin.worker import Settings
+from tocsin.worker import WorkerSettings
 
 QUEUE = "tasks"
 # What a fleet is told to start processes of this program.
@@ -32,7 +32,7 @@ def work(order: dict[str, Any]) -> None:
     # Before any thread is there, so that all of them inherit it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     app = Tocsin(order["url"], prefix=order["prefix"])
-    settings = Settings(concurrency=order["concurrency"], **order["settings"])
+    settings = WorkerSettings(concurrency=order["concurrency"], **order["settings"])
     scheduler = TaskScheduler(TaskQueue(app, QUEUE, handle), f"clerk-{os.getpid()}", settings=settings)
     scheduler.start()
     note("ready", worker=scheduler.scheduler_id)

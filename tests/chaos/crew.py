@@ -20,7 +20,7 @@ from typing import Any
 from chaos.chores import CHORES, declare
 from chaos.member import work_as_told
 from tocsin import Run, Tocsin
-from tocsin.upkeep.agent_registrar import Rules
+from tocsin.upkeep.agent_registrar import RegistrationRules
 
 # What a fleet is told to start workers of this program; `agents` are the test's to add.
 CREW: dict[str, Any] = {"program": "chaos.crew", "queues": ["agents", "default"], "concurrency": 100, "spread": 0}
@@ -43,7 +43,7 @@ async def work(order: dict[str, Any]) -> None:
     declare(app, order["handlers"], None)
     for name, (every, chore, given) in order["agents"].items():
         app.agent(every=every, name=name)(_round(CHORES[chore], given))
-    order["settings"] |= {"reconcile": Rules(jitter_s=order["spread"])}
+    order["settings"] |= {"reconcile": RegistrationRules(jitter_s=order["spread"])}
     async with app:
         await work_as_told(app, order)
 

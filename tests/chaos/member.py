@@ -16,8 +16,8 @@ import msgspec
 from chaos.chores import declare, note
 from tocsin import Tocsin
 from tocsin.app.run_worker import caught
-from tocsin.targets.external import Reach
-from tocsin.worker import Settings
+from tocsin.targets.external import TargetPermissions
+from tocsin.worker import WorkerSettings
 
 
 async def work(order: dict[str, Any]) -> None:
@@ -34,8 +34,8 @@ async def work_as_told(app: Tocsin, order: dict[str, Any]) -> None:
     """As `app.work` does, with settings that it does not take; SIGUSR1 asks for a line in the diary."""
     stop, hurry = asyncio.Event(), asyncio.Event()
     with caught(stop, hurry):
-        reach = msgspec.convert(order["reach"], Reach)
-        settings = Settings(concurrency=order["concurrency"], reach=reach, **order["settings"])
+        reach = msgspec.convert(order["reach"], TargetPermissions)
+        settings = WorkerSettings(concurrency=order["concurrency"], reach=reach, **order["settings"])
         worker = await app.worker(queues=order["queues"], settings=settings)
         await worker.start()
         loop = asyncio.get_running_loop()

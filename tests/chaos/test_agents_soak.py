@@ -21,9 +21,9 @@ import pytest
 from chaos.crew import CREW, Agents
 from chaos.fleet import QUICK, Fleet, Member, until
 from servers import Server
-from tocsin.inspection.doctor import Audit
+from tocsin.inspection.doctor import Doctor
 from tocsin.store.transitions.fleet import Fleet as Roll
-from tocsin.store.views.audit import Survey
+from tocsin.store.views.audit import AuditReader
 
 WORKERS = 3
 TTL_S = QUICK["ttl_s"]
@@ -166,7 +166,7 @@ async def _nothing_was_lost(fleet: Fleet, jobs: set[str]) -> None:
 
 async def _all_is_in_order(fleet: Fleet, trouble: Trouble) -> None:
     store = fleet.app.store
-    report = await Audit(Survey(store), Roll(store), patience_s=TTL_S).run()
+    report = await Doctor(AuditReader(store), Roll(store), patience_s=TTL_S).run()
     assert [finding for finding in report.findings if finding.level != "note"] == []
     pids = sorted(f":{member.pid}:" for member in trouble.crew)
     assert len(report.workers) == len(pids) == WORKERS

@@ -18,7 +18,7 @@ from tocsin.engine.loop import repeat
 from tocsin.model.queue import Queue
 from tocsin.store.scripts.script import script
 from tocsin.store.store import Store
-from tocsin.store.transitions.claims import Claimed, Runs, Wish
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ async def test_an_answer_that_is_given_again_is_known_to_be_old(server: Server) 
     await store.open()
     try:
         queue = await store.open_queue(Queue("line", partitions=1))
-        runs, wish, lease = Runs(store, "worker.1"), Wish(queue, 0, 10), time.time() * 1000 + 60_000
+        runs, wish, lease = Runs(store, "worker.1"), ClaimRequest(queue, 0, 10), time.time() * 1000 + 60_000
         # The server knows the script from here on.
         await runs.claim([wish], lease)
         app = Tocsin(server.url)
@@ -125,7 +125,7 @@ async def test_an_answer_that_is_given_again_is_known_to_be_old(server: Server) 
         old = time.monotonic() + 1.5
         await until(lambda: time.monotonic() > old, "its answer is old")
         [again] = await runs.claim([wish], lease)
-        assert isinstance(again, Claimed)
+        assert isinstance(again, ClaimReply)
         now = time.time() * 1000
         assert abs(store.clock.server_ms() - now) < 500
         assert abs(again.now - now) < 500

@@ -13,7 +13,7 @@ import pytest
 from servers import Server, ask, follow, until
 from tocsin import Tocsin
 from tocsin.model.errors import StoreUnavailable
-from tocsin.worker import Settings
+from tocsin.worker import WorkerSettings
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ async def test_with_min_replicas_to_write_a_primary_without_its_replica_confirms
 async def test_a_run_whose_worker_was_frozen_repeats_and_both_may_overlap(logged: Server) -> None:
     """The worker that wakes is refused: only one outcome counts."""
     ran: list[str] = []
-    inside, quick = asyncio.Event(), Settings(beat_s=0.5, ttl_s=2.0)
+    inside, quick = asyncio.Event(), WorkerSettings(beat_s=0.5, ttl_s=2.0)
     async with Tocsin(logged.url) as app:
 
         @app.job(name="work")

@@ -11,11 +11,11 @@ import sys
 from chaos.fleet import TESTS, Fleet, until
 from servers import Server
 from tocsin.app.handle import Handle
-from tocsin.inspection.doctor import Audit
+from tocsin.inspection.doctor import Doctor
 from tocsin.inspection.inspector import Inspector
-from tocsin.model.errors import QueueMoving
+from tocsin.model.errors import QueueRepartitioning
 from tocsin.store.transitions.fleet import Fleet as Roll
-from tocsin.store.views.audit import Survey
+from tocsin.store.views.audit import AuditReader
 
 LATER = 2000
 WAITING = 300
@@ -51,7 +51,7 @@ class Producer:
         while True:
             try:
                 return await self._fleet.app.enqueue(self._fleet.does["nap"], 0.002, id=job, keep=0)
-            except QueueMoving:
+            except QueueRepartitioning:
                 # A busy machine may take longer to begin the move again than a call waits.
                 continue
 
@@ -103,6 +103,6 @@ async def test_nothing_is_lost_and_nothing_runs_twice_while_partitions_change(va
     assert await fleet.count("recovered") == 0
     for member in fleet.members:
         await member.end()
-    report = await Audit(Survey(app.store), Roll(app.store), patience_s=0).run()
+    report = await Doctor(AuditReader(app.store), Roll(app.store), patience_s=0).run()
     assert [finding for finding in report.findings if finding.level != "note" and finding.kind != "no-aof"] == []
     assert "Traceback" not in fleet.log()

@@ -7,7 +7,7 @@ from commandline import Tool
 
 from tocsin import Tocsin
 from tocsin.model.errors import StoreUnavailable
-from tocsin.store.repartition.repartition import repartition
+from tocsin.store.repartition import repartition
 
 
 async def fill(app: Tocsin) -> None:
@@ -40,11 +40,11 @@ def test_json_has_the_numbers(tocsin: Tool):
 def test_what_was_stopped_half_way_is_shown_and_goes_on(tocsin: Tool, monkeypatch: pytest.MonkeyPatch):
     tocsin.do(fill)
 
-    async def stop(move: repartition.Move) -> None:
+    async def stop(move: repartition.Repartition) -> None:
         raise StoreUnavailable("the server went away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(repartition.Move, "_keep_sessions", stop)
+        patch.setattr(repartition.Repartition, "_keep_sessions", stop)
         tocsin.quick("queues", "repartition", "wide", "2", code=1)
     assert "being repartitioned to 2: if nobody does, run the command again" in tocsin.quick("queues", "list")
     assert "run `tocsin queues repartition` again with the same number" in tocsin.quick("doctor")

@@ -18,14 +18,14 @@ from tocsin.model.errors import InvalidArgument
 from tocsin.model.http import check_header
 from tocsin.model.job import Stage
 from tocsin.model.template import FIELDS
-from tocsin.resilience.breaker import State as Breaker
+from tocsin.resilience.breaker import BreakerState as Breaker
 from tocsin.telemetry.handler_metrics import DURATION, HANDLER_COUNTS
 from tocsin.telemetry.metrics import COUNTS, LEVELS, SPREADS
 from tocsin.upkeep.health import Signal, Snapshot, assess
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "tocsin"
-SEEDS = sorted((ROOT / "docs" / "seeds").glob("*.md"))
+SEEDS = sorted((ROOT / "docs" / "origins").glob("*.md"))
 HANDBOOK = sorted(path for path in (ROOT / "docs").rglob("*.md") if path not in SEEDS)
 ALL = [*SEEDS, *HANDBOOK, *sorted(ROOT.glob("*.md"))]
 TROUBLESHOOTING = ROOT / "docs" / "operate" / "troubleshooting.md"
@@ -129,7 +129,7 @@ def test_every_file_in_which_something_lives_is_there(path: Path) -> None:
         files = [text for text in code(row.get("where it lives", "")) if re.fullmatch(r"[\w/*]+\.(py|lua)", text)]
         for file in files:
             # A script may stand behind another one without its folder.
-            places = [SOURCE, SOURCE / "store" / "lua"]
+            places = [SOURCE, SOURCE / "store" / "scripts" / "lua"]
             assert any(list(place.glob(file)) for place in places), f"{path.name}:{row.line}: {file}"
 
 
@@ -169,7 +169,7 @@ def test_every_setting_that_is_named_exists(path: Path) -> None:
 def reference() -> dict[str, str]:
     """The settings of the first seed's reference, by their whole keys, with the defaults that are told there."""
     found = {}
-    for row in rows(ROOT / "docs" / "seeds" / "agents.md"):
+    for row in rows(ROOT / "docs" / "origins" / "agents.md"):
         if not row.get("where it lives", "").startswith("key"):
             continue
         key, _, default = code(row["the seed says"])[0].partition(": ")
@@ -220,7 +220,7 @@ def test_the_first_seed_names_every_metric_that_it_had() -> None:
     own = {"tocsin.scripts.reloads", "tocsin.scripts.evalFallbacks", "tocsin.claims.lost", "tocsin.clock.skew"}
     own |= {"tocsin.loop.blocked", "tocsin.loop.blockedSeconds"} | {spread.name for spread in SPREADS} | BY_HANDLER
     own |= {name for name in METRICS if name.startswith("tocsin.taskScheduler.")}
-    assert set(metrics_in(ROOT / "docs" / "seeds" / "agents.md")) == METRICS - own
+    assert set(metrics_in(ROOT / "docs" / "origins" / "agents.md")) == METRICS - own
 
 
 @each(HANDBOOK)

@@ -13,7 +13,7 @@ from ticking import QUEUE, Ticking
 from tocsin import Tocsin
 from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.testing import ManualClock
-from tocsin.worker import Settings, Worker
+from tocsin.worker import Worker, WorkerSettings
 
 MakeWorker = Callable[..., Awaitable[Worker]]
 
@@ -26,7 +26,7 @@ async def make_worker(tocsin_app: Tocsin) -> AsyncIterator[MakeWorker]:
     async def make(
         app: Tocsin | None = None, *, start: bool = False, queues: Iterable[str] | None = None, **settings: Any
     ) -> Worker:
-        worker = await (app or tocsin_app).worker(queues=queues, settings=Settings(**settings))
+        worker = await (app or tocsin_app).worker(queues=queues, settings=WorkerSettings(**settings))
         made.append(worker)
         if start:
             await worker.start()

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tocsin.engine.agenda import SLACK, Agenda
-from tocsin.engine.served_queue import Lane
+from tocsin.engine.served_queue import ServedQueue
 from tocsin.model.queue import Queue
 from tocsin.store.keys import Keys
 from tocsin.store.open_queue import OpenQueue
@@ -19,9 +19,9 @@ def agenda() -> Agenda:
 
 
 @pytest.fixture
-def lanes(agenda) -> tuple[Lane, Lane]:
+def lanes(agenda) -> tuple[ServedQueue, ServedQueue]:
     """Of two queues, of which nothing is to be asked."""
-    made = [Lane(OpenQueue(Queue(name, partitions=4), Keys(), [b"e"] * 4), agenda) for name in ("a", "b")]
+    made = [ServedQueue(OpenQueue(Queue(name, partitions=4), Keys(), [b"e"] * 4), agenda) for name in ("a", "b")]
     for lane in made:
         lane.expect_all([math.inf] * 4)
         for partition in range(4):

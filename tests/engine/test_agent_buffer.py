@@ -19,7 +19,7 @@ from tocsin.worker.settings import ZombieRules
 pytestmark = pytest.mark.agents
 
 TIMEOUT_S = 300
-EXCEPTIONAL = ZombieRules(zombie_thresholds.Settings.of(30_000, "aws/.*", 3_600_000))
+EXCEPTIONAL = ZombieRules(zombie_thresholds.ZombieThresholds.of(30_000, "aws/.*", 3_600_000))
 
 
 class Inside:

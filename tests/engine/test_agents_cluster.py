@@ -13,14 +13,14 @@ from redis.crc import key_slot
 from engine.waiting import Gate, eventually
 from servers import Cluster, Server, ask, cluster
 from tocsin import InvalidConfig, Tocsin
-from tocsin.inspection.doctor import Audit
+from tocsin.inspection.doctor import Doctor
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.transitions.leadership import Terms
-from tocsin.store.views.audit import Survey
-from tocsin.worker import Settings, Worker
+from tocsin.store.transitions.leadership import LeaderKey
+from tocsin.store.views.audit import AuditReader
+from tocsin.worker import Worker, WorkerSettings
 
 AGENTS = {f"agent {i}" for i in range(12)}
-QUICK = Settings(beat_s=0.3, ttl_s=1.2)
+QUICK = WorkerSettings(beat_s=0.3, ttl_s=1.2)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ async def test_agents_are_registered_and_run_again_and_again(app: Tocsin, gate: 
         assert await app.store.client.zcard("myapp:working{ps}") == len(AGENTS)
         gate.open()
         await eventually(lambda: gate.passed >= 3 * len(AGENTS), "they run again")
-        report = await Audit(Survey(app.store), Fleet(app.store), patience_s=1.0).run()
+        report = await Doctor(AuditReader(app.store), Fleet(app.store), patience_s=1.0).run()
         assert [finding for finding in report.findings if finding.kind != "no-aof"] == []
     finally:
         await worker.stop(grace=5)
@@ -132,7 +132,7 @@ async def test_all_keys_of_the_agents_are_in_one_slot_under_the_seeds_names(
         await eventually(lambda: gate.passed > len(AGENTS), "they run")
     finally:
         await worker.stop(grace=5)
-    assert (await Terms(app.store).take("somebody", 60_000)).holder == "somebody"
+    assert (await LeaderKey(app.store).take("somebody", 60_000)).holder == "somebody"
     found = [keys for node in nodes.nodes if (keys := keys_of(node))]
     assert len(found) == 1
     assert {"myapp:waiting{ps}", "myapp:jobs{ps}", "myapp:cleanup-leader{ps}"} <= found[0]
@@ -198,7 +198,7 @@ async def test_the_seeds_commands_answer_on_the_default_names(gate: Gate, redis_
                 assert name == "agent-name"
                 assert score in scores
                 assert answer('redis-cli zscore waiting "agent-name"') == [score]
-                holder = (await Terms(app.store).take(worker.name, 60_000)).holder
+                holder = (await LeaderKey(app.store).take(worker.name, 60_000)).holder
                 assert answer("redis-cli get cleanup-leader") == [holder] == [worker.name]
             finally:
                 gate.open()

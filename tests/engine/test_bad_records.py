@@ -12,13 +12,13 @@ import pytest
 
 from engine.waiting import run_dry
 from tocsin import Every, Http, InvalidArgument, Message, Subprocess
-from tocsin.inspection.doctor import Audit
+from tocsin.inspection.doctor import Doctor
 from tocsin.model import codec
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.job import Policy, Spec
 from tocsin.patterns import DelayQueue, ExecutionQueue
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.views.audit import Survey
+from tocsin.store.views.audit import AuditReader
 
 
 def nested(levels: int) -> object:
@@ -160,7 +160,7 @@ async def test_a_record_that_somebody_nested_too_deep_is_shown_as_unreadable_eve
     assert "cannot be read" in (await tocsin_app.get("deep")).failure.error
     assert [job.name async for job in tocsin_app.jobs()] == ["?"]
     assert await tocsin_app.handle("deep").status() == "waiting"
-    report = await Audit(Survey(tocsin_app.store), Fleet(tocsin_app.store), patience_s=0).run()
+    report = await Doctor(AuditReader(tocsin_app.store), Fleet(tocsin_app.store), patience_s=0).run()
     assert [found.examples for found in report.findings if found.kind == "unreadable-record"] == [["deep"]]
     with pytest.raises(RecordUnreadable, match="cannot be read, and so not be changed"):
         await tocsin_app.update("deep", timeout="5s")

@@ -13,7 +13,7 @@ from logged import capture_logs
 from tocsin.engine.loop import repeat
 from tocsin.engine.loop_watch import BLOCKED_S, LOOK_S, RECENT_S, WAKING_S, LoopWatch
 from tocsin.model.errors import StoreTimeout, StoreUnavailable
-from tocsin.telemetry.metrics import Tally
+from tocsin.telemetry.metrics import Counters
 
 
 class UntilWarned(logging.Handler):
@@ -128,7 +128,7 @@ class Watched:
     """The two passes, on the loop and on the thread."""
 
     def __init__(self) -> None:
-        self.time, self.tally = Time(), Tally()
+        self.time, self.tally = Time(), Counters()
         self.watch = LoopWatch(self.tally, lambda task: "some.handler", self.time)
 
     async def turn(self, seconds: float) -> None:

@@ -13,7 +13,7 @@ from tocsin import StoreUnavailable, Tocsin
 from tocsin.engine.decide import Finish
 from tocsin.engine.refused_outcomes import MOST_TRIES
 from tocsin.model.errors import StoreError
-from tocsin.resilience.breaker import BreakerSettings, State
+from tocsin.resilience.breaker import BreakerSettings, BreakerState
 from tocsin.store.transitions.claims import Deadlines
 from tocsin.testing import ManualClock
 
@@ -57,13 +57,13 @@ async def test_claims_that_fail_open_the_breaker_and_then_nobody_asks(tocsin_app
     await break_key(tocsin_app, "sessions")
     for _ in range(3):
         await fails(worker.fetcher.step)
-    assert worker.acquisition_breaker.state is State.OPEN
+    assert worker.acquisition_breaker.state is BreakerState.OPEN
     calls = (await tocsin_app.store.client.info("commandstats"))["cmdstat_evalsha"]["calls"]
     for _ in range(20):
         assert await worker.fetcher.step() > 0
     assert (await tocsin_app.store.client.info("commandstats"))["cmdstat_evalsha"]["calls"] == calls
     status = worker.stats().acquisition_breaker
-    assert (status.state, status.trips, status.blocked) == (State.OPEN, 1, 20)
+    assert (status.state, status.trips, status.blocked) == (BreakerState.OPEN, 1, 20)
 
 
 async def test_after_the_cooldown_one_good_claim_closes_it(tocsin_app, tocsin_clock, make_worker, line):
@@ -78,7 +78,7 @@ async def test_after_the_cooldown_one_good_claim_closes_it(tocsin_app, tocsin_cl
     await run_dry(worker)
     assert line.ran == [1]
     status = worker.stats().acquisition_breaker
-    assert (status.state, status.recoveries) == (State.CLOSED, 1)
+    assert (status.state, status.recoveries) == (BreakerState.CLOSED, 1)
 
 
 async def test_a_person_may_close_both(tocsin_app, make_worker, line):
@@ -183,7 +183,7 @@ async def test_one_bad_outcome_is_given_up_alone_and_the_others_are_written(tocs
     assert worker.finisher.idle()
     assert (worker.tally.retry_exhausted, worker.tally.recovery[False]) == (1, MOST_TRIES)
     assert worker.finisher.unwritten.count == 0
-    assert worker.redis_breaker.state is State.CLOSED
+    assert worker.redis_breaker.state is BreakerState.CLOSED
 
 
 @pytest.mark.agents
@@ -228,7 +228,7 @@ async def test_the_redis_breaker_derives_from_the_same_settings_and_holds_finish
     for _ in range(3):
         await fails(worker.finisher.step)
     status = worker.stats().redis_breaker
-    assert status.state is State.OPEN
+    assert status.state is BreakerState.OPEN
     # 0.7 of five seconds.
     assert 3.4 < status.probe_in <= 3.5
 
@@ -273,16 +273,16 @@ async def test_a_hanging_server_opens_both_breakers_and_the_first_beat_that_gets
             worker.lanes["default"].forget_dues()
             for _ in range(4):
                 await hang(clock, worker.fetcher.step)
-            assert (worker.acquisition_breaker.state, worker.held()) == (State.CLOSED, 0.0)
+            assert (worker.acquisition_breaker.state, worker.held()) == (BreakerState.CLOSED, 0.0)
             await hang(clock, worker.fetcher.step)
-            assert (worker.acquisition_breaker.state, worker.held()) == (State.OPEN, 30.0)
+            assert (worker.acquisition_breaker.state, worker.held()) == (BreakerState.OPEN, 30.0)
             for _ in range(3):
                 await hang(clock, worker.finisher.step)
-            assert worker.redis_breaker.state is State.OPEN
+            assert worker.redis_breaker.state is BreakerState.OPEN
             # After the cooldown the heart alone tries, until it hears the server.
             await asyncio.to_thread(worker.heart.beat)
             clock.advance("1m")
-            assert worker.redis_breaker.state is State.HALF_OPEN
+            assert worker.redis_breaker.state is BreakerState.HALF_OPEN
             assert worker.held() > 0
             server.start()
             await asyncio.to_thread(worker.heart.beat)
@@ -293,7 +293,7 @@ async def test_a_hanging_server_opens_both_breakers_and_the_first_beat_that_gets
             await run_dry(worker)
             assert ran == [1, 2]
             states = worker.acquisition_breaker.state, worker.redis_breaker.state
-            assert states == (State.CLOSED, State.CLOSED)
+            assert states == (BreakerState.CLOSED, BreakerState.CLOSED)
             await worker.kill()
 
 
@@ -315,7 +315,7 @@ async def test_a_worker_none_of_whose_agents_is_due_finds_out_too(make_worker, m
             for _ in range(5):
                 assert worker.held() == 0.0
                 await hang(clock, worker.fetcher.step)
-            assert (worker.acquisition_breaker.state, worker.held()) == (State.OPEN, 30.0)
+            assert (worker.acquisition_breaker.state, worker.held()) == (BreakerState.OPEN, 30.0)
             # Nobody asks meanwhile.
             clock.advance("3s")
             assert await worker.fetcher.step() > 0
@@ -324,7 +324,7 @@ async def test_a_worker_none_of_whose_agents_is_due_finds_out_too(make_worker, m
             await eventually(lambda: worker.held() == 0, "the parts may call")
             clock.advance("3s")
             await run_dry(worker)
-            assert worker.acquisition_breaker.state is State.CLOSED
+            assert worker.acquisition_breaker.state is BreakerState.CLOSED
             await worker.kill()
 
 
@@ -344,7 +344,7 @@ async def test_while_the_redis_breaker_is_open_no_part_calls_the_server_but_the_
     await eventually(lambda: worker.stats().ran == 1 and worker.stats().leading, "it is at work")
     for _ in range(3):
         worker.redis_breaker.failed(worker.redis_breaker.allow())
-    assert worker.redis_breaker.state is State.OPEN
+    assert worker.redis_breaker.state is BreakerState.OPEN
     # Claims have a breaker of their own.
     for _ in range(5):
         worker.acquisition_breaker.failed(worker.acquisition_breaker.allow())
@@ -376,4 +376,4 @@ async def test_claims_that_the_server_refuses_hold_up_claims_only(tocsin_app, ma
     await break_key(tocsin_app, "sessions")
     for _ in range(5):
         await fails(worker.fetcher.step)
-    assert (worker.acquisition_breaker.state, worker.held()) == (State.OPEN, 0.0)
+    assert (worker.acquisition_breaker.state, worker.held()) == (BreakerState.OPEN, 0.0)

@@ -12,7 +12,7 @@ from logged import capture_logs
 from tocsin import Tocsin
 from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.testing import ManualClock
-from tocsin.worker import Settings, Worker
+from tocsin.worker import Worker, WorkerSettings
 
 pytestmark = pytest.mark.one_server(reason="its clock belongs to the test")
 
@@ -49,7 +49,7 @@ async def make(app: Tocsin) -> AsyncIterator[object]:
     made: list[Worker] = []
 
     async def make() -> Worker:
-        worker = await app.worker(settings=Settings())
+        worker = await app.worker(settings=WorkerSettings())
         worker._loop = asyncio.get_running_loop()
         made.append(worker)
         await pulse(worker)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tocsin import Cron, Every, Once, Retry
 from tocsin.engine import decide
-from tocsin.engine.decide import BURY, DONE, Finish, RetryIn, Setback
+from tocsin.engine.decide import BURY, DONE, FailureFacts, Finish, RetryIn
 from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import Policy, Spec
 from tocsin.model.run import MAX_RECOVERIES, Claim
@@ -134,7 +134,9 @@ def test_an_interval_whose_next_tick_is_to_come_waits_for_that(spec, late, follo
     ],
 )
 def test_after_failure_retry_says_how_often_and_how_long(attempt, spec, recurring, late, chance, decided):
-    assert bare(decide.after_failure(claim(attempt=attempt), spec, recurring, T + late, Setback(chance))) == decided
+    assert (
+        bare(decide.after_failure(claim(attempt=attempt), spec, recurring, T + late, FailureFacts(chance))) == decided
+    )
 
 
 FORBIDDEN, THROTTLED = FailureClass.PERMANENT_FORBIDDEN, FailureClass.THROTTLED
@@ -175,13 +177,13 @@ HOURLY = Spec("handler", trigger=Every(3600), policy=Policy(error_interval=300.0
     ],
 )
 def test_the_class_of_a_failure_says_how_long_and_retry_how_often(kind, streak, attempt, spec, recurring, decided):
-    setback = Setback(0.5, kind, streak)
+    setback = FailureFacts(0.5, kind, streak)
     assert bare(decide.after_failure(claim(attempt=attempt), spec, recurring, T, setback, BACKOFF)) == decided
 
 
 @pytest.mark.parametrize("kind", FailureClass)
 def test_without_failure_backoff_every_failure_of_an_agent_waits_for_its_error_interval(kind):
-    decided = decide.after_failure(claim(), AGENT, True, T, Setback(0.5, kind, 5), replace(BACKOFF, enabled=False))
+    decided = decide.after_failure(claim(), AGENT, True, T, FailureFacts(0.5, kind, 5), replace(BACKOFF, enabled=False))
     assert bare(decided) == Finish(T + 60_000, FAILED)
 
 
@@ -199,7 +201,7 @@ def test_without_failure_backoff_every_failure_of_an_agent_waits_for_its_error_i
 )
 def test_every_backoff_of_an_agent_has_jitter_both_ways(kind, enabled, wait, chance, share):
     backoff = replace(BACKOFF, enabled=enabled)
-    decided = decide.after_failure(claim(), AGENT, True, T, Setback(chance, kind), backoff)
+    decided = decide.after_failure(claim(), AGENT, True, T, FailureFacts(chance, kind), backoff)
     assert bare(decided).next_due == pytest.approx(T + wait * share, abs=5)
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tocsin import Every, Retry
 from tocsin.engine import decide
-from tocsin.engine.decide import BURY, Decision, Finish, RetryIn, Setback
+from tocsin.engine.decide import BURY, Decision, FailureFacts, Finish, RetryIn
 from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import Policy, Spec
 from tocsin.model.run import Claim
@@ -32,15 +32,15 @@ def every(retry: Retry | None = None, **rules: float) -> Spec:
     return Spec("handler", trigger=Every("10s"), retry=retry, policy=Policy(**rules) if rules else None)  # type: ignore[arg-type]
 
 
-def final(kind: FailureClass) -> Setback:
-    return Setback(kind=kind, final=True)
+def final(kind: FailureClass) -> FailureFacts:
+    return FailureFacts(kind=kind, final=True)
 
 
-def later(kind: FailureClass, wait: int) -> Setback:
-    return Setback(kind=kind, wait=wait)
+def later(kind: FailureClass, wait: int) -> FailureFacts:
+    return FailureFacts(kind=kind, wait=wait)
 
 
-CASES: list[tuple[str, Spec, Setback, BackoffSettings, int, Decision]] = [
+CASES: list[tuple[str, Spec, FailureFacts, BackoffSettings, int, Decision]] = [
     # 404, a refused address, a redirect: trying again does not mend it.
     ("final, one-shot", once(), final(UNKNOWN), OFF, 1, BURY),
     ("final, one-shot with retries", once(TWICE), final(UNKNOWN), OFF, 1, BURY),
@@ -55,12 +55,12 @@ CASES: list[tuple[str, Spec, Setback, BackoffSettings, int, Decision]] = [
     ("forbidden, schedule", every(TWICE), final(FORBIDDEN), OFF, 1, NEXT),
     ("forbidden, schedule, backoff", every(TWICE), final(FORBIDDEN), ON, 1, Finish(T + 1_800_000, FAILED)),
     # 429 without a word.
-    ("throttled, one-shot", once(), Setback(kind=THROTTLED), OFF, 1, BURY),
-    ("throttled, one-shot with retries", once(TWICE), Setback(kind=THROTTLED), OFF, 1, RetryIn(1_000)),
-    ("throttled, one-shot with retries, backoff", once(TWICE), Setback(kind=THROTTLED), ON, 1, RetryIn(30_000)),
-    ("throttled, out of retries", once(TWICE), Setback(kind=THROTTLED), ON, 3, BURY),
-    ("throttled, schedule", every(), Setback(kind=THROTTLED), OFF, 1, NEXT),
-    ("throttled, schedule, backoff", every(), Setback(kind=THROTTLED), ON, 1, Finish(T + 30_000, FAILED)),
+    ("throttled, one-shot", once(), FailureFacts(kind=THROTTLED), OFF, 1, BURY),
+    ("throttled, one-shot with retries", once(TWICE), FailureFacts(kind=THROTTLED), OFF, 1, RetryIn(1_000)),
+    ("throttled, one-shot with retries, backoff", once(TWICE), FailureFacts(kind=THROTTLED), ON, 1, RetryIn(30_000)),
+    ("throttled, out of retries", once(TWICE), FailureFacts(kind=THROTTLED), ON, 3, BURY),
+    ("throttled, schedule", every(), FailureFacts(kind=THROTTLED), OFF, 1, NEXT),
+    ("throttled, schedule, backoff", every(), FailureFacts(kind=THROTTLED), ON, 1, Finish(T + 30_000, FAILED)),
     # 429 and 503 that say when.
     ("asked to wait, one-shot", once(), later(THROTTLED, 5_000), OFF, 1, BURY),
     ("asked to wait, one-shot with retries", once(TWICE), later(THROTTLED, 5_000), OFF, 1, RetryIn(5_000)),
@@ -71,16 +71,16 @@ CASES: list[tuple[str, Spec, Setback, BackoffSettings, int, Decision]] = [
     ("asked to wait, schedule, backoff", every(), later(THROTTLED, 25_000), ON, 1, Finish(T + 30_000, FAILED)),
     ("asked to wait, schedule with retries", every(TWICE), later(SERVER, 25_000), OFF, 1, RetryIn(25_000)),
     # 5xx and the network.
-    ("passing, one-shot", once(), Setback(kind=SERVER), OFF, 1, BURY),
-    ("passing, one-shot with retries", once(TWICE), Setback(kind=TRANSIENT), OFF, 2, RetryIn(2_000)),
-    ("passing, one-shot with retries, backoff", once(TWICE), Setback(kind=SERVER), ON, 1, RetryIn(1_000)),
-    ("passing, schedule", every(), Setback(kind=SERVER), OFF, 1, NEXT),
-    ("passing, schedule, backoff", every(), Setback(kind=TRANSIENT), ON, 1, RetryIn(0)),
-    ("passing, schedule, backoff, often", every(), Setback(kind=TRANSIENT, streak=3), ON, 3, NEXT),
+    ("passing, one-shot", once(), FailureFacts(kind=SERVER), OFF, 1, BURY),
+    ("passing, one-shot with retries", once(TWICE), FailureFacts(kind=TRANSIENT), OFF, 2, RetryIn(2_000)),
+    ("passing, one-shot with retries, backoff", once(TWICE), FailureFacts(kind=SERVER), ON, 1, RetryIn(1_000)),
+    ("passing, schedule", every(), FailureFacts(kind=SERVER), OFF, 1, NEXT),
+    ("passing, schedule, backoff", every(), FailureFacts(kind=TRANSIENT), ON, 1, RetryIn(0)),
+    ("passing, schedule, backoff, often", every(), FailureFacts(kind=TRANSIENT, streak=3), ON, 3, NEXT),
     # A certificate that cannot be verified, a secret that is not there.
-    ("unknown, one-shot", once(), Setback(kind=UNKNOWN), ON, 1, BURY),
-    ("unknown, one-shot with retries", once(TWICE), Setback(kind=UNKNOWN), ON, 1, RetryIn(1_000)),
-    ("unknown, schedule", every(), Setback(kind=UNKNOWN), ON, 1, NEXT),
+    ("unknown, one-shot", once(), FailureFacts(kind=UNKNOWN), ON, 1, BURY),
+    ("unknown, one-shot with retries", once(TWICE), FailureFacts(kind=UNKNOWN), ON, 1, RetryIn(1_000)),
+    ("unknown, schedule", every(), FailureFacts(kind=UNKNOWN), ON, 1, NEXT),
 ]
 
 
@@ -90,7 +90,7 @@ CASES: list[tuple[str, Spec, Setback, BackoffSettings, int, Decision]] = [
     ids=[case[0] for case in CASES],
 )
 def test_what_becomes_of_it(
-    spec: Spec, setback: Setback, backoff: BackoffSettings, attempt: int, decided: Decision
+    spec: Spec, setback: FailureFacts, backoff: BackoffSettings, attempt: int, decided: Decision
 ) -> None:
     claim = Claim("default", 0, b"job", 1, T, attempt, 0, False, T + 60_000, b"\0" * 16)
     decision = decide.after_failure(claim, spec, spec.trigger is not None, T, setback, backoff)

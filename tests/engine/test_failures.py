@@ -13,8 +13,8 @@ from tocsin import DeliveryFailed, Every, FollowUp, InvalidArgument, Retry, Run,
 from tocsin.engine.failure_reports import IN_FULL
 from tocsin.model.queue import Queue
 from tocsin.model.run import MAX_RECOVERIES
-from tocsin.store.transitions.claims import Runs, Wish
-from tocsin.targets.external import Reach
+from tocsin.store.transitions.claims import ClaimRequest, Runs
+from tocsin.targets.external import TargetPermissions
 from tocsin.testing import run_until_idle
 
 
@@ -98,7 +98,7 @@ async def test_a_job_that_kills_its_workers_is_logged_when_it_is_buried(tocsin_a
     other = Runs(tocsin_app.store, "other.1")
     for number in range(MAX_RECOVERIES):
         doomed = Runs(tocsin_app.store, f"doomed.{number}")
-        [answer] = await doomed.claim([Wish(queue, 0, 1)], lease=1e15)
+        [answer] = await doomed.claim([ClaimRequest(queue, 0, 1)], lease=1e15)
         assert len(answer.claims) == 1
         assert await other.recover(queue, 0, f"doomed.{number}") == 1
     await run_dry(await make_worker(queues=["line"]))
@@ -174,7 +174,7 @@ async def test_programs_that_cannot_be_started_are_a_few_lines_and_then_one_with
 
     for _ in range(20):
         await tocsin_app.enqueue(Subprocess(["/bin/true"]))
-    worker = await make_worker(reach=Reach(programs={"/bin/true": ()}))
+    worker = await make_worker(reach=TargetPermissions(programs={"/bin/true": ()}))
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
     await worker.fetcher.step()
     await eventually(lambda: not worker.pool.busy, "all go back")

@@ -9,7 +9,7 @@ import pytest
 from engine.waiting import run_dry
 from logged import capture_logs
 from tocsin.engine.refused_outcomes import MOST_TRIES
-from tocsin.resilience.breaker import BreakerSettings, State
+from tocsin.resilience.breaker import BreakerSettings, BreakerState
 
 QUICK = BreakerSettings(failure_threshold=3, failure_window_ms=10_000, cooldown_ms=5000, half_open_duration_ms=1000)
 
@@ -102,7 +102,7 @@ async def test_outcomes_of_a_garbled_partition_are_given_up_and_those_of_others_
         await worker.finisher.step()
     assert worker.finisher.idle()
     assert await tocsin_app.handle("kept").status() == "succeeded"
-    assert worker.redis_breaker.state is State.CLOSED
+    assert worker.redis_breaker.state is BreakerState.CLOSED
 
 
 async def test_a_worker_with_a_garbled_partition_says_so(tocsin_app, make_worker, job):

@@ -8,7 +8,7 @@ import pytest
 
 from engine.waiting import Gate, eventually
 from tocsin.model.run import Claim
-from tocsin.store.transitions.claims import Runs, Wish
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ async def test_a_run_that_was_recovered_never_waits_behind_others(tocsin_app, ma
     await tocsin_app.enqueue_many(fickle, [() for _ in range(20)])
     queue = worker.lanes["default"].queue
     ghost = Runs(tocsin_app.store, "ghost", None)
-    claimed = await ghost.claim([Wish(queue, partition, 20) for partition in range(queue.partitions)], 1e15)
+    claimed = await ghost.claim([ClaimRequest(queue, partition, 20) for partition in range(queue.partitions)], 1e15)
     assert sum(len(answer.claims) for answer in claimed) == 20
     for partition in range(queue.partitions):
         await ghost.recover(queue, partition, "ghost")

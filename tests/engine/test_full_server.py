@@ -12,11 +12,11 @@ from engine.waiting import eventually
 from servers import Server, flavours
 from tocsin import StoreFull, Tocsin
 from tocsin.engine.handlers import Handler
-from tocsin.inspection.doctor import Audit
-from tocsin.store.transitions.fleet import Ear, Fleet
+from tocsin.inspection.doctor import Doctor
+from tocsin.store.transitions.fleet import BellReader, Fleet
 from tocsin.store.transitions.jobs import Jobs
-from tocsin.store.transitions.leadership import Terms
-from tocsin.store.views.audit import Survey
+from tocsin.store.transitions.leadership import LeaderKey
+from tocsin.store.views.audit import AuditReader
 
 
 @pytest.fixture(scope="module", params=flavours())
@@ -106,7 +106,7 @@ async def test_a_worker_starts_although_its_agents_cannot_be_added_yet(app, make
 async def test_bells_and_mail_are_heard(app, make_worker):
     worker = await make_worker(app)
     await fill(app)
-    fleet, ear = Fleet(app.store), Ear(app.store, worker.name, ["default"])
+    fleet, ear = Fleet(app.store), BellReader(app.store, worker.name, ["default"])
     try:
         for _ in range(2):
             await fleet.ring_all([("default", 3)])
@@ -120,7 +120,7 @@ async def test_bells_and_mail_are_heard(app, make_worker):
 
 async def test_a_worker_can_lead_and_note_by_which_zones_it_planned(app):
     await fill(app)
-    assert (await Terms(app.store).take("w", 60_000)).holder == "w"
+    assert (await LeaderKey(app.store).take("w", 60_000)).holder == "w"
     fleet = Fleet(app.store)
     await fleet.planned_by("2026a")
     assert await fleet.zones() == "2026a"
@@ -172,7 +172,7 @@ async def test_why_and_doctor_answer(app, order):
     await app.enqueue_many(work_of(app), [(n,) for n in range(3)], ids=["a", "b", "c"], queue=line.name)
     await fill(app)
     assert (await app.why("b", queue=order)).known
-    report = await Audit(Survey(app.store), Fleet(app.store)).run()
+    report = await Doctor(AuditReader(app.store), Fleet(app.store)).run()
     assert not report.wrong
 
 

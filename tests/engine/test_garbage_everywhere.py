@@ -11,11 +11,11 @@ import pytest
 from engine.waiting import eventually
 from logged import capture_logs
 from tocsin import Every
-from tocsin.inspection.doctor import Audit
+from tocsin.inspection.doctor import Doctor
 from tocsin.model.errors import TocsinError
 from tocsin.store.keys import BANDS, FLEET_KEYS, LEADER_KEY, PARTITION_KEYS, TURNS, TYPES
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.views.audit import Survey
+from tocsin.store.views.audit import AuditReader
 
 VALUES = [b"", b"\xff\xfe", b"nan", b"1e400", b"-1", b"many", b"\x00" * 3, b"\xc1" * 60, b"9" * 400, b"\x91" * 2000]
 NAMES = [
@@ -133,7 +133,7 @@ async def others_are_served(system: System, why: str) -> None:
 
 
 async def doctor(app, *, repair: bool) -> dict[str, list[str]]:
-    report = await Audit(Survey(app.store), Fleet(app.store), repair=repair, patience_s=0).run()
+    report = await Doctor(AuditReader(app.store), Fleet(app.store), repair=repair, patience_s=0).run()
     return {found.kind: found.examples for found in report.findings if found.level == "wrong"}
 
 

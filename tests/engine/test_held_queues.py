@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.waiting import Gate, eventually
-from tocsin.upkeep.health import State
+from tocsin.upkeep.health import HealthState
 
 LIMITS = [
     ("due", {"max_active": 1}),
@@ -34,11 +34,11 @@ async def test_work_that_limits_hold_is_no_backlog(tocsin_app, tocsin_clock, mak
     for _ in range(4):
         tocsin_clock.advance("1m")
         await worker.vitals.check.step()
-    assert (worker.vitals.check.health.state, worker.vitals.check.signals) == (State.HEALTHY, ())
+    assert (worker.vitals.check.health.state, worker.vitals.check.signals) == (HealthState.HEALTHY, ())
     # Without them it is behind.
     await tocsin_app.queue_update("line", **dict.fromkeys(limits))
     await worker.vitals.check.step()
-    assert worker.vitals.check.health.state is State.DEGRADED
+    assert worker.vitals.check.health.state is HealthState.DEGRADED
     assert worker.vitals.check.snapshot.ready == 299
     gate.open()
     await eventually(lambda: not worker.pool.busy, "it has ended")

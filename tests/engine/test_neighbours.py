@@ -10,10 +10,10 @@ import pytest
 from tocsin import Tocsin
 from tocsin.engine.handlers import Handler
 from tocsin.model import codec
-from tocsin.model.errors import QueueMoving
+from tocsin.model.errors import QueueRepartitioning
 from tocsin.store import store as stores
-from tocsin.store.repartition.repartition import repartition
-from tocsin.store.transitions.fleet import Beat
+from tocsin.store.repartition import repartition
+from tocsin.store.transitions.fleet import HeartbeatReply
 from tocsin.worker import Worker
 
 DAMAGED = {
@@ -76,7 +76,7 @@ async def bury(dead: Worker, witness: Worker) -> None:
     fleet, store = witness._fleet, witness.store
     counter = await store.client.hget(store.keys.fleet()["beats"], dead.name)
     assert await fleet.bury(dead.name, counter, 0)
-    witness.reaper.saw(Beat(True, 0, buried=[dead.name]), 0.0)
+    witness.reaper.saw(HeartbeatReply(True, 0, buried=[dead.name]), 0.0)
 
 
 @pytest.mark.parametrize("what", TROUBLES)
@@ -135,5 +135,5 @@ async def test_a_job_that_no_other_queue_has_may_be_in_the_one_that_is_moving(
     for name in ("alpha", "beta"):
         await tocsin_app.enqueue(work, queue=name, id=f"in {name}", delay="1h")
     await trouble(tocsin_app, "half-way")
-    with pytest.raises(QueueMoving):
+    with pytest.raises(QueueRepartitioning):
         await (other_app.cancel("in beta@0") if call == "cancel" else other_app.get("in beta"))

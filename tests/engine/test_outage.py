@@ -12,8 +12,8 @@ from logged import capture_logs
 from servers import Server
 from tocsin import Every, StoreUnavailable, Tocsin
 from tocsin.model.clock import monotonic
-from tocsin.resilience.breaker import State
-from tocsin.store.transitions.claims import Runs, Wish, release_item
+from tocsin.resilience.breaker import BreakerState
+from tocsin.store.transitions.claims import ClaimRequest, Runs, release_item
 from tocsin.store.transitions.fleet import Fleet
 
 
@@ -109,7 +109,7 @@ async def test_a_server_that_is_away_is_not_taken_for_one_with_nothing_to_do(ser
     handle = await app.enqueue(job, id="held elsewhere")
     queue, ghost = await app.store.find_queue("default"), Runs(app.store, "ghost")
     partition = queue.partition_of(handle.id)
-    [claimed] = await ghost.claim([Wish(queue, partition, 1)], lease=1e15)
+    [claimed] = await ghost.claim([ClaimRequest(queue, partition, 1)], lease=1e15)
     working = asyncio.create_task(app.work(until="idle"))
     server.kill()
     with pytest.raises(TimeoutError):
@@ -177,11 +177,11 @@ async def test_the_first_beat_after_an_outage_opens_the_way_although_a_late_answ
     worker = await make_worker(app)
     breaker = getattr(worker, which)
     late = breaker.allow()
-    while breaker.state is State.CLOSED:
+    while breaker.state is BreakerState.CLOSED:
         breaker.answered(breaker.allow(), [StoreUnavailable("away")])
     breaker.answered(late, [object()])
     await asyncio.to_thread(worker.heart.beat)
-    await eventually(lambda: breaker.state is State.HALF_OPEN, "it may be probed")
+    await eventually(lambda: breaker.state is BreakerState.HALF_OPEN, "it may be probed")
 
 
 async def test_data_that_is_gone_is_one_error_for_all_queues_and_one_for_the_worker(server, app, make_worker):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from tocsin.engine.throughput import HEADROOM, KEEP, LONGEST_S, WINDOW_S, Pace
+from tocsin.engine.throughput import HEADROOM, KEEP, LONGEST_S, WINDOW_S, Throughput
 
 
 def test_it_does_not_hold_back_before_it_is_measured() -> None:
-    pace = Pace()
+    pace = Throughput()
     assert pace.rate == math.inf
     pace.look(10, 100.0)
     pace.look(20, 100.0 + WINDOW_S / 2)
@@ -16,14 +16,14 @@ def test_it_does_not_hold_back_before_it_is_measured() -> None:
 
 
 def test_it_is_what_ran_in_a_window_and_somewhat_more() -> None:
-    pace = Pace()
+    pace = Throughput()
     pace.look(0, 100.0)
     pace.look(60, 100.03)
     assert round(pace.rate) == HEADROOM * 2000
 
 
 def test_a_slower_window_counts_slowly_and_a_faster_one_at_once() -> None:
-    pace = Pace()
+    pace = Throughput()
     for ran, now in ((0, 100.0), (100, 100.05), (100, 100.1)):
         pace.look(ran, now)
     assert round(pace.rate) == HEADROOM * 2000 * KEEP
@@ -32,7 +32,7 @@ def test_a_slower_window_counts_slowly_and_a_faster_one_at_once() -> None:
 
 
 def test_a_long_time_says_nothing() -> None:
-    pace = Pace()
+    pace = Throughput()
     for ran, now in ((0, 100.0), (100, 100.05), (101, 100.05 + LONGEST_S + 1)):
         pace.look(ran, now)
     assert round(pace.rate) == HEADROOM * 2000

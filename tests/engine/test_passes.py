@@ -9,7 +9,7 @@ import pytest
 
 from engine.waiting import Gate, eventually
 from tocsin.engine.claim_planner import MANY, PASSES
-from tocsin.store.transitions.claims import Runs, Wish
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 
 
 @pytest.fixture
@@ -18,9 +18,9 @@ def gate() -> Gate:
 
 
 @pytest.fixture
-def asked(monkeypatch) -> list[list[Wish]]:
+def asked(monkeypatch) -> list[list[ClaimRequest]]:
     """What each claim asked for."""
-    seen: list[list[Wish]] = []
+    seen: list[list[ClaimRequest]] = []
     claim = Runs.claim
 
     async def spy(self, wishes, lease, timeout=0):

@@ -9,8 +9,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from engine.waiting import run_dry
 from tocsin import Retry
 from tocsin.store.views import queue_counts
-from tocsin.store.views.queue_counts import QueueCounts
-from tocsin.telemetry.queue_metrics import Numbers, QueueMetrics
+from tocsin.store.views.queue_counts import QueueCountReader
+from tocsin.telemetry.queue_metrics import QueueMetrics, QueueNumbers
 from tocsin.worker import queue_gauges
 from tocsin.worker.queue_gauges import QueueGauges
 
@@ -28,13 +28,13 @@ async def test_what_is_put_and_claimed_counts_once_whoever_does_it(
     await tocsin_app.enqueue_many(job, [(n,) for n in range(10)])
     await tocsin_app.enqueue(job, 1, id="later", delay="1h")
     worker = await make_worker(queues=["line"], concurrency=4)
-    another = QueueCounts(other_app.store, [await other_app.store.find_queue("line")])
+    another = QueueCountReader(other_app.store, [await other_app.store.find_queue("line")])
     await another.look()
-    assert another.by_queue() == {"line": Numbers(11, 0, 11, 0)}
+    assert another.by_queue() == {"line": QueueNumbers(11, 0, 11, 0)}
     tocsin_clock.advance("3s")
     await run_dry(worker)
     await another.look()
-    assert another.by_queue() == {"line": Numbers(1, 0, 11, 10)}
+    assert another.by_queue() == {"line": QueueNumbers(1, 0, 11, 10)}
     [samples] = worker.tally.waits.values()
     assert [sample.drain() for sample in samples] == [[], [], [3.0] * 10, [], []]
 
@@ -52,15 +52,15 @@ async def test_runs_that_are_claimed_are_active_and_only_the_first_claim_is_a_wa
     await tocsin_app.enqueue(job, id="j", priority="high")
     worker = await make_worker(queues=["line"])
     await worker.fetcher.step()
-    counts = QueueCounts(tocsin_app.store, [worker.lanes["line"].queue])
+    counts = QueueCountReader(tocsin_app.store, [worker.lanes["line"].queue])
     await counts.look()
-    assert counts.by_queue() == {"line": Numbers(0, 1, 1, 1)}
+    assert counts.by_queue() == {"line": QueueNumbers(0, 1, 1, 1)}
     assert worker.tally.waits["line"][1].drain() == [0.0]
     await run_dry(worker)
     tocsin_clock.advance("2s")
     await run_dry(worker)
     await counts.look()
-    assert counts.by_queue() == {"line": Numbers(0, 0, 1, 2)}
+    assert counts.by_queue() == {"line": QueueNumbers(0, 0, 1, 2)}
     assert worker.tally.waits["line"][1].drain() == []
 
 
@@ -73,12 +73,12 @@ async def test_of_many_partitions_each_is_asked_in_its_turn(tocsin_app, make_wor
         pass
 
     await tocsin_app.enqueue_many(job, [(n,) for n in range(50)], delay="1h")
-    counts = QueueCounts(tocsin_app.store, [await tocsin_app.store.find_queue("line")])
+    counts = QueueCountReader(tocsin_app.store, [await tocsin_app.store.find_queue("line")])
     await counts.look()
     # Part of a queue is no number to show.
     assert counts.by_queue() == {}
     await counts.look()
-    assert counts.by_queue() == {"line": Numbers(50, 0, 50, 0)}
+    assert counts.by_queue() == {"line": QueueNumbers(50, 0, 50, 0)}
 
 
 async def test_nothing_is_read_when_nobody_asks(tocsin_app, tocsin_clock):
@@ -91,7 +91,7 @@ async def test_nothing_is_read_when_nobody_asks(tocsin_app, tocsin_clock):
     await tocsin_app.enqueue(job, delay="1d")
     reader = InMemoryMetricReader()
     metrics = QueueMetrics(MeterProvider([reader]).get_meter("test"))
-    counts = QueueCounts(tocsin_app.store, [await tocsin_app.store.find_queue("line")])
+    counts = QueueCountReader(tocsin_app.store, [await tocsin_app.store.find_queue("line")])
     part = QueueGauges(counts, metrics, tocsin_clock, 1.0)
     part.begin()
 

@@ -12,7 +12,7 @@ from engine.waiting import run_dry
 from servers import Server
 from tocsin import Every, StoreUnavailable, Tocsin
 from tocsin.testing import run_until_idle
-from tocsin.upkeep.agent_registrar import PAGE, Reconciler, Rules
+from tocsin.upkeep.agent_registrar import PAGE, AgentRegistrar, RegistrationRules
 
 pytestmark = pytest.mark.agents
 
@@ -44,7 +44,7 @@ async def make(tocsin_app):
     """A reconciler of the app's agents, and what it says is ours."""
     where = await tocsin_app.store.open_queue(tocsin_app._registry.queues[AGENTS])
 
-    def build(owns=lambda _: True, rules: Rules | None = None, clock=None) -> Reconciler:
+    def build(owns=lambda _: True, rules: RegistrationRules | None = None, clock=None) -> AgentRegistrar:
         owned: set[str] = set()
 
         def own(gained, lost) -> None:
@@ -53,9 +53,9 @@ async def make(tocsin_app):
             owned.update(gained)
             owned.difference_update(lost)
 
-        made = Reconciler(
+        made = AgentRegistrar(
             tocsin_app.store, where, tocsin_app._agents, owns, own, lambda waiting: None,
-            clock or tocsin_app.store.clock, lambda *_: None, rules or Rules(),
+            clock or tocsin_app.store.clock, lambda *_: None, rules or RegistrationRules(),
         )  # fmt: skip
         made.owned = owned
         return made
@@ -71,14 +71,14 @@ async def due(app: Tocsin, name: str) -> int | None:
 async def test_what_is_missing_is_registered_for_now(tocsin_app, tocsin_clock, make):
     declare(tocsin_app, "a", "b")
     reconciler = make()
-    assert await reconciler.step() == pytest.approx(Rules().every_s)
+    assert await reconciler.step() == pytest.approx(RegistrationRules().every_s)
     assert [await due(tocsin_app, name) for name in "ab"] == [tocsin_clock.ms] * 2
     assert (reconciler.registered, reconciler.added) == (2, 2)
 
 
 async def test_new_agents_are_spread_over_the_jitter(tocsin_app, tocsin_clock, make):
     declare(tocsin_app, *[f"a{n}" for n in range(200)])
-    await make(rules=Rules(jitter_s=60)).step()
+    await make(rules=RegistrationRules(jitter_s=60)).step()
     dues = [await due(tocsin_app, f"a{n}") - tocsin_clock.ms for n in range(200)]
     assert min(dues) >= 0
     assert max(dues) <= 60_000
@@ -157,10 +157,10 @@ class Ticking:
 async def test_a_round_that_is_longer_than_its_budget_goes_on_in_the_next_pass(tocsin_app, make):
     names = [f"a{n:04d}" for n in range(2 * PAGE + 10)]
     declare(tocsin_app, *names)
-    reconciler = make(rules=Rules(budget_s=1.0), clock=Ticking())
+    reconciler = make(rules=RegistrationRules(budget_s=1.0), clock=Ticking())
     rests = [await reconciler.step() for _ in range(3)]
     assert rests[:2] == [0.0, 0.0]
-    assert 0 < rests[2] <= Rules().every_s
+    assert 0 < rests[2] <= RegistrationRules().every_s
     assert (reconciler.registered, reconciler.added) == (len(names), len(names))
 
 
@@ -285,9 +285,9 @@ async def test_an_outage_in_the_middle_of_a_round_leaves_nobody_out(monkeypatch)
                     server.kill()
                 return True
 
-            reconciler = Reconciler(
+            reconciler = AgentRegistrar(
                 app.store, where, app._agents, owns, lambda *_: None, lambda _: None, app.store.clock,
-                lambda *_: None, Rules(),
+                lambda *_: None, RegistrationRules(),
             )  # fmt: skip
             with pytest.raises(StoreUnavailable):
                 await reconciler.step()

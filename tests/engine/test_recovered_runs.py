@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from engine.waiting import Gate, eventually
-from tocsin.store.transitions.claims import Runs, Wish
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 
 
 class Ghost:
@@ -17,7 +17,7 @@ class Ghost:
         self._runs, self._reaper = Runs(app.store, "ghost"), Runs(app.store, "reaper")
 
     async def claim(self, queue, count: int) -> None:
-        [answer] = await self._runs.claim([Wish(queue, 0, count)], 1e15)
+        [answer] = await self._runs.claim([ClaimRequest(queue, 0, count)], 1e15)
         assert len(answer.claims) == count
 
     async def die(self, queue, count: int, deaths: int) -> None:
@@ -223,7 +223,7 @@ async def test_thousands_of_suspects_keep_nobody_from_running(tocsin_app, make_w
     for _ in range(2):
         claimed = 0
         while claimed < count:
-            [answer] = await dead.claim([Wish(lane.queue, 0, 1000)], 1e15)
+            [answer] = await dead.claim([ClaimRequest(lane.queue, 0, 1000)], 1e15)
             claimed += len(answer.claims)
         assert await reaper.recover(lane.queue, 0, "dead") == count
     await tocsin_app.enqueue_many(healthy, [(n,) for n in range(20)], queue="mail")

@@ -14,7 +14,7 @@ from tocsin.app import dependencies
 from tocsin.engine.handlers import Handler
 from tocsin.model.clock import monotonic
 from tocsin.model.queue import Queue
-from tocsin.store.repartition.repartition import repartition
+from tocsin.store.repartition import repartition
 from tocsin.store.transitions.dependencies import Outbox
 from tocsin.worker import Worker
 

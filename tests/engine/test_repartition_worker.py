@@ -6,7 +6,7 @@ import pytest
 
 from engine.waiting import Gate, eventually, run_dry
 from tocsin.model.errors import StoreUnavailable
-from tocsin.store.repartition.repartition import repartition
+from tocsin.store.repartition import repartition
 from tocsin.upkeep.reaper import Burial
 
 MANY = 20
@@ -135,7 +135,7 @@ async def test_it_waits_patiently_while_the_queue_is_moving(tocsin_app, other_ap
     await put(tocsin_app, range(MANY))
     await worker.fetcher.step()
     await eventually(lambda: len(gate.inside) == MANY, "all run")
-    moving = repartition.Move._move_jobs
+    moving = repartition.Repartition._move_jobs
 
     async def meanwhile(move):
         gate.open()
@@ -147,7 +147,7 @@ async def test_it_waits_patiently_while_the_queue_is_moving(tocsin_app, other_ap
             assert worker.lanes["wide"].still
         await moving(move)
 
-    monkeypatch.setattr(repartition.Move, "_move_jobs", meanwhile)
+    monkeypatch.setattr(repartition.Repartition, "_move_jobs", meanwhile)
     await repartition.repartition(other_app.store, "wide", 3)
     await run_dry(worker)
     assert (worker.acquisition_breaker.status().failures, worker.redis_breaker.status().failures) == (0, 0)

@@ -13,11 +13,11 @@ from tocsin import StoreUnavailable, Tocsin
 from tocsin.engine.claim_planner import Batching
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.resilience.backoff import BackoffSettings
-from tocsin.resilience.breaker import BreakerSettings, State
+from tocsin.resilience.breaker import BreakerSettings, BreakerState
 from tocsin.store.store import LARGEST_BATCH
 from tocsin.upkeep.agent_ownership import Ownership
 from tocsin.upkeep.health import Signal
-from tocsin.worker.settings import Cleanup, Ending, ZombieRules
+from tocsin.worker.settings import Cleanup, StopTimes, ZombieRules
 
 pytestmark = pytest.mark.agents
 
@@ -74,7 +74,7 @@ async def test_while_the_breaker_is_open_outcomes_wait_and_no_try_is_spent(tocsi
         await asyncio.sleep(0)
     for _ in range(3):
         worker.redis_breaker.failed(worker.redis_breaker.allow())
-    assert worker.redis_breaker.state is State.OPEN
+    assert worker.redis_breaker.state is BreakerState.OPEN
     calls = await evalsha_calls(tocsin_app)
     rests = [await worker.finisher.step() for _ in range(10)]
     assert await evalsha_calls(tocsin_app) == calls
@@ -103,16 +103,16 @@ async def test_a_server_that_is_away_trips_the_breaker_and_the_first_heartbeat_o
             for _ in range(2):
                 with pytest.raises(StoreUnavailable):
                     await worker.fetcher.step()
-            assert worker.acquisition_breaker.state is State.OPEN
+            assert worker.acquisition_breaker.state is BreakerState.OPEN
             assert await worker.fetcher.step() > 60
             assert worker.stats().acquisition_breaker.blocked == 1
             server.start()
             await asyncio.to_thread(worker.heart.beat)
-            await eventually(lambda: worker.acquisition_breaker.state is State.HALF_OPEN, "it may try")
+            await eventually(lambda: worker.acquisition_breaker.state is BreakerState.HALF_OPEN, "it may try")
             await run_dry(worker)
             assert ran == [1]
             status = worker.stats().acquisition_breaker
-            assert (status.state, status.trips, status.recoveries) == (State.CLOSED, 1, 1)
+            assert (status.state, status.trips, status.recoveries) == (BreakerState.CLOSED, 1, 1)
             await worker.kill()
 
 
@@ -310,14 +310,14 @@ async def test_orphan_cleanup_that_is_switched_off_elects_nobody_and_cleans_noth
 @pytest.mark.parametrize("part", ["reconcile", "sweep", "orphans"])
 @pytest.mark.parametrize(
     ("ending", "how"),
-    [(Ending(30.0, 30.0), "by itself"), (Ending(0.0, 30.0), "cleaned up"), (Ending(0.0, 0.0), "cut off")],
+    [(StopTimes(30.0, 30.0), "by itself"), (StopTimes(0.0, 30.0), "cleaned up"), (StopTimes(0.0, 0.0), "cut off")],
 )
 async def test_a_stop_waits_for_each_part_as_long_as_its_two_keys_say(tocsin_app, make_worker, part, ending, how):
     @tocsin_app.agent(every="1h", name="a")
     async def agent():
         pass
 
-    usual = Ending(30.0, 30.0)
+    usual = StopTimes(30.0, 30.0)
     endings = {name: ending if name == part else usual for name in ("reconcile", "sweep", "orphans")}
     worker = await make_worker(
         start=True,

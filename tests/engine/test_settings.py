@@ -11,7 +11,7 @@ from engine.waiting import eventually, run_dry
 from logged import capture_logs
 from tocsin.engine.claim_planner import Batching
 from tocsin.engine.loop import repeat
-from tocsin.worker.settings import Ending
+from tocsin.worker.settings import StopTimes
 
 
 async def test_a_worker_that_is_disabled_lives_and_claims_nothing(tocsin_app, make_worker):
@@ -155,7 +155,7 @@ async def test_a_stop_lets_a_pass_of_upkeep_end_for_a_while(tocsin_app, make_wor
     async def agent():
         pass
 
-    worker = await make_worker(start=True, reconcile_ending=Ending(await_s, 5.0))
+    worker = await make_worker(start=True, reconcile_ending=StopTimes(await_s, 5.0))
     inside, how = asyncio.Event(), []
     stopping = worker._quiet
 

@@ -14,9 +14,9 @@ from engine.waiting import eventually
 from logged import capture_logs
 from servers import Cluster, Server, ask, cluster
 from tocsin import Every, StoreUnavailable, Tocsin
-from tocsin.inspection.doctor import Audit
+from tocsin.inspection.doctor import Doctor
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.views.audit import Survey
+from tocsin.store.views.audit import AuditReader
 
 QUEUE = "line"
 
@@ -107,4 +107,4 @@ async def test_nothing_is_lost_and_work_goes_on(nodes: Cluster, make_worker, tag
         assert (worker.stats().lost, worker.stats().acquisition_breaker.trips) == (0, 0)
         assert not [line for line in logs if line.get("exc_info") or line["log_level"] == "error"]
         await worker.kill()
-        assert not (await Audit(Survey(app.store), Fleet(app.store), patience_s=0).run()).wrong
+        assert not (await Doctor(AuditReader(app.store), Fleet(app.store), patience_s=0).run()).wrong

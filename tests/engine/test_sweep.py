@@ -14,10 +14,10 @@ import pytest
 from engine.waiting import eventually, run_dry
 from logged import capture_logs
 from tocsin import Retry, Run
-from tocsin.engine.deadline_sweep import AGAIN_S, ENDING_S, EXTENSION_S, Patience, Sweep
+from tocsin.engine.deadline_sweep import AGAIN_S, ENDING_S, EXTENSION_S, DeadlineSweep, OverrunLimits
 from tocsin.store.transitions.claims import Deadlines
 from tocsin.upkeep.reaper import OVERDUE_S
-from tocsin.upkeep.zombie_thresholds import Settings, threshold_for
+from tocsin.upkeep.zombie_thresholds import ZombieThresholds, threshold_for
 
 THRESHOLD_S = 30.0
 ALWAYS = math.inf
@@ -64,8 +64,8 @@ def patient(make_worker, tocsin_clock):
 
     async def make(zombie_after=lambda member: THRESHOLD_S, *, wrap=lambda runs: runs, clock=tocsin_clock, **rules):
         worker = await make_worker(concurrency=rules.pop("concurrency", 10))
-        patience = Patience(zombie_after, recovered_s=OVERDUE_S, **rules)
-        worker.sweep = Sweep(worker.pool, worker.finisher, lambda: wrap(worker.runs), clock, patience)
+        patience = OverrunLimits(zombie_after, recovered_s=OVERDUE_S, **rules)
+        worker.sweep = DeadlineSweep(worker.pool, worker.finisher, lambda: wrap(worker.runs), clock, patience)
         return worker
 
     return make
@@ -245,7 +245,7 @@ async def test_exceptional_jobs_have_their_own_time_to_end_and_keep_their_claim_
     async def never_listens(run: Run):
         await inside.stay(run.job_id)
 
-    rules = Settings.of(30_000, "aws/.*", 3_600_000)
+    rules = ZombieThresholds.of(30_000, "aws/.*", 3_600_000)
     for job_id in ("aws/slow", "quick"):
         await tocsin_app.enqueue(never_listens, id=job_id)
     worker = await patient(lambda member: threshold_for(member, rules) / 1000, interval_s=1e6)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 
-from tocsin.engine.agent_timetable import AGAIN_MS, Timetable
+from tocsin.engine.agent_timetable import AGAIN_MS, AgentTimetable
 from tocsin.model.ids import extra_member
 
 
-def table(*members: str) -> Timetable:
+def table(*members: str) -> AgentTimetable:
     """Due since time began, as far as is known."""
-    made = Timetable()
+    made = AgentTimetable()
     made.own(members)
     made.hear(dict.fromkeys(members, 0))
     return made
 
 
 def test_what_is_new_is_asked_for_when_it_is_due_or_in_doubt():
-    own = Timetable()
+    own = AgentTimetable()
     own.own(["a", "b"])
     assert own.take(10, 10) == []
     own.hear({"a": 20})

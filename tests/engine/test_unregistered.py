@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from engine.waiting import run_dry
 from logged import capture_logs
-from tocsin.inspection.doctor import Audit
+from tocsin.inspection.doctor import Doctor
 from tocsin.inspection.findings import Finding
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.patterns import Agent, AgentScheduler
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.views.audit import Survey
+from tocsin.store.views.audit import AuditReader
 from tocsin.upkeep.agent_ownership import Ownership
 from tocsin.worker import Worker
 
@@ -52,7 +52,7 @@ async def look(*workers: Worker) -> None:
 
 
 async def findings_of(app) -> list[Finding]:
-    return (await Audit(Survey(app.store), Fleet(app.store), patience_s=0).run()).findings
+    return (await Doctor(AuditReader(app.store), Fleet(app.store), patience_s=0).run()).findings
 
 
 async def stage(app, name: str = "gone") -> str:

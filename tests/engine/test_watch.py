@@ -5,24 +5,24 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.store.transitions.fleet import Beat
-from tocsin.upkeep.liveness_watch import Watch
+from tocsin.store.transitions.fleet import HeartbeatReply
+from tocsin.upkeep.liveness_watch import LivenessWatch
 
 T = 1_900_000_000_000
 AWAY = None
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch(ttl_s=8.0, look_s=4.0, late_s=2.5)
+def watch() -> LivenessWatch:
+    return LivenessWatch(ttl_s=8.0, look_s=4.0, late_s=2.5)
 
 
-def beat(at: float, late: dict[str, int], *, step_ms: int = 0, accepted: bool = True) -> Beat:
+def beat(at: float, late: dict[str, int], *, step_ms: int = 0, accepted: bool = True) -> HeartbeatReply:
     counters = {worker: b"%d" % counter for worker, counter in late.items()}
-    return Beat(accepted, T + int(at * 1000) + step_ms, counters, step=float(step_ms))
+    return HeartbeatReply(accepted, T + int(at * 1000) + step_ms, counters, step=float(step_ms))
 
 
-def looks(watch: Watch, *times: float, counter: int = 7, alive_until: float = -60.0) -> list[tuple[str, bytes]]:
+def looks(watch: LivenessWatch, *times: float, counter: int = 7, alive_until: float = -60.0) -> list[tuple[str, bytes]]:
     """Look at one other worker, late from 2.5 s after its last beat on; the dead of the last look."""
     dead: list[tuple[str, bytes]] = []
     for at in times:

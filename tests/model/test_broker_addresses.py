@@ -9,32 +9,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin import InvalidArgument, Message, Secret
-from tocsin.model.broker_address import Place, Server, parse
+from tocsin.model.broker_address import BrokerDestination, Server, parse
 
 
 @pytest.mark.parametrize(
     ("url", "place"),
     [
-        ("redis:///orders", Place(Server("redis"), "orders")),
-        ("redis://h/a%2Fb:c?db=2&maxlen=10", Place(Server("redis", (("h", 6379),), db=2), "a/b:c", maxlen=10)),
+        ("redis:///orders", BrokerDestination(Server("redis"), "orders")),
+        (
+            "redis://h/a%2Fb:c?db=2&maxlen=10",
+            BrokerDestination(Server("redis", (("h", 6379),), db=2), "a/b:c", maxlen=10),
+        ),
         (
             "rediss://:p%40ss@h:7000/s?ca=/x.crt",
-            Place(Server("rediss", (("h", 7000),), password="p@ss", ca="/x.crt"), "s"),
+            BrokerDestination(Server("rediss", (("h", 7000),), password="p@ss", ca="/x.crt"), "s"),
         ),
-        ("kafka://b1,b2:9093/t.x", Place(Server("kafka", (("b1", 9092), ("b2", 9093))), "t.x")),
+        ("kafka://b1,b2:9093/t.x", BrokerDestination(Server("kafka", (("b1", 9092), ("b2", 9093))), "t.x")),
         (
             "kafka+tls://u:p@b/t?sasl=SCRAM-SHA-512",
-            Place(Server("kafka+tls", (("b", 9092),), "u", "p", sasl="SCRAM-SHA-512"), "t"),
+            BrokerDestination(Server("kafka+tls", (("b", 9092),), "u", "p", sasl="SCRAM-SHA-512"), "t"),
         ),
-        ("amqp://h/q", Place(Server("amqp", (("h", 5672),)), "q")),
-        ("amqps://h/k?vhost=a/b&exchange=e", Place(Server("amqps", (("h", 5671),), vhost="a/b"), "k", exchange="e")),
-        ("amqp://h/?exchange=fanout", Place(Server("amqp", (("h", 5672),)), "", exchange="fanout")),
-        ("nats://[::1]:4223,h/a.b", Place(Server("nats", (("::1", 4223), ("h", 4222))), "a.b")),
-        ("nats+tls://token@h/a", Place(Server("nats+tls", (("h", 4222),), user="token"), "a")),
+        ("amqp://h/q", BrokerDestination(Server("amqp", (("h", 5672),)), "q")),
+        (
+            "amqps://h/k?vhost=a/b&exchange=e",
+            BrokerDestination(Server("amqps", (("h", 5671),), vhost="a/b"), "k", exchange="e"),
+        ),
+        ("amqp://h/?exchange=fanout", BrokerDestination(Server("amqp", (("h", 5672),)), "", exchange="fanout")),
+        ("nats://[::1]:4223,h/a.b", BrokerDestination(Server("nats", (("::1", 4223), ("h", 4222))), "a.b")),
+        ("nats+tls://token@h/a", BrokerDestination(Server("nats+tls", (("h", 4222),), user="token"), "a")),
     ],
     ids=range(10),
 )
-def test_addresses_that_messages_go_to(url: str, place: Place) -> None:
+def test_addresses_that_messages_go_to(url: str, place: BrokerDestination) -> None:
     assert parse(url) == place
     assert Message(url).place == place
 

@@ -13,7 +13,7 @@ from logged import capture_logs
 from tocsin import Every, FailureClass, InvalidArgument, Run, Tocsin, TocsinError
 from tocsin.patterns import Agent, AgentScheduler
 from tocsin.resilience.backoff import BackoffSettings
-from tocsin.worker import Settings
+from tocsin.worker import WorkerSettings
 
 pytestmark = pytest.mark.agents
 
@@ -189,7 +189,7 @@ async def test_the_apps_own_classes_of_failures_hold_for_scheduled_agents(make, 
         raise KeyError("no access")
 
     backoff = BackoffSettings(enabled=True, permanent_forbidden_backoff_ms=1_800_000, jitter_ratio=0)
-    scheduler = make(settings=Settings(backoff=backoff))
+    scheduler = make(settings=WorkerSettings(backoff=backoff))
     scheduler.schedule(agent(error_interval="5m"), refresh)
     await run_dry(await by_hand(scheduler))
     assert (await tocsin_app.get("caching", queue=AGENTS)).due_ms - tocsin_clock.ms == 1_800_000
@@ -267,7 +267,7 @@ async def test_scheduling_or_unscheduling_an_agent_looks_at_no_other(make, tocsi
         looked_at.append(name)
         return True
 
-    scheduler = make(shard=shard, settings=Settings(enabled=False))
+    scheduler = make(shard=shard, settings=WorkerSettings(enabled=False))
     for n in range(600):
         scheduler.schedule(agent(f"agent-{n}"), notes)
     await scheduler.initialize()
@@ -456,7 +456,7 @@ async def test_a_shard_is_a_share_of_the_agents(make, by_hand):
 
 async def test_a_shard_that_changes_its_mind_and_the_settings_patterns_hold_together(make, by_hand, notes):
     mine = {"a", "b"}
-    scheduler = make(shard=lambda name: name in mine, settings=Settings(owns=lambda name: name != "b"))
+    scheduler = make(shard=lambda name: name in mine, settings=WorkerSettings(owns=lambda name: name != "b"))
     for name in "abc":
         scheduler.schedule(agent(name), notes)
     worker = await by_hand(scheduler)

@@ -13,7 +13,7 @@ from tocsin.model.errors import InvalidConfig
 from tocsin.model.run import MAX_RECOVERIES
 from tocsin.patterns import ExecutionQueue
 from tocsin.store.store import LARGEST_BATCH
-from tocsin.store.transitions.claims import Runs, Wish
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ class TestTimeout:
         queue = await tocsin_app.store.find_queue("exec_queue")
         holder = Runs(tocsin_app.store, "holder")
         for limit in (LARGEST_BATCH, 1):
-            await holder.claim([Wish(queue, 0, limit)], lease=1e15)
+            await holder.claim([ClaimRequest(queue, 0, limit)], lease=1e15)
         tocsin_clock.advance("1h")
         assert await status(executions) == (LARGEST_BATCH + 1, 0)
 

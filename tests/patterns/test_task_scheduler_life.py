@@ -12,7 +12,7 @@ from logged import capture_logs
 from servers import Server, until
 from tocsin import StoreRefused, StoreUnavailable, Tocsin, TocsinError
 from tocsin.patterns import State, Task, TaskQueue, TaskScheduler
-from tocsin.worker import Settings
+from tocsin.worker import WorkerSettings
 
 EACH_SECOND = "* * * * * *"
 
@@ -255,7 +255,7 @@ def test_what_a_scheduler_does_is_in_the_log(scheduler):
 
 
 def test_tasks_that_take_all_permits_do_not_hold_up_the_pushes(queue, handler):
-    scheduler = TaskScheduler(queue, "s1", settings=Settings(concurrency=1))
+    scheduler = TaskScheduler(queue, "s1", settings=WorkerSettings(concurrency=1))
     handler.door.clear()
     scheduler.start()
     scheduler.add_schedule(EACH_SECOND, "ada")

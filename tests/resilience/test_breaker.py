@@ -7,7 +7,14 @@ import pytest
 
 from tocsin import InvalidArgument, StoreUnavailable
 from tocsin.model.errors import StoreError
-from tocsin.resilience.breaker import PROBES, Breaker, BreakerSettings, BreakerStatus, State, redis_breaker_settings
+from tocsin.resilience.breaker import (
+    PROBES,
+    Breaker,
+    BreakerSettings,
+    BreakerState,
+    BreakerStatus,
+    redis_breaker_settings,
+)
 
 
 class Time:
@@ -34,7 +41,7 @@ def fail(breaker: Breaker, times: int = 1) -> None:
 
 def opened(breaker: Breaker) -> Breaker:
     fail(breaker, 5)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     return breaker
 
 
@@ -72,9 +79,9 @@ def test_settings_below_one_are_refused(name, value):
 
 def test_it_trips_at_the_threshold_and_not_before(breaker):
     fail(breaker, 4)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     fail(breaker)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     assert breaker.allow() is None
 
 
@@ -84,9 +91,9 @@ def test_failures_outside_the_window_are_forgotten_one_by_one(breaker, time):
         fail(breaker)
         time.now += 2.5
     assert breaker.status().failures == 3
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     fail(breaker, 2)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
 def test_a_failure_leaves_the_window_when_it_is_as_old_as_the_window(breaker, time):
@@ -101,7 +108,7 @@ def test_successes_while_closed_do_not_hide_failures(breaker):
     for _ in range(5):
         breaker.succeeded(breaker.allow())
         fail(breaker)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     assert breaker.status().recoveries == 0
 
 
@@ -114,9 +121,9 @@ def test_a_blocked_call_is_counted_once(breaker):
 def test_after_the_cooldown_a_few_probes_go_through(breaker, time):
     opened(breaker)
     time.now += 29.999
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     time.now = 1030.0
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is BreakerState.HALF_OPEN
     assert all(breaker.allow() for _ in range(PROBES))
     assert breaker.allow() is None
     assert breaker.status().blocked == 1
@@ -125,9 +132,9 @@ def test_after_the_cooldown_a_few_probes_go_through(breaker, time):
 def test_a_probe_that_succeeds_closes_it(breaker, time):
     half_opened(breaker, time)
     breaker.succeeded(breaker.allow())
-    assert breaker.status() == BreakerStatus(State.CLOSED, 0, 0.0, trips=1, blocked=0, recoveries=1)
+    assert breaker.status() == BreakerStatus(BreakerState.CLOSED, 0, 0.0, trips=1, blocked=0, recoveries=1)
     fail(breaker, 4)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_a_probe_that_fails_opens_it_for_a_full_cooldown(breaker, time):
@@ -135,18 +142,18 @@ def test_a_probe_that_fails_opens_it_for_a_full_cooldown(breaker, time):
     permit = breaker.allow()
     time.now += 4
     breaker.failed(permit)
-    assert breaker.status() == BreakerStatus(State.OPEN, 0, 30.0, trips=2, blocked=0, recoveries=0)
+    assert breaker.status() == BreakerStatus(BreakerState.OPEN, 0, 30.0, trips=2, blocked=0, recoveries=0)
 
 
 def test_probes_without_an_answer_open_it_when_the_half_open_time_is_over(breaker, time):
     half_opened(breaker, time)
     permit = breaker.allow()
     time.now += 4.999
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is BreakerState.HALF_OPEN
     time.now = 1035.0
-    assert breaker.status() == BreakerStatus(State.OPEN, 0, 30.0, trips=2, blocked=0, recoveries=0)
+    assert breaker.status() == BreakerStatus(BreakerState.OPEN, 0, 30.0, trips=2, blocked=0, recoveries=0)
     breaker.succeeded(permit)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
 def test_the_cooldown_after_unanswered_probes_does_not_wait_for_somebody_to_look(breaker, time):
@@ -160,11 +167,11 @@ def test_the_cooldown_after_unanswered_probes_does_not_wait_for_somebody_to_look
 def test_the_half_open_time_begins_with_the_first_probe(breaker, time):
     half_opened(breaker, time)
     time.now += 3600
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is BreakerState.HALF_OPEN
     permit = breaker.allow()
     time.now += 4.999
     breaker.succeeded(permit)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize("answer", [Breaker.succeeded, Breaker.failed])
@@ -195,28 +202,28 @@ def test_the_other_probes_come_too_late_once_one_has_answered(breaker, time):
     breaker.failed(first)
     for permit in others:
         breaker.succeeded(permit)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
 def test_a_person_may_close_it(breaker, time):
     late = breaker.allow()
     opened(breaker).allow()
     breaker.reset()
-    assert breaker.status() == BreakerStatus(State.CLOSED, 0, 0.0, trips=1, blocked=1, recoveries=0)
+    assert breaker.status() == BreakerStatus(BreakerState.CLOSED, 0, 0.0, trips=1, blocked=1, recoveries=0)
     for _ in range(5):
         breaker.failed(late)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     half_opened(breaker, time).allow()
     breaker.reset()
     time.now += 5
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_a_reset_while_closed_forgets_the_failures(breaker):
     fail(breaker, 4)
     breaker.reset()
     fail(breaker, 4)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_a_reset_does_not_hide_that_probes_stayed_without_an_answer(breaker, time):
@@ -230,7 +237,7 @@ def test_a_disabled_breaker_always_allows(time):
     breaker = Breaker(BreakerSettings(enabled=False, failure_threshold=1), time)
     fail(breaker, 100)
     assert breaker.allow()
-    assert breaker.status() == BreakerStatus(State.CLOSED, 0, 0.0, 0, 0, 0)
+    assert breaker.status() == BreakerStatus(BreakerState.CLOSED, 0, 0.0, 0, 0, 0)
 
 
 def test_the_status_tells_when_the_next_probe_may_go(breaker, time):
@@ -254,9 +261,9 @@ def test_a_success_may_make_up_for_one_failure(breaker, time):
     fail(breaker, 4)
     breaker.forgive(breaker.allow())
     fail(breaker)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     fail(breaker)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
 def test_a_success_of_before_the_trip_makes_up_for_nothing(breaker, time):
@@ -266,7 +273,7 @@ def test_a_success_of_before_the_trip_makes_up_for_nothing(breaker, time):
     fail(breaker, 4)
     breaker.forgive(early)
     fail(breaker)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
 @pytest.mark.parametrize("age", [0, 20, 30])
@@ -283,12 +290,12 @@ def test_a_late_answer_does_not_hide_that_the_server_is_away(breaker):
     for _ in range(5):
         breaker.answered(breaker.allow(), [StoreUnavailable("away")])
     breaker.answered(late, [object()])
-    assert (breaker.state, breaker.away, breaker.failing) == (State.OPEN, True, True)
+    assert (breaker.state, breaker.away, breaker.failing) == (BreakerState.OPEN, True, True)
     breaker.probe_now()
     breaker.answered(late, [object()])
     assert breaker.away
     breaker.answered(breaker.allow(), [object()])
-    assert (breaker.state, breaker.away, breaker.failing) == (State.CLOSED, False, False)
+    assert (breaker.state, breaker.away, breaker.failing) == (BreakerState.CLOSED, False, False)
 
 
 def test_a_server_that_fails_a_script_is_not_away(breaker):
@@ -307,10 +314,10 @@ def test_calls_that_hang_open_it_although_the_window_never_holds_enough_of_them(
     for _ in range(failures - 1):
         time.now += 3
         fail(breaker)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     time.now += 3
     fail(breaker)
-    assert (breaker.state, breaker.status().trips) == (State.OPEN, 1)
+    assert (breaker.state, breaker.status().trips) == (BreakerState.OPEN, 1)
 
 
 def test_a_success_ends_a_row_of_failures(time):
@@ -329,7 +336,7 @@ def test_a_row_begins_anew_when_it_is_closed(time):
     for _ in range(4):
         time.now += 3
         fail(breaker)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_answers_from_before_the_trip_do_not_belong_to_the_row(time):
@@ -342,7 +349,7 @@ def test_answers_from_before_the_trip_do_not_belong_to_the_row(time):
         fail(breaker)
         breaker.failed(late)
         breaker.succeeded(late)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     time.now += 3
     fail(breaker)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from tocsin.resilience.breaker import PROBES, Breaker, BreakerSettings, State
+from tocsin.resilience.breaker import PROBES, Breaker, BreakerSettings, BreakerState
 
 THRESHOLD, WINDOW, COOLDOWN, HALF_OPEN = 3, 2.0, 4.0, 1.0
 SETTINGS = BreakerSettings(True, THRESHOLD, int(WINDOW * 1000), int(COOLDOWN * 1000), int(HALF_OPEN * 1000))
@@ -21,7 +21,7 @@ class Model:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.periods = [(State.CLOSED, 0.0)]
+        self.periods = [(BreakerState.CLOSED, 0.0)]
         self.failures: list[float] = []
         self.probes: list[float] = []
         self.blocked = self.recoveries = 0
@@ -30,47 +30,47 @@ class Model:
         """In eighths, so that everything that time does happens at its moment."""
         for _ in range(int(step * 8)):
             self.now += 0.125
-            if self.state is State.OPEN and self.now - self.periods[-1][1] == COOLDOWN:
-                self.begin(State.HALF_OPEN)
-            if self.state is State.HALF_OPEN and self.probes and self.now - self.probes[0] == HALF_OPEN:
-                self.begin(State.OPEN)
+            if self.state is BreakerState.OPEN and self.now - self.periods[-1][1] == COOLDOWN:
+                self.begin(BreakerState.HALF_OPEN)
+            if self.state is BreakerState.HALF_OPEN and self.probes and self.now - self.probes[0] == HALF_OPEN:
+                self.begin(BreakerState.OPEN)
 
     @property
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         return self.periods[-1][0]
 
     @property
     def recent(self) -> int:
         return sum(self.now - at < WINDOW for at in self.failures)
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: BreakerState) -> None:
         self.periods.append((state, self.now))
         self.probes = []
-        if state is State.CLOSED:
+        if state is BreakerState.CLOSED:
             self.failures = []
 
     def allow(self) -> int | None:
-        if self.state is State.OPEN or len(self.probes) == PROBES:
+        if self.state is BreakerState.OPEN or len(self.probes) == PROBES:
             self.blocked += 1
             return None
-        if self.state is State.HALF_OPEN:
+        if self.state is BreakerState.HALF_OPEN:
             self.probes.append(self.now)
         return len(self.periods)
 
     def answer(self, permit: int, good: bool) -> None:
         if permit != len(self.periods):
             return
-        if self.state is State.HALF_OPEN:
+        if self.state is BreakerState.HALF_OPEN:
             self.recoveries += good
-            self.begin(State.CLOSED if good else State.OPEN)
+            self.begin(BreakerState.CLOSED if good else BreakerState.OPEN)
         elif not good:
             self.failures.append(self.now)
             if self.recent == THRESHOLD:
-                self.begin(State.OPEN)
+                self.begin(BreakerState.OPEN)
 
     @property
     def trips(self) -> int:
-        return sum(state is State.OPEN for state, _ in self.periods)
+        return sum(state is BreakerState.OPEN for state, _ in self.periods)
 
 
 class BreakerAndModel(RuleBasedStateMachine):
@@ -108,7 +108,7 @@ class BreakerAndModel(RuleBasedStateMachine):
 
     @rule()
     def reset(self):
-        self.model.begin(State.CLOSED)
+        self.model.begin(BreakerState.CLOSED)
         self.breaker.reset()
         self.unseen.reset()
 
@@ -117,8 +117,8 @@ class BreakerAndModel(RuleBasedStateMachine):
         model, status = self.model, self.breaker.status()
         assert status.state is model.state
         assert (status.trips, status.blocked, status.recoveries) == (model.trips, model.blocked, model.recoveries)
-        assert (status.probe_in > 0) == (model.state is State.OPEN or len(model.probes) == PROBES)
-        if model.state is State.CLOSED:
+        assert (status.probe_in > 0) == (model.state is BreakerState.OPEN or len(model.probes) == PROBES)
+        if model.state is BreakerState.CLOSED:
             assert status.failures == model.recent
 
     def teardown(self):

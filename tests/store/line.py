@@ -13,25 +13,25 @@ from tocsin.model.errors import StoreError
 from tocsin.model.job import NORMAL, Header, Job, Spec
 from tocsin.model.queue import check_weights, checked
 from tocsin.model.run import Claim
-from tocsin.model.skipped_ticks import Skip
+from tocsin.model.skipped_ticks import SkippedTicks
 from tocsin.model.trigger import Every
 from tocsin.store import suspect_scores
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import (
     SUCCEEDED,
-    Claimed,
+    ClaimReply,
+    ClaimRequest,
     Deadlines,
     Item,
     Runs,
-    Wish,
     failed_item,
     finish_item,
     plan_item,
     release_item,
     retry_item,
 )
-from tocsin.store.transitions.jobs import EDIT, IGNORE, Entry, Jobs, Put, read_entry, record_of
+from tocsin.store.transitions.jobs import EDIT, IGNORE, ClaimEntry, Jobs, PutItem, read_entry, record_of
 from tocsin.store.transitions.queue_settings import update
 from tocsin.store.views.events import decisions
 from tocsin.testing import ManualClock
@@ -130,12 +130,12 @@ class Line:
     async def put(self, member: str, due: int = 0, *, mode: int = IGNORE, expected: int = 0, **about: Any) -> int:
         """`due` is a delay, or with EDIT and 0 the wish to keep the one it has."""
         relative = not (mode == EDIT and due == 0)
-        code, _ = await self.jobs.put(self.queue, Put(member, record(**about), due, relative, mode, expected))
+        code, _ = await self.jobs.put(self.queue, PutItem(member, record(**about), due, relative, mode, expected))
         return code
 
     async def put_all(self, members: Sequence[str], **about: Any) -> None:
         """In one call, due now."""
-        puts = [Put(member, record(**about), 0, True) for member in members]
+        puts = [PutItem(member, record(**about), 0, True) for member in members]
         await self.jobs.put_many(self.queue, puts)
 
     async def set(self, weights: dict[str, float] | None = None, **settings: Any) -> None:
@@ -174,8 +174,8 @@ class Line:
         members: Sequence[str] = (),
         lease: float = FOR_EVER,
         timeout: int = 0,
-    ) -> Claimed:
-        [answer] = await (runs or self.runs).claim([Wish(self.queue, 0, limit, members)], lease, timeout)
+    ) -> ClaimReply:
+        [answer] = await (runs or self.runs).claim([ClaimRequest(self.queue, 0, limit, members)], lease, timeout)
         if isinstance(answer, StoreError):
             raise answer
         return answer
@@ -213,7 +213,7 @@ class Line:
         next_due: int = 0,
         *,
         alone: bool = False,
-        skips: Sequence[Skip] = (),
+        skips: Sequence[SkippedTicks] = (),
         runs: Runs | None = None,
     ) -> list[Any]:
         """A run of its own for what was claimed. Who lost their claim, and who is to be told of a cancellation."""
@@ -282,7 +282,7 @@ class Line:
         assert found is not None
         return found
 
-    async def entry(self, member: str) -> Entry | None:
+    async def entry(self, member: str) -> ClaimEntry | None:
         raw = await self.store.client.hget(self.keys["claims"], member)
         return None if raw is None else read_entry(raw)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tocsin.store.repartition.repartition import repartition
+from tocsin.store.repartition import repartition
 
 
 class Killed(Exception):
@@ -22,9 +22,9 @@ class Mortal:
         self.after = False
         # Counts only these, if it is set.
         self.only = ""
-        honest = repartition.Move._call
+        honest = repartition.Repartition._call
 
-        async def call(move: repartition.Move, name: str, *args: Any) -> Any:
+        async def call(move: repartition.Repartition, name: str, *args: Any) -> Any:
             counts = self.only in ("", name)
             self.calls += [name] * counts
             dies = counts and len(self.calls) - 1 == self.dies_at
@@ -35,4 +35,4 @@ class Mortal:
                 raise Killed
             return answer
 
-        monkeypatch.setattr(repartition.Move, "_call", call)
+        monkeypatch.setattr(repartition.Repartition, "_call", call)

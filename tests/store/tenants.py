@@ -6,7 +6,7 @@ import struct
 
 from line import Line, record
 
-from tocsin.store.transitions.jobs import Put
+from tocsin.store.transitions.jobs import PutItem
 
 
 async def put_many(line: Line, tenant: str, count: int, **about) -> None:
@@ -16,7 +16,7 @@ async def put_many(line: Line, tenant: str, count: int, **about) -> None:
 
 async def put_each(line: Line, tenants: list[str], mark: str = "") -> None:
     """A job of each of them, in one call."""
-    puts = [Put(tenant + mark, record(tenant=tenant), 0, True) for tenant in tenants]
+    puts = [PutItem(tenant + mark, record(tenant=tenant), 0, True) for tenant in tenants]
     await line.jobs.put_many(line.queue, puts)
 
 

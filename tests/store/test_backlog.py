@@ -14,8 +14,8 @@ from tocsin.model.errors import StoreUnavailable
 from tocsin.model.ids import EXTRA, job_of
 from tocsin.model.queue import OUTGROWN, Queue, outgrown
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.jobs import Put
-from tocsin.store.views.backlog import Backlog, ReadyCount
+from tocsin.store.transitions.jobs import PutItem
+from tocsin.store.views.backlog import Backlog, BacklogReader
 from tocsin.testing import ManualClock
 
 NOTHING = Backlog(0, False, 0.0, 0)
@@ -30,16 +30,16 @@ def names(prefix: str, count: int) -> list[str]:
     return [f"{prefix}{n}" for n in range(count)]
 
 
-def own(line: Line, *members: str) -> ReadyCount:
-    return ReadyCount(line.store, [line.queue], lambda _: set(members))
+def own(line: Line, *members: str) -> BacklogReader:
+    return BacklogReader(line.store, [line.queue], lambda _: set(members))
 
 
 @pytest.fixture
-def ready(line: Line) -> ReadyCount:
-    return ReadyCount(line.store, [line.queue])
+def ready(line: Line) -> BacklogReader:
+    return BacklogReader(line.store, [line.queue])
 
 
-async def test_a_queue_that_has_outgrown_its_partition_is_named_with_what_to_do(line: Line, ready: ReadyCount):
+async def test_a_queue_that_has_outgrown_its_partition_is_named_with_what_to_do(line: Line, ready: BacklogReader):
     client, waiting, later = line.store.client, line.keys["waiting"], line.now + 1_000_000
     for first in range(0, OUTGROWN - 1, 10_000):
         await client.zadd(waiting, dict.fromkeys(names(f"{first}-", min(10_000, OUTGROWN - 1 - first)), later))
@@ -57,15 +57,15 @@ def test_where_more_partitions_are_not_allowed_none_are_advised():
 # A whole queue
 
 
-async def test_an_empty_queue_has_no_backlog(ready: ReadyCount):
+async def test_an_empty_queue_has_no_backlog(ready: BacklogReader):
     assert await ready.look() == NOTHING
 
 
 async def test_a_worker_without_queues_has_no_backlog(store: Store):
-    assert await ReadyCount(store, []).look() == NOTHING
+    assert await BacklogReader(store, []).look() == NOTHING
 
 
-async def test_what_is_due_is_ready_and_the_rest_waits(line: Line, ready: ReadyCount):
+async def test_what_is_due_is_ready_and_the_rest_waits(line: Line, ready: BacklogReader):
     for member, due in [("a", 0), ("b", 1500), ("c", 4000), ("d", 4001)]:
         await line.put(member, due)
     assert await ready.look() == Backlog(1, False, 0.0, 4)
@@ -75,7 +75,7 @@ async def test_what_is_due_is_ready_and_the_rest_waits(line: Line, ready: ReadyC
     assert await ready.look() == Backlog(4, False, 4.001, 4)
 
 
-async def test_what_is_claimed_is_ready_no_longer(line: Line, ready: ReadyCount):
+async def test_what_is_claimed_is_ready_no_longer(line: Line, ready: BacklogReader):
     for member, due in [("a", 0), ("b", 2000)]:
         await line.put(member, due)
     line.clock.advance("5s")
@@ -85,7 +85,7 @@ async def test_what_is_claimed_is_ready_no_longer(line: Line, ready: ReadyCount)
     assert await ready.look() == NOTHING
 
 
-async def test_a_paused_queue_has_nothing_ready(line: Line, ready: ReadyCount):
+async def test_a_paused_queue_has_nothing_ready(line: Line, ready: BacklogReader):
     await line.put("a")
     await line.jobs.pause_queue(line.queue, True)
     assert await ready.look() == Backlog(0, False, 0.0, 1)
@@ -93,14 +93,16 @@ async def test_a_paused_queue_has_nothing_ready(line: Line, ready: ReadyCount):
     assert (await ready.look()).ready == 1
 
 
-async def test_a_whole_queue_is_counted_exactly_at_any_size(line: Line, ready: ReadyCount):
+async def test_a_whole_queue_is_counted_exactly_at_any_size(line: Line, ready: BacklogReader):
     await wait_in(line, names("due", 5000), ago_ms=2500)
     await wait_in(line, names("later", 2000), ago_ms=-10)
     assert await ready.look() == Backlog(5000, False, 2.5, 7000)
 
 
 @pytest.mark.parametrize(("score", "overdue"), [(-math.inf, None), (-5, None), (0, None), (math.inf, 0.0)])
-async def test_scores_that_are_not_ours_do_no_harm(line: Line, ready: ReadyCount, score: float, overdue: float | None):
+async def test_scores_that_are_not_ours_do_no_harm(
+    line: Line, ready: BacklogReader, score: float, overdue: float | None
+):
     await line.store.client.zadd(line.keys["waiting"], {b"\xff": score})
     seen = await ready.look()
     assert seen.oldest_overdue_s == (line.now / 1000 if overdue is None else overdue)
@@ -154,7 +156,7 @@ async def test_an_estimate_is_never_below_what_was_seen(line: Line):
     # A sample has one of these in it at most, and mostly none.
     await wait_in(line, mine[:5], ago_ms=9000)
     await wait_in(line, names("foreign", 2000), ago_ms=4000)
-    seen = await ReadyCount(line.store, [line.queue], lambda _: dict.fromkeys(mine)).look()
+    seen = await BacklogReader(line.store, [line.queue], lambda _: dict.fromkeys(mine)).look()
     assert seen.ready_is_estimate
     assert seen.ready >= 5
     assert seen.oldest_overdue_s == 9.0
@@ -166,7 +168,7 @@ async def test_extra_runs_of_own_jobs_count(line: Line):
             return super().__contains__(job_of(str(member)))
 
     await wait_in(line, ["a", f"a{EXTRA}1", f"b{EXTRA}1"])
-    assert (await ReadyCount(line.store, [line.queue], lambda _: Owned({"a"})).look()).ready == 2
+    assert (await BacklogReader(line.store, [line.queue], lambda _: Owned({"a"})).look()).ready == 2
 
 
 # Many partitions, and what a look costs
@@ -191,19 +193,19 @@ async def test_partitions_and_queues_are_added_up(store: Store, wide: OpenQueue,
         await put(store, wide, partition, "a", clock.ms - 1000 * partition)
         await put(store, wide, partition, "b", clock.ms + 5000)
     await put(store, queue, 0, "c", clock.ms - 500)
-    assert await ReadyCount(store, [wide, queue]).look() == Backlog(17, False, 15.0, 33)
+    assert await BacklogReader(store, [wide, queue]).look() == Backlog(17, False, 15.0, 33)
 
 
 async def test_ids_are_own_by_queue(store: Store, wide: OpenQueue, queue: OpenQueue, clock: ManualClock):
     for opened in (wide, queue):
         await put(store, opened, 0, "a", clock.ms)
         await put(store, opened, 0, "b", clock.ms)
-    ready = ReadyCount(store, [wide, queue], lambda opened: {"a"} if opened is queue else None)
+    ready = BacklogReader(store, [wide, queue], lambda opened: {"a"} if opened is queue else None)
     assert (await ready.look()).ready == 3
 
 
 async def test_an_idle_look_sends_two_commands(store: Store, wide: OpenQueue, clock: ManualClock):
-    ready = ReadyCount(store, [wide])
+    ready = BacklogReader(store, [wide])
     await put(store, wide, 3, "a", clock.ms + 5000)
     await ready.look()
     before = await commands(store)
@@ -213,7 +215,7 @@ async def test_an_idle_look_sends_two_commands(store: Store, wide: OpenQueue, cl
 
 
 async def test_what_falls_due_in_a_quiet_partition_is_seen_at_once(store: Store, wide: OpenQueue, clock: ManualClock):
-    ready = ReadyCount(store, [wide])
+    ready = BacklogReader(store, [wide])
     await put(store, wide, 11, "a", clock.ms + 5000)
     assert (await ready.look()).ready == 0
     clock.advance("6s")
@@ -225,7 +227,7 @@ async def test_what_falls_due_in_a_quiet_partition_is_seen_at_once(store: Store,
 async def test_what_is_put_into_a_quiet_partition_is_seen_in_its_turn(
     store: Store, wide: OpenQueue, clock: ManualClock
 ):
-    ready = ReadyCount(store, [wide])
+    ready = BacklogReader(store, [wide])
     await ready.look()
     for partition in range(16):
         await put(store, wide, partition, "a", clock.ms)
@@ -250,7 +252,7 @@ async def test_a_server_that_is_away_is_told_at_once(clock: ManualClock):
     with Server.valkey() as server:
         store = Store(server.url, clock=clock)
         await store.open()
-        ready = ReadyCount(store, [await store.open_queue(Queue("line", partitions=1))])
+        ready = BacklogReader(store, [await store.open_queue(Queue("line", partitions=1))])
         assert await ready.look() == NOTHING
         server.kill()
         with pytest.raises(StoreUnavailable):
@@ -268,8 +270,8 @@ async def test_a_cluster_is_looked_at_as_one(clock: ManualClock):
         for partition in range(16):
             await put(store, wide, partition, "a", clock.ms - 1000)
             await put(store, wide, partition, "b", clock.ms - 2000)
-        assert await ReadyCount(store, [wide]).look() == Backlog(32, False, 2.0, 32)
-        assert await ReadyCount(store, [wide], lambda _: {"a"}).look() == Backlog(16, False, 1.0, 32)
+        assert await BacklogReader(store, [wide]).look() == Backlog(32, False, 2.0, 32)
+        assert await BacklogReader(store, [wide], lambda _: {"a"}).look() == Backlog(16, False, 1.0, 32)
         await store.close()
 
 
@@ -277,7 +279,7 @@ async def test_a_cluster_is_looked_at_as_one(clock: ManualClock):
 
 
 @pytest.mark.parametrize("queue", ["due", "priority"], indirect=True)
-async def test_suspects_are_ready_and_as_old_as_their_runs(line: Line, ready: ReadyCount):
+async def test_suspects_are_ready_and_as_old_as_their_runs(line: Line, ready: BacklogReader):
     await line.put("a")
     for _ in range(2):
         await line.claim()
@@ -286,6 +288,6 @@ async def test_suspects_are_ready_and_as_old_as_their_runs(line: Line, ready: Re
     assert await ready.look() == Backlog(1, False, 5.0, 1)
     assert await own(line, "a").look() == Backlog(1, False, 5.0, 1)
     await line.jobs.put_many(
-        line.queue, [Put("older", record(), line.now - 20_000), Put("later", record(), line.now + 1)]
+        line.queue, [PutItem("older", record(), line.now - 20_000), PutItem("later", record(), line.now + 1)]
     )
     assert await ready.look() == Backlog(2, False, 20.0, 3)

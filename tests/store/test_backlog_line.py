@@ -8,9 +8,9 @@ from line import HANDLER, Line
 from tocsin.model import codec
 from tocsin.model.job import Header, Spec
 from tocsin.store.transitions import queue_settings
-from tocsin.store.transitions.jobs import Put, record_of
+from tocsin.store.transitions.jobs import PutItem, record_of
 from tocsin.store.views import backlog_ordered
-from tocsin.store.views.backlog import Backlog, ReadyCount
+from tocsin.store.views.backlog import Backlog, BacklogReader
 
 ordered = pytest.mark.parametrize("queue", ["priority", "fair"], indirect=True)
 fair = pytest.mark.parametrize("queue", ["fair"], indirect=True)
@@ -18,13 +18,13 @@ every_order = pytest.mark.parametrize("queue", ["due", "priority", "fair"], indi
 
 
 @pytest.fixture
-def ready(line: Line) -> ReadyCount:
-    return ReadyCount(line.store, [line.queue])
+def ready(line: Line) -> BacklogReader:
+    return BacklogReader(line.store, [line.queue])
 
 
 async def put(line: Line, member: str, tenant: str = "acme", band: int = 2, delay: int = 0) -> None:
     header = Header(False, 60_000, codec.handler_digest(HANDLER), band=band, tenant=tenant)
-    await line.jobs.put(line.queue, Put(member, record_of(header, Spec(HANDLER)), delay, relative=True))
+    await line.jobs.put(line.queue, PutItem(member, record_of(header, Spec(HANDLER)), delay, relative=True))
 
 
 async def limit(line: Line, **settings: str) -> None:
@@ -32,7 +32,7 @@ async def limit(line: Line, **settings: str) -> None:
 
 
 @ordered
-async def test_what_is_ready_counts_like_what_waits_and_is_due(line: Line, ready: ReadyCount):
+async def test_what_is_ready_counts_like_what_waits_and_is_due(line: Line, ready: BacklogReader):
     assert await ready.look() == Backlog()
     await put(line, "late", "other", band=4)
     line.clock.advance("3s")
@@ -49,7 +49,7 @@ async def test_what_is_ready_counts_like_what_waits_and_is_due(line: Line, ready
 
 
 @ordered
-async def test_a_paused_ordered_queue_has_nothing_ready(line: Line, ready: ReadyCount):
+async def test_a_paused_ordered_queue_has_nothing_ready(line: Line, ready: BacklogReader):
     await put(line, "a")
     line.clock.advance("2s")
     await line.jobs.pause_queue(line.queue, True)
@@ -57,7 +57,7 @@ async def test_a_paused_ordered_queue_has_nothing_ready(line: Line, ready: Ready
 
 
 @every_order
-async def test_what_the_cap_holds_is_not_ready(line: Line, ready: ReadyCount):
+async def test_what_the_cap_holds_is_not_ready(line: Line, ready: BacklogReader):
     await limit(line, max_active="1")
     for member in "abc":
         await put(line, member)
@@ -77,7 +77,7 @@ async def test_what_the_cap_holds_is_not_ready(line: Line, ready: ReadyCount):
 
 
 @every_order
-async def test_what_the_rate_holds_is_not_ready(line: Line, ready: ReadyCount):
+async def test_what_the_rate_holds_is_not_ready(line: Line, ready: BacklogReader):
     await limit(line, rate="1/m")
     for member in "ab":
         await put(line, member)
@@ -90,7 +90,7 @@ async def test_what_the_rate_holds_is_not_ready(line: Line, ready: ReadyCount):
 
 
 @fair
-async def test_what_a_tenants_own_cap_holds_is_not_ready(line: Line, ready: ReadyCount):
+async def test_what_a_tenants_own_cap_holds_is_not_ready(line: Line, ready: BacklogReader):
     await limit(line, tenant_max_active="1")
     for n in range(3):
         await put(line, f"a{n}", "acme")
@@ -103,7 +103,7 @@ async def test_what_a_tenants_own_cap_holds_is_not_ready(line: Line, ready: Read
 
 
 @fair
-async def test_of_many_tenants_who_rest_some_are_looked_at(line: Line, ready: ReadyCount, monkeypatch):
+async def test_of_many_tenants_who_rest_some_are_looked_at(line: Line, ready: BacklogReader, monkeypatch):
     monkeypatch.setattr(backlog_ordered, "TENANTS", 2)
     await limit(line, tenant_max_active="1")
     for tenant in "abcd":
@@ -117,7 +117,9 @@ async def test_of_many_tenants_who_rest_some_are_looked_at(line: Line, ready: Re
 
 
 @fair
-async def test_the_oldest_of_a_fair_queue_is_exact_for_some_tenants_a_band(line: Line, ready: ReadyCount, monkeypatch):
+async def test_the_oldest_of_a_fair_queue_is_exact_for_some_tenants_a_band(
+    line: Line, ready: BacklogReader, monkeypatch
+):
     monkeypatch.setattr(backlog_ordered, "TENANTS", 2)
     await put(line, "z", "z")
     line.clock.advance("1s")

@@ -10,13 +10,13 @@ from contextlib import ExitStack, closing
 import pytest
 
 from tocsin.store.store import Store
-from tocsin.store.transitions.fleet import About, Beat, Fleet, Pulse
+from tocsin.store.transitions.fleet import Fleet, HeartbeatReply, HeartbeatSender, WorkerInfo
 from tocsin.testing import ManualClock
 
-ABOUT = About(host="h", pid=1, started=0, queues=["one"], handlers=[], concurrency=1)
+ABOUT = WorkerInfo(host="h", pid=1, started=0, queues=["one"], handlers=[], concurrency=1)
 LATE, HOUR = 2500, 3_600_000
 
-Sends = Callable[..., Awaitable[Beat]]
+Sends = Callable[..., Awaitable[HeartbeatReply]]
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ def fleet(store: Store) -> Fleet:
 @pytest.fixture
 def sends(store: Store) -> Iterator[Sends]:
     """A beat of a worker of that name."""
-    pulses: dict[str, tuple[Pulse, list[int]]] = {}
+    pulses: dict[str, tuple[HeartbeatSender, list[int]]] = {}
     with ExitStack() as stack:
 
-        async def send(name: str, step: int | None = None, known: int = 0) -> Beat:
+        async def send(name: str, step: int | None = None, known: int = 0) -> HeartbeatReply:
             if name not in pulses:
-                pulses[name] = (stack.enter_context(closing(Pulse(store, name))), [0])
+                pulses[name] = (stack.enter_context(closing(HeartbeatSender(store, name))), [0])
             pulse, counter = pulses[name]
             counter[0] += 1
             return await asyncio.to_thread(pulse.beat, counter[0], ABOUT, counter[0] == 1, LATE, step, known)

@@ -11,7 +11,7 @@ from line import Line, packed_block, record
 
 from tocsin.store.store import RESULTS_MAX
 from tocsin.store.transitions.claims import CANCELLED, FAILED, SKIPPED, SUCCEEDED, columns, finish_item
-from tocsin.store.transitions.dependencies import Outbox, Telling, Upstream, Wait
+from tocsin.store.transitions.dependencies import DependencyWait, Outbox, Upstream, UpstreamEnd
 from tocsin.store.transitions.jobs import EDIT, IGNORE, POSTPONE, REPLACE
 
 encode = msgspec.msgpack.encode
@@ -55,7 +55,7 @@ async def test_it_is_blocked_with_its_needs_and_an_entry_for_each(line: Line):
     assert await members(line, "outbox") == [b"W\0d\x001\0line\0u", b"W\0d\x001\0line\0v"]
     outbox = Outbox(line.store)
     wait = await outbox.wait_of(line.queue, "d")
-    assert wait == Wait("1", False, [Upstream("line", "u"), Upstream("line", "v")])
+    assert wait == DependencyWait("1", False, [Upstream("line", "u"), Upstream("line", "v")])
     assert wait.entries("d") == await members(line, "outbox")
     job = await line.job("d")
     assert (job.due_ms, job.not_before_ms) == (line.now + 5000, line.now + 5000)
@@ -269,7 +269,7 @@ async def test_several_ends_may_come_at_once(line: Line):
     await block(line, "d", U, V)
     await block(line, "e", U, V, anyway=True)
     tellings = [
-        Telling(member, b"1", source.encode(), outcome)
+        UpstreamEnd(member, b"1", source.encode(), outcome)
         for member in (b"d", b"e")
         for source, outcome in ((U, SUCCEEDED), (V, FAILED), (V, SUCCEEDED))
     ]
@@ -308,7 +308,7 @@ async def test_garbage_among_the_needs_stops_nobody(line: Line):
     await block(line, "d")
     await block(line, "e")
     await line.store.client.hset(line.keys["needs"], "d", b"\xc1garbage")
-    tellings = [Telling(member, b"1", U.encode(), SUCCEEDED) for member in (b"d", b"e")]
+    tellings = [UpstreamEnd(member, b"1", U.encode(), SUCCEEDED) for member in (b"d", b"e")]
     [told] = [told async for told in Outbox(line.store).unblock(line.queue, tellings)]
     assert told.codes == b"02"
 

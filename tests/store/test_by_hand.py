@@ -7,15 +7,15 @@ from line import FOR_EVER, Line, record
 
 from tocsin.store.scripts.script import ORDERS
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, Runs, Wish, finish_item, settle_as
-from tocsin.store.transitions.jobs import CHANGED, CONFLICT, EDIT_IN_LINE, MISSING, Put
+from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, finish_item, settle_as
+from tocsin.store.transitions.jobs import CHANGED, CONFLICT, EDIT_IN_LINE, MISSING, PutItem
 from tocsin.store.transitions.queue_settings import update
 
 in_each_order = pytest.mark.parametrize("queue", ORDERS, indirect=True)
 
 
 async def claim(line: Line, max_active: int | None, limit: int = 1000) -> list[str]:
-    wish = Wish(line.queue, 0, limit, max_active=max_active)
+    wish = ClaimRequest(line.queue, 0, limit, max_active=max_active)
     [answer] = await line.runs.claim([wish], FOR_EVER)
     return [each.member for each in answer.claims]
 
@@ -43,14 +43,14 @@ class TestCap:
         for name in "ab":
             await line.put(name)
         await claim(line, 1)
-        [answer] = await line.runs.claim([Wish(line.queue, 0, 1, max_active=1)], FOR_EVER)
+        [answer] = await line.runs.claim([ClaimRequest(line.queue, 0, 1, max_active=1)], FOR_EVER)
         assert (answer.claims, answer.next_due, answer.left) == ([], -1, 0)
 
 
 @in_each_order
 class TestInLine:
     async def edit(self, line: Line, member: str, expected: int = 0) -> int:
-        put = Put(member, record(args=("new",)), 0, False, EDIT_IN_LINE, expected)
+        put = PutItem(member, record(args=("new",)), 0, False, EDIT_IN_LINE, expected)
         return (await line.jobs.put(line.queue, put))[0]
 
     async def test_what_is_in_line_is_changed_and_keeps_its_place(self, line: Line):
@@ -118,7 +118,7 @@ class TestHeld:
 class TestPosition:
     async def test_how_many_go_before_it(self, store: Store, queue: OpenQueue, line: Line):
         for n, name in enumerate("edcba"):
-            await line.jobs.put(queue, Put(name, record_in_band(4 - n), 0, relative=True))
+            await line.jobs.put(queue, PutItem(name, record_in_band(4 - n), 0, relative=True))
         await line.put("later", 1000)
         assert [await line.jobs.position(queue, name) for name in ["a", "c", "e", "later", "none"]] == [
             0,
@@ -127,7 +127,7 @@ class TestPosition:
             5,
             None,
         ]
-        await Runs(store, "w").claim([Wish(queue, 0, 2)], FOR_EVER)
+        await Runs(store, "w").claim([ClaimRequest(queue, 0, 2)], FOR_EVER)
         assert [await line.jobs.position(queue, name) for name in ["a", "c"]] == [None, 0]
 
 

@@ -6,7 +6,7 @@ import pytest
 from line import HANDLER, STRANGE, Line, record
 
 from tocsin.model.codec import decode, handler_digest
-from tocsin.store.transitions.jobs import EDIT, Put
+from tocsin.store.transitions.jobs import EDIT, PutItem
 
 MIB = 1024 * 1024
 
@@ -44,7 +44,7 @@ async def test_a_claim_takes_no_more_than_its_limit_and_says_when_the_next_is_du
 
 async def test_no_call_takes_more_than_a_thousand(line: Line):
     for first in (0, 1000):
-        await line.jobs.put_many(line.queue, [Put(f"{first + n:04}", record(), line.now) for n in range(600)])
+        await line.jobs.put_many(line.queue, [PutItem(f"{first + n:04}", record(), line.now) for n in range(600)])
     args = [line.runs.owner, 10**15, b"", 0, 1000, "1", 5000]
     assert len(decode((await line.raw("run_claim", args))[3])) == 1000
 
@@ -155,7 +155,7 @@ class TestUnknownHandler:
         assert names(await line.claim(anything)) == ["a"]
 
     async def test_many_of_them_do_not_block_the_others(self, line: Line):
-        strange = [Put(f"{n:03}", record(handler=STRANGE), line.now) for n in range(100)]
+        strange = [PutItem(f"{n:03}", record(handler=STRANGE), line.now) for n in range(100)]
         await line.jobs.put_many(line.queue, strange)
         await line.put("z")
         taken = []
@@ -265,7 +265,7 @@ class TestPausedQueue:
 class TestBytes:
     async def test_large_records_come_a_few_at_a_time(self, line: Line):
         await line.jobs.put_many(
-            line.queue, [Put(f"{n:02}", record(args=("x" * 500_000,)), line.now) for n in range(20)]
+            line.queue, [PutItem(f"{n:02}", record(args=("x" * 500_000,)), line.now) for n in range(20)]
         )
         sizes, taken = [], []
         while claims := await line.claim():

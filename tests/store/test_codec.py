@@ -18,7 +18,7 @@ from tocsin.model.errors import InvalidArgument, RecordUnreadable
 from tocsin.model.job import Failure, Header, Policy, Retry, Spec
 from tocsin.model.trigger import Every, Once
 from tocsin.store.transitions.claims import FAILED, Runs
-from tocsin.store.transitions.jobs import EDIT, UPDATE, Put, record_of
+from tocsin.store.transitions.jobs import EDIT, UPDATE, PutItem, record_of
 
 U32 = 0xFFFF_FFFF
 KNOWN = codec.handler_digest(HANDLER)
@@ -64,7 +64,7 @@ class TestScriptsReadTheHeader:
 
     async def put(self, line: Line, header: Header, member: str = "a", **options) -> int:
         spec = Spec(HANDLER, (b"\0\xff", "ü"))
-        return (await line.jobs.put(line.queue, Put(member, record_of(header, spec), line.now, **options)))[0]
+        return (await line.jobs.put(line.queue, PutItem(member, record_of(header, spec), line.now, **options)))[0]
 
     async def header(self, line: Line) -> Header:
         return (await line.job("a")).header
@@ -99,11 +99,11 @@ class TestScriptsReadTheHeader:
     async def test_the_trigger_decides_whether_an_update_keeps_the_due_time(self, line: Line, name: str):
         header = HEADERS[name]
         await self.put(line, header)
-        put = Put("a", record_of(header, Spec(HANDLER, (3,))), line.now + 9, mode=UPDATE)
+        put = PutItem("a", record_of(header, Spec(HANDLER, (3,))), line.now + 9, mode=UPDATE)
         await line.jobs.put(line.queue, put)
         assert await line.not_before("a") == line.now
         other = record_of(replace(header, trigger=header.trigger ^ 1), Spec(HANDLER, (3,)))
-        await line.jobs.put(line.queue, Put("a", other, line.now + 9, mode=UPDATE))
+        await line.jobs.put(line.queue, PutItem("a", other, line.now + 9, mode=UPDATE))
         assert await line.not_before("a") == line.now + 9
 
     async def test_counters(self, line: Line, name: str):

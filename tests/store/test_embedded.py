@@ -388,12 +388,12 @@ def test_a_runtime_folder_that_somebody_else_could_have_made_is_refused(tmp_path
     folder = Path(keeper.runtime_folder(str(tmp_path)))
     keeper.make_runtime_folder(str(tmp_path))
     folder.chmod(0o770)
-    with pytest.raises(keeper.Foreign, match="not a private folder"):
+    with pytest.raises(keeper.OwnedByAnotherUser, match="not a private folder"):
         keeper.make_runtime_folder(str(tmp_path))
     folder.chmod(0o700)
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(keeper.Foreign, match="not a private folder"):
+    with pytest.raises(keeper.OwnedByAnotherUser, match="not a private folder"):
         keeper.make_runtime_folder(str(tmp_path))
 
 

@@ -8,7 +8,7 @@ import pytest
 from line import STRANGE, Line
 from tenants import active, put_many
 
-from tocsin.store.transitions.claims import Wish
+from tocsin.store.transitions.claims import ClaimRequest
 from tocsin.store.transitions.jobs import EDIT
 
 pytestmark = pytest.mark.parametrize("queue", ["fair"], indirect=True)
@@ -75,7 +75,7 @@ class TestHeldBack:
             await line.recover()
 
     async def ask(self, line: Line, suspects: int, limit: int) -> tuple[list[str], int]:
-        [answer] = await line.runs.claim([Wish(line.queue, 0, limit, suspects=suspects)], 1e15)
+        [answer] = await line.runs.claim([ClaimRequest(line.queue, 0, limit, suspects=suspects)], 1e15)
         return [claim.member for claim in answer.claims], answer.next_due
 
     async def test_suspects_come_one_at_a_time_and_none_is_lost(self, line: Line):

@@ -8,7 +8,7 @@ import pytest
 from changes import CHANGES, in_each_order
 from line import Line, record
 
-from tocsin.store.transitions.jobs import NEW, Put
+from tocsin.store.transitions.jobs import NEW, PutItem
 from tocsin.store.views.garbage import NUMBERS
 
 GARBAGE = [b"\xff\xfe", b"nan", b"-1e400", b"9" * 400]
@@ -77,8 +77,8 @@ async def test_a_claim_that_was_cut_off_loses_its_run_and_no_other(line: Line):
 
 
 async def test_a_put_that_names_a_time_that_is_over_is_due_now(line: Line):
-    put = Put("a", record(), line.now - 1000, now_if_past=True)
+    put = PutItem("a", record(), line.now - 1000, now_if_past=True)
     assert (await line.jobs.put(line.queue, put))[0] == NEW
     assert (await line.job("a")).due_ms == line.now
-    assert (await line.jobs.put(line.queue, Put("b", record(), line.now - 1000)))[0] == NEW
+    assert (await line.jobs.put(line.queue, PutItem("b", record(), line.now - 1000)))[0] == NEW
     assert (await line.job("b")).due_ms == line.now - 1000

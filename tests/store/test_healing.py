@@ -21,11 +21,11 @@ from tocsin.store.connection.address import parse
 from tocsin.store.connection.client import Client, open_client
 from tocsin.store.connection.pool import ConnectionSettings
 from tocsin.store.scripts import reload
-from tocsin.store.scripts.reload import Healing
+from tocsin.store.scripts.reload import ScriptReloader
 from tocsin.store.scripts.script import all_scripts, script
 from tocsin.store.store import Store
-from tocsin.store.transitions.claims import Claimed, Wish
-from tocsin.store.transitions.jobs import NEW, Jobs, Put
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest
+from tocsin.store.transitions.jobs import NEW, Jobs, PutItem
 
 FORGOTTEN = "script was forgotten by the server and is loaded again"
 IN_FULL = "script is still unknown to the server and is sent in full, which is slower"
@@ -88,9 +88,9 @@ async def test_a_storm_after_a_flush_loads_each_script_once(line: Line, any_serv
 async def test_a_storm_of_round_trips_for_several_partitions_loads_once(line: Line, any_server: Server):
     wide = await line.store.open_queue(Queue("wide", partitions=4))
     for n in range(40):
-        await line.jobs.put(wide, Put(f"{n}", record(), line.now))
+        await line.jobs.put(wide, PutItem(f"{n}", record(), line.now))
     forget(any_server)
-    wishes = [Wish(wide, partition, 100) for partition in range(4)]
+    wishes = [ClaimRequest(wide, partition, 100) for partition in range(4)]
     first, second = await asyncio.gather(line.runs.claim(wishes, FOR_EVER), line.other.claim(wishes, FOR_EVER))
     claimed = [claim.member for answer in (*first, *second) for claim in answer.claims]
     assert sorted(map(int, claimed)) == list(range(40))
@@ -115,7 +115,7 @@ async def test_a_node_of_a_cluster_that_forgot_is_told_once(nodes: Cluster):
 
         async def storm(name: str) -> list[int]:
             jobs = Jobs(store)
-            puts = (jobs.put(queue, Put(f"{name}-{n}", record(), 0)) for n in range(200))
+            puts = (jobs.put(queue, PutItem(f"{name}-{n}", record(), 0)) for n in range(200))
             assert [code for code, _ in await asyncio.gather(*puts)] == [NEW] * 200
             return [counted(node, "script|load") for node in nodes.nodes]
 
@@ -164,14 +164,14 @@ async def test_a_call_is_sent_in_full_where_loading_does_not_help(
     with capture_logs() as logs:
         for n in range(3):
             forget(strict_server)
-            assert (await jobs.put(queue, Put(f"{n}", record(), 0)))[0] == NEW
+            assert (await jobs.put(queue, PutItem(f"{n}", record(), 0)))[0] == NEW
             assert counted(strict_server, "eval") == 1
     assert strict.script_fallbacks - fallbacks == 3
     assert told(logs, IN_FULL) == told(logs, NOT_LOADED) == ["job_put"]
     later = reload.QUIET_S
     forget(strict_server)
     with capture_logs() as logs:
-        await jobs.put(queue, Put("late", record(), 0))
+        await jobs.put(queue, PutItem("late", record(), 0))
     assert told(logs, IN_FULL) == ["job_put"]
     assert (strict.scripts_reloaded, strict.script_errors) == (0, 0)
 
@@ -213,7 +213,7 @@ async def forgetful() -> AsyncIterator[tuple[Forgetful, Client]]:
     async with await asyncio.start_server(known.serve, "127.0.0.1", 0) as server:
         address = parse(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         client = open_client(address, ConnectionSettings(timeout_s=0.5))
-        client.healing = Healing(address)
+        client.healing = ScriptReloader(address)
         yield known, client
         await client.aclose()
         known.willing.set()
@@ -262,8 +262,8 @@ async def test_a_script_that_fails_is_counted(line: Line):
     wide = await line.store.open_queue(Queue("wide", partitions=3))
     for keys in wide.keys[:2]:
         await line.store.client.set(keys["waiting"], "not ours")
-    answers = await line.runs.claim([Wish(wide, partition, 1) for partition in range(3)], FOR_EVER)
-    assert [type(answer) for answer in answers] == [WrongKeyType, WrongKeyType, Claimed]
+    answers = await line.runs.claim([ClaimRequest(wide, partition, 1) for partition in range(3)], FOR_EVER)
+    assert [type(answer) for answer in answers] == [WrongKeyType, WrongKeyType, ClaimReply]
     assert line.store.script_errors == 2
     await line.store.client.set(line.keys["waiting"], "not ours")
     with pytest.raises(WrongKeyType, match="holds a string where Tocsin keeps a zset"):
@@ -284,7 +284,7 @@ async def test_a_server_that_is_full_or_away_is_no_error_of_a_script():
             queue = await store.open_queue(Queue("line"))
             await store.client.config_set("maxmemory", 1)
             with pytest.raises(StoreFull):
-                await Jobs(store).put(queue, Put("a", record(), 0))
+                await Jobs(store).put(queue, PutItem("a", record(), 0))
             server.kill()
             with pytest.raises(StoreUnavailable):
                 await store._guard(script("bell_ring")(store.client, ["bell"], [ITEMS]))

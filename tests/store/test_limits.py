@@ -14,8 +14,8 @@ from tocsin.model.errors import InvalidArgument, StoreError
 from tocsin.model.queue import Queue, checked, declared
 from tocsin.store.transitions.claims import (
     SUCCEEDED,
+    ClaimRequest,
     Runs,
-    Wish,
     failed_item,
     finish_item,
     release_item,
@@ -62,7 +62,7 @@ class TestCap:
             chance = random.Random(n)
             runs = Runs(line.store, f"worker-{n}.1", [codec.handler_digest(HANDLER)])
             for _ in range(6):
-                [answer] = await runs.claim([Wish(line.queue, 0, chance.randint(1, 5))], FOR_EVER)
+                [answer] = await runs.claim([ClaimRequest(line.queue, 0, chance.randint(1, 5))], FOR_EVER)
                 assert not isinstance(answer, StoreError)
                 held.update((claim.member, claim.token) for claim in answer.claims)
                 most = max(most, len(held))

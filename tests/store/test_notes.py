@@ -7,7 +7,7 @@ from typing import Any
 from line import Line
 
 from tocsin.model.run import Claim
-from tocsin.model.skipped_ticks import Skip, Why
+from tocsin.model.skipped_ticks import SkippedTicks, SkipReason
 from tocsin.store.transitions.claims import FAILED, SUCCEEDED, failed_item, finish_item, retry_item
 from tocsin.store.views.events import past_runs
 
@@ -38,7 +38,7 @@ async def test_each_end_of_an_attempt_may_have_one(line: Line) -> None:
 async def test_it_goes_along_with_all_else_that_a_finish_may_say(line: Line) -> None:
     await line.put("a", every=5)
     claim = await line.take("a")
-    skips = [Skip(claim.due + 5000, claim.due + 10_000, Why.COALESCED)]
+    skips = [SkippedTicks(claim.due + 5000, claim.due + 10_000, SkipReason.COALESCED)]
     item = finish_item(claim, claim.due + 10_000, FAILED, 0, b"", b"\x91\xa3bad", skips, NOTE)
     assert await line.settle("finish", item) == []
     assert await told(line) == [("failed", TOLD)]

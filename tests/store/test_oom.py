@@ -13,7 +13,7 @@ from servers import Server, flavours
 from tocsin.model.errors import StoreFull
 from tocsin.model.queue import Queue
 from tocsin.store.store import Store
-from tocsin.store.transitions.jobs import EDIT, Jobs, Put
+from tocsin.store.transitions.jobs import EDIT, Jobs, PutItem
 
 ADDING = ("job_put", "job_fire", "job_block")
 
@@ -57,7 +57,7 @@ async def test_a_batch_is_refused_as_a_whole(full: Line):
     await fill(full)
     before = await full.dump()
     record = claim.record
-    puts = [Put("new", record, full.now), Put("old", record, 0, mode=EDIT), Put("new2", record, full.now)]
+    puts = [PutItem("new", record, full.now), PutItem("old", record, 0, mode=EDIT), PutItem("new2", record, full.now)]
     with pytest.raises(StoreFull):
         await full.jobs.put_many(full.queue, puts)
     assert await full.dump() == before

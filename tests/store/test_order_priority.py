@@ -8,8 +8,8 @@ import pytest
 from line import STRANGE, Line, record
 
 from tocsin.app.bulk import Bulk
-from tocsin.store.transitions.claims import Wish
-from tocsin.store.transitions.jobs import EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, Put
+from tocsin.store.transitions.claims import ClaimRequest
+from tocsin.store.transitions.jobs import EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, PutItem
 from tocsin.store.views import line as ready
 
 pytestmark = pytest.mark.parametrize("queue", ["priority"], indirect=True)
@@ -67,7 +67,9 @@ class TestFirstComeFirstServed:
 
     async def test_in_bulk(self, line: Line):
         members = [f"{n * 7919 % 3500}" for n in range(3500)]
-        await Bulk(line.jobs, line.queue, lambda *_: None).put_all(members, lambda name: Put(name, record(), 0, True))
+        await Bulk(line.jobs, line.queue, lambda *_: None).put_all(
+            members, lambda name: PutItem(name, record(), 0, True)
+        )
         assert [name for _ in range(4) for name in await line.names()] == members
 
     async def test_a_batch_from_both_bands_keeps_both_orders(self, line: Line):
@@ -88,7 +90,7 @@ class TestFirstComeFirstServed:
         """Also when it comes a page at a time, and more comes while some of the last page are left."""
         members = [f"{n:04}" for n in range(2500)]
         for first in range(0, 2500, 500):
-            puts = [Put(member, record(), line.now + 1000) for member in members[first : first + 500]]
+            puts = [PutItem(member, record(), line.now + 1000) for member in members[first : first + 500]]
             await line.jobs.put_many(line.queue, puts)
         names = []
         for _ in range(10):
@@ -98,7 +100,7 @@ class TestFirstComeFirstServed:
 
     async def test_more_falls_due_than_fits_one_page(self, line: Line):
         for page in range(3):
-            puts = [Put(f"{page}-{n:03}", record(), 100 + page * 1000 + n, True) for n in range(1000)]
+            puts = [PutItem(f"{page}-{n:03}", record(), 100 + page * 1000 + n, True) for n in range(1000)]
             await line.jobs.put_many(line.queue, puts)
         line.clock.advance("5s")
         first = await line.ask(limit=400)
@@ -344,7 +346,7 @@ class TestClaim:
             await line.put(f"good{n}", band=CRITICAL)
 
         async def ask(suspects: int, limit: int):
-            [answer] = await line.runs.claim([Wish(line.queue, 0, limit, suspects=suspects)], 1e15)
+            [answer] = await line.runs.claim([ClaimRequest(line.queue, 0, limit, suspects=suspects)], 1e15)
             return [claim.member for claim in answer.claims], answer.next_due
 
         assert await ask(0, 1) == (["good0"], line.now)

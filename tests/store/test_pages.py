@@ -6,14 +6,14 @@ import pytest
 from line import HANDLER, STRANGE, Line, record
 
 from tocsin.model.job import Stage
-from tocsin.store.transitions.jobs import Put
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.views import job_pages
-from tocsin.store.views.job_pages import ANY, Wanted
+from tocsin.store.views.job_pages import ANY, JobFilter
 
 in_each_order = pytest.mark.parametrize("queue", ["due", "priority", "fair"], indirect=True)
 
 
-async def found(line: Line, wanted: Wanted = ANY, stage: Stage = Stage.WAITING, size: int = 2) -> list[str]:
+async def found(line: Line, wanted: JobFilter = ANY, stage: Stage = Stage.WAITING, size: int = 2) -> list[str]:
     """Page by page."""
     walk = job_pages.walk(line.store, line.queue, 0, stage, wanted, size)
     return [member.decode() async for _, page in walk for member, _ in page.found]
@@ -54,34 +54,34 @@ async def test_the_server_picks_by_handler_tenant_and_due_time(line: Line):
     await line.put("later", 60_000, tenant="acme", handler=STRANGE)
     ordered = line.queue.queue.order != "due"
     stage = Stage.READY if ordered else Stage.WAITING
-    assert await found(line, Wanted(name=HANDLER), stage) == ["mine"]
-    assert await found(line, Wanted(tenant="other"), stage) == ["theirs"]
-    assert await found(line, Wanted(tenant="acme", name=STRANGE)) == ["later"]
-    assert await found(line, Wanted(due_after=line.now + 1)) == ["later"]
-    assert sorted(await found(line, Wanted(due_before=line.now + 1), stage)) == ["mine", "theirs"]
-    assert await found(line, Wanted(due_before=line.now), stage) == []
+    assert await found(line, JobFilter(name=HANDLER), stage) == ["mine"]
+    assert await found(line, JobFilter(tenant="other"), stage) == ["theirs"]
+    assert await found(line, JobFilter(tenant="acme", name=STRANGE)) == ["later"]
+    assert await found(line, JobFilter(due_after=line.now + 1)) == ["later"]
+    assert sorted(await found(line, JobFilter(due_before=line.now + 1), stage)) == ["mine", "theirs"]
+    assert await found(line, JobFilter(due_before=line.now), stage) == []
 
 
 async def test_the_due_time_is_that_of_the_run_not_when_it_may_be_tried_again(line: Line):
     await line.put("a")
     due = line.now
     await line.retry(await line.take("a"), 60_000)
-    assert await found(line, Wanted(due_before=due + 1)) == ["a"]
-    assert await found(line, Wanted(due_after=due + 1)) == []
+    assert await found(line, JobFilter(due_before=due + 1)) == ["a"]
+    assert await found(line, JobFilter(due_after=due + 1)) == []
 
 
 async def test_a_job_that_is_worked_on_matches_by_what_it_will_be(line: Line):
     """So the server leaves those to the caller."""
     await line.put("a")
     await line.take("a")
-    assert await found(line, Wanted(tenant="acme"), Stage.WORKING) == ["a"]
+    assert await found(line, JobFilter(tenant="acme"), Stage.WORKING) == ["a"]
 
 
 async def test_a_page_of_large_records_is_short(line: Line):
     large = record(args=("x" * 500_000,))
     for n in range(20):
-        await line.jobs.put(line.queue, Put(f"j{n:02}", large, 0, True))
-    page = await job_pages.look(line.store, line.queue, 0, "waiting", wanted=Wanted(name=HANDLER))
+        await line.jobs.put(line.queue, PutItem(f"j{n:02}", large, 0, True))
+    page = await job_pages.look(line.store, line.queue, 0, "waiting", wanted=JobFilter(name=HANDLER))
     assert page.looked < 20
     assert page.end is not None
-    assert len(await found(line, Wanted(name=HANDLER), size=1000)) == 20
+    assert len(await found(line, JobFilter(name=HANDLER), size=1000)) == 20

@@ -6,15 +6,15 @@ import pytest
 from line import HANDLER, Line
 
 from tocsin.model import codec
-from tocsin.store.transitions.claims import Wish
-from tocsin.store.views.strays import Strays
+from tocsin.store.transitions.claims import ClaimRequest
+from tocsin.store.views.strays import StrayReader
 
 MINUTE = 60_000
 
 
 @pytest.fixture
-def strays(store) -> Strays:
-    return Strays(store)
+def strays(store) -> StrayReader:
+    return StrayReader(store)
 
 
 async def test_what_was_due_for_long_enough_is_parked_under_its_handler_and_the_rest_is_left(line: Line, strays):
@@ -39,7 +39,7 @@ async def test_who_names_it_claims_it_at_the_time_that_it_was_due(line: Line, st
     await line.put("a", every=60)
     line.clock.advance("1h")
     await strays.park(line.queue, 0, [b"a"], MINUTE)
-    [answer] = await line.runs.claim([Wish(line.queue, 0, 1, ["a"])], 1e15)
+    [answer] = await line.runs.claim([ClaimRequest(line.queue, 0, 1, ["a"])], 1e15)
     [claim] = answer.claims
     assert (claim.member, claim.due, claim.attempt, claim.recoveries) == ("a", due, 1, 0)
 
@@ -49,7 +49,7 @@ async def test_one_that_was_retried_keeps_its_attempt(line: Line, strays):
     await line.retry(await line.take("a"), 1000)
     line.clock.advance("1h")
     assert await strays.park(line.queue, 0, [b"a"], MINUTE) == 1
-    [answer] = await line.runs.claim([Wish(line.queue, 0, 1, ["a"])], 1e15)
+    [answer] = await line.runs.claim([ClaimRequest(line.queue, 0, 1, ["a"])], 1e15)
     assert answer.claims[0].attempt == 2
 
 

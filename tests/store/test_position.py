@@ -9,19 +9,19 @@ import pytest
 from tocsin.model import codec
 from tocsin.model.job import Header, Spec
 from tocsin.model.queue import Queue, checked
-from tocsin.store.transitions.claims import Runs, Wish
-from tocsin.store.transitions.jobs import Put, record_of
+from tocsin.store.transitions.claims import ClaimRequest, Runs
+from tocsin.store.transitions.jobs import PutItem, record_of
 from tocsin.store.transitions.queue_settings import update
 from tocsin.store.views import position
 
 HANDLER = "tests.handler"
 
 
-def put(member: str, due: int, band: int = 2, tenant: str = "") -> Put:
+def put(member: str, due: int, band: int = 2, tenant: str = "") -> PutItem:
     header = Header(
         recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER), band=band, tenant=tenant
     )  # fmt: skip
-    return Put(member, record_of(header, Spec(HANDLER)), due)
+    return PutItem(member, record_of(header, Spec(HANDLER)), due)
 
 
 async def line_of(store, queue, jobs, clock, member):
@@ -30,7 +30,7 @@ async def line_of(store, queue, jobs, clock, member):
 
 
 async def claim_one(runs, queue):
-    [answer] = await runs.claim([Wish(queue, 0, 1)], 1e15)
+    [answer] = await runs.claim([ClaimRequest(queue, 0, 1)], 1e15)
     return answer.claims[0].member
 
 
@@ -103,7 +103,7 @@ async def test_rates_and_caps_are_read_as_the_claim_counts_them(store, jobs, run
     after = await position.look(store, queue, job, clock.ms)
     assert (after.limit.active, after.limit.held_until(clock.ms)) == (1, clock.ms + 1000)
     assert (after.tenant.is_full, after.tenant.held_until(clock.ms)) == (True, clock.ms + 60_000)
-    assert [answer.next_due for answer in await runs.claim([Wish(queue, 0, 1)], 1e15)] == [clock.ms + 1000]
+    assert [answer.next_due for answer in await runs.claim([ClaimRequest(queue, 0, 1)], 1e15)] == [clock.ms + 1000]
 
 
 @pytest.mark.parametrize("order", ["due", "priority"])
@@ -113,7 +113,7 @@ async def test_suspects_stand_before_nobody_but_each_other(store, jobs, runs, cl
     for name in names:
         await jobs.put(queue, put(name, clock.ms))
     for _ in range(2):
-        [answer] = await runs.claim([Wish(queue, 0, 10)], 1e15)
+        [answer] = await runs.claim([ClaimRequest(queue, 0, 10)], 1e15)
         assert len(answer.claims) == 3
         assert await reaper.recover(queue, 0, runs.owner) == 3
     clock.advance("1s")

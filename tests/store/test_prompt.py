@@ -9,11 +9,11 @@ from redis.asyncio import Connection
 from redis.exceptions import DataError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from tocsin.store.connection.immediate import PromptConnection, PromptUnixConnection
+from tocsin.store.connection.immediate import ImmediateConnection, ImmediateUnixConnection
 
 
 async def test_a_command_is_sent_without_another_turn_of_the_event_loop(valkey):
-    connection = PromptUnixConnection(path=str(valkey.socket), socket_timeout=5)
+    connection = ImmediateUnixConnection(path=str(valkey.socket), socket_timeout=5)
     await connection.connect()
     sending = connection.send_packed_command(connection.pack_command("PING"))
     with pytest.raises(StopIteration):
@@ -31,7 +31,7 @@ async def test_a_peer_that_does_not_read_is_given_up_after_the_timeout():
 
     server = await asyncio.start_server(deaf, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    connection = PromptConnection(host="127.0.0.1", port=port, socket_timeout=0.05, protocol=2, driver_info=None)
+    connection = ImmediateConnection(host="127.0.0.1", port=port, socket_timeout=0.05, protocol=2, driver_info=None)
     await connection.connect()
 
     async def ask() -> None:
@@ -48,7 +48,7 @@ async def test_a_peer_that_does_not_read_is_given_up_after_the_timeout():
 
 
 async def test_what_did_not_go_at_once_is_sent_in_order(valkey):
-    connection = PromptUnixConnection(path=str(valkey.socket), socket_timeout=20)
+    connection = ImmediateUnixConnection(path=str(valkey.socket), socket_timeout=20)
     await connection.connect()
     value = bytes(8 * 1024 * 1024)
     await connection.send_packed_command(connection.pack_commands([("SET", "large", value), ("STRLEN", "large")]))
@@ -71,11 +71,11 @@ class _Text(str):
     ],
 )
 def test_a_command_is_packed_as_redis_py_does(command):
-    ours, theirs = PromptConnection(), Connection()
+    ours, theirs = ImmediateConnection(), Connection()
     assert b"".join(ours.pack_command(*command)) == b"".join(theirs.pack_command(*command))
 
 
 @pytest.mark.parametrize("value", [None, True, ["a"]])
 def test_what_has_no_form_on_the_wire_is_refused(value):
     with pytest.raises(DataError):
-        PromptConnection().pack_command("SET", "a", value)
+        ImmediateConnection().pack_command("SET", "a", value)

@@ -18,7 +18,7 @@ from tocsin.store.transitions.jobs import (
     REPLACE,
     UNCHANGED,
     UPDATE,
-    Put,
+    PutItem,
 )
 
 STAGES = ("waiting", "working", "paused", "parked", "dead")
@@ -51,7 +51,7 @@ async def test_a_new_job_waits_until_it_is_due(line: Line):
 
 async def test_a_put_says_when_the_bell_must_ring(line: Line):
     async def head(member: str, due: int) -> int:
-        return (await line.jobs.put(line.queue, Put(member, record(), line.now + due)))[1]
+        return (await line.jobs.put(line.queue, PutItem(member, record(), line.now + due)))[1]
 
     assert await head("first", 500) == line.now + 500
     assert await head("later", 900) == -1
@@ -218,17 +218,17 @@ async def test_a_batch_answers_for_each_job(line: Line):
     await line.put("done", keep=60)
     await line.finish(await line.take("done"), keep=60)
     puts = [
-        Put("old", record(args=(1,)), line.now, mode=REPLACE),
-        Put("new", record(), line.now + 5),
-        Put("old2", record(), line.now, mode=EDIT),
-        Put("done", record(), line.now),
+        PutItem("old", record(args=(1,)), line.now, mode=REPLACE),
+        PutItem("new", record(), line.now + 5),
+        PutItem("old2", record(), line.now, mode=EDIT),
+        PutItem("done", record(), line.now),
     ]
     assert await line.jobs.put_many(line.queue, puts) == (b"2153", line.now)
     assert (await line.meta())["put"] == 3
 
 
 async def test_a_thousand_jobs_are_one_call(line: Line):
-    puts = [Put(f"{n:04}", record(), line.now + n) for n in range(1000)]
+    puts = [PutItem(f"{n:04}", record(), line.now + n) for n in range(1000)]
     codes, _ = await line.jobs.put_many(line.queue, puts)
     assert codes == b"1" * 1000
     assert len(await line.events()) == 1

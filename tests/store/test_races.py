@@ -16,8 +16,8 @@ from servers import Server
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.queue import Queue
 from tocsin.store.store import Store
-from tocsin.store.transitions.claims import SUCCEEDED, Claimed, Runs, Wish, finish_item
-from tocsin.store.transitions.jobs import Put
+from tocsin.store.transitions.claims import SUCCEEDED, ClaimReply, ClaimRequest, Runs, finish_item
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.testing import ManualClock
 
 WORKERS_OWN = [name for name in CHANGES if name.startswith("run_") and name != "run_extend"]
@@ -62,12 +62,12 @@ async def test_a_programs_call_is_made_once(valkey: Server, proxy: Proxy, name: 
 # Calls of a worker: whoever made them repeats them.
 
 
-async def _claim(line: Line, runs: Runs, members: tuple[str, ...] = ()) -> Claimed:
-    async def attempt() -> Claimed:
-        [answer] = await runs.claim([Wish(line.queue, 0, 10, members)], FOR_EVER)
+async def _claim(line: Line, runs: Runs, members: tuple[str, ...] = ()) -> ClaimReply:
+    async def attempt() -> ClaimReply:
+        [answer] = await runs.claim([ClaimRequest(line.queue, 0, 10, members)], FOR_EVER)
         if isinstance(answer, StoreUnavailable):
             raise answer
-        assert isinstance(answer, Claimed)
+        assert isinstance(answer, ClaimReply)
         return answer
 
     return await until_answered(attempt)
@@ -100,10 +100,10 @@ async def test_a_workers_call_that_is_repeated_is_made_once(
 async def test_claims_from_several_partitions_in_one_round_trip(proxy: Proxy, when: str):
     async with line_at(proxy.url) as line:
         wide = await line.store.open_queue(Queue("wide", partitions=4))
-        wishes = [Wish(wide, partition, 100) for partition in range(4)]
+        wishes = [ClaimRequest(wide, partition, 100) for partition in range(4)]
         await line.runs.claim(wishes, FOR_EVER)
         for n in range(40):
-            await line.jobs.put(wide, Put(f"{n}", record(), line.now))
+            await line.jobs.put(wide, PutItem(f"{n}", record(), line.now))
         proxy.cut(when, "run_claim")
         lost = await line.runs.claim(wishes, FOR_EVER)
         assert [type(answer) for answer in lost] == [StoreUnavailable] * 4
@@ -121,9 +121,9 @@ async def test_a_claim_that_was_not_answered_is_made_with_the_cap_of_the_next(pr
         for n in range(5):
             await line.put(f"{n}")
         proxy.cut(when, "run_claim")
-        [lost] = await line.runs.claim([Wish(line.queue, 0, 9, max_active=3)], FOR_EVER)
+        [lost] = await line.runs.claim([ClaimRequest(line.queue, 0, 9, max_active=3)], FOR_EVER)
         assert isinstance(lost, StoreUnavailable)
-        [answer] = await line.runs.claim([Wish(line.queue, 0, 9, max_active=1)], FOR_EVER)
+        [answer] = await line.runs.claim([ClaimRequest(line.queue, 0, 9, max_active=1)], FOR_EVER)
         # What was made before its reply was lost cannot be unmade.
         assert len(answer.claims) == (3 if when == "after" else 1)
 
@@ -148,7 +148,7 @@ async def test_a_claim_that_was_recovered_while_its_reply_was_lost_is_not_given_
         await line.claim(members=["b"])
         await line.release(await line.take("a"))
         proxy.cut("after", "run_claim_ids")
-        [lost] = await line.runs.claim([Wish(line.queue, 0, 1, ["a"])], FOR_EVER)
+        [lost] = await line.runs.claim([ClaimRequest(line.queue, 0, 1, ["a"])], FOR_EVER)
         assert isinstance(lost, StoreUnavailable)
         assert await line.stage("a") == "working"
         assert await line.recover() == 1

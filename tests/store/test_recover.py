@@ -6,8 +6,8 @@ import pytest
 from line import Line, record
 
 from tocsin.model.errors import ClaimLost
-from tocsin.store.transitions.claims import Wish
-from tocsin.store.transitions.jobs import Put
+from tocsin.store.transitions.claims import ClaimRequest
+from tocsin.store.transitions.jobs import PutItem
 
 
 class TestByOwner:
@@ -40,14 +40,14 @@ class TestByOwner:
             await line.recover()
         await line.put_all(["a", "c"])
         for suspects, claimed in [(0, ["a", "c"]), (1, ["b"])]:
-            [answer] = await line.runs.claim([Wish(line.queue, 0, 10, suspects=suspects)], 1e15)
+            [answer] = await line.runs.claim([ClaimRequest(line.queue, 0, 10, suspects=suspects)], 1e15)
             assert [claim.member for claim in answer.claims] == claimed
             assert await line.stage("b") == ("working" if suspects else "waiting")
 
     async def lose_twice(self, line: Line, count: int) -> None:
         """Runs whose workers died twice, first in line."""
         for first in range(0, count, 1000):
-            puts = [Put(f"lost{n:04}", record(), line.now) for n in range(first, min(first + 1000, count))]
+            puts = [PutItem(f"lost{n:04}", record(), line.now) for n in range(first, min(first + 1000, count))]
             await line.jobs.put_many(line.queue, puts)
         for _ in range(2):
             for _ in range(0, count, 1000):
@@ -56,7 +56,7 @@ class TestByOwner:
         line.clock.advance("1s")
 
     async def ask(self, line: Line, limit: int, suspects: int = 0) -> tuple[list[str], int]:
-        [answer] = await line.runs.claim([Wish(line.queue, 0, limit, suspects=suspects)], 1e15)
+        [answer] = await line.runs.claim([ClaimRequest(line.queue, 0, limit, suspects=suspects)], 1e15)
         return [claim.member for claim in answer.claims], answer.next_due  # type: ignore[union-attr]
 
     @pytest.mark.parametrize("lost", [120, 1000])
@@ -80,7 +80,7 @@ class TestByOwner:
 
     async def test_it_walks_through_all_of_them(self, line: Line):
         for first in range(0, 3000, 1000):
-            puts = [Put(f"{first + n:04}", record(), line.now) for n in range(1000)]
+            puts = [PutItem(f"{first + n:04}", record(), line.now) for n in range(1000)]
             await line.jobs.put_many(line.queue, puts)
         for n in range(3):
             assert len(await line.claim(line.runs if n else line.other)) == 1000
@@ -89,7 +89,7 @@ class TestByOwner:
         assert await line.recover() == 0
 
     async def test_a_page_is_bounded(self, line: Line):
-        await line.jobs.put_many(line.queue, [Put(f"{n:04}", record(), line.now) for n in range(1000)])
+        await line.jobs.put_many(line.queue, [PutItem(f"{n:04}", record(), line.now) for n in range(1000)])
         await line.claim()
         cursor, found, pages = b"0", set(), 0
         while pages == 0 or cursor != b"0":
@@ -140,7 +140,7 @@ class TestByDeadline:
 
     async def test_more_than_a_page_of_them(self, line: Line):
         for first in (0, 1000):
-            puts = [Put(f"{first + n:04}", record(timeout=1), line.now) for n in range(1000)]
+            puts = [PutItem(f"{first + n:04}", record(timeout=1), line.now) for n in range(1000)]
             await line.jobs.put_many(line.queue, puts)
             await line.claim()
         line.clock.advance("1s")

@@ -13,18 +13,26 @@ from wide import EACH, Wide
 
 from servers import Server, cluster
 from tocsin.model import codec
-from tocsin.model.errors import InvalidArgument, InvalidConfig, QueueMoved, QueueMoving, StoreChanged, StoreUnavailable
+from tocsin.model.errors import (
+    InvalidArgument,
+    InvalidConfig,
+    QueueRepartitioned,
+    QueueRepartitioning,
+    StoreChanged,
+    StoreUnavailable,
+)
 from tocsin.model.ids import partition_of
 from tocsin.model.queue import Queue
 from tocsin.model.run import Claim
 from tocsin.store import queue_directory
 from tocsin.store import store as store_module
-from tocsin.store.repartition.repartition import Moved, repartition
+from tocsin.store.repartition import repartition
+from tocsin.store.repartition.repartition import RepartitionResult
 from tocsin.store.scripts.script import script
 from tocsin.store.store import Store
 from tocsin.store.transitions import queue_settings
-from tocsin.store.transitions.claims import SUCCEEDED, Wish, finish_item, key_of, release_item, retry_item
-from tocsin.store.transitions.jobs import Put
+from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, finish_item, key_of, release_item, retry_item
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.testing import ManualClock
 
 ORDERS = ("due", "priority", "fair")
@@ -132,7 +140,7 @@ async def test_the_order_of_a_line_is_kept(store, clock):
     await store.reopen(line.queue)
     order = []
     for _ in members:
-        [answer] = await line.runs.claim([Wish(line.queue, 0, 1)], 1e15)
+        [answer] = await line.runs.claim([ClaimRequest(line.queue, 0, 1)], 1e15)
         order += [claim.member for claim in answer.claims]
     bands = {member: zlib.crc32(member.encode()) % 5 for member in members}
     assert [bands[member] for member in order] == sorted(bands.values())
@@ -176,7 +184,7 @@ async def test_it_may_be_killed_at_any_call_and_run_again(store, clock, order, m
             with pytest.raises(InvalidArgument, match=f"is being given {target} partitions"):
                 await repartition.repartition(store, "wide", 9)
             continue
-        assert done == Moved("wide", done.before, target, done.moved, resumed=steps > 0)
+        assert done == RepartitionResult("wide", done.before, target, done.moved, resumed=steps > 0)
         await store.reopen(line.queue)
         assert await line.content() == content
         assert {name: await line.total(name) for name in repartition.COUNTERS} == counters
@@ -193,14 +201,14 @@ async def test_a_move_that_comes_back_late_changes_nothing(store, clock, monkeyp
     line = await wide(store, clock)
     await line.fill()
     mortal = Mortal(monkeypatch)
-    late: list[tuple[repartition.Move, tuple[Any, ...]]] = []
-    remembering = repartition.Move._call
+    late: list[tuple[repartition.Repartition, tuple[Any, ...]]] = []
+    remembering = repartition.Repartition._call
 
-    async def call(move: repartition.Move, *args: Any) -> Any:
+    async def call(move: repartition.Repartition, *args: Any) -> Any:
         late.append((move, args))
         return await remembering(move, *args)
 
-    monkeypatch.setattr(repartition.Move, "_call", call)
+    monkeypatch.setattr(repartition.Repartition, "_call", call)
     await repartition.repartition(store, "wide", 6)
     await store.reopen(line.queue)
     await line.claim()
@@ -221,7 +229,7 @@ async def test_two_who_do_the_same_move_at_once_do_no_harm(store, clock, order):
     moves = [repartition.repartition(store, "wide", 6) for _ in range(3)]
     answers = await asyncio.gather(*moves, return_exceptions=True)
     # Whoever comes late to a step is told so; the command may always be run again.
-    assert all(isinstance(answer, (Moved, StoreChanged)) for answer in answers)
+    assert all(isinstance(answer, (RepartitionResult, StoreChanged)) for answer in answers)
     await repartition.repartition(store, "wide", 6)
     await store.reopen(line.queue)
     assert await line.content() == content
@@ -275,13 +283,13 @@ async def test_a_limit_that_is_set_at_the_last_moment_ends_the_move(store, clock
     line = await wide(store, clock, partitions=1)
     await line.fill()
     content, epochs = await line.content(), list(line.queue.epochs)
-    sealing = repartition.Move._seal
+    sealing = repartition.Repartition._seal
 
-    async def seal(move: repartition.Move) -> None:
+    async def seal(move: repartition.Repartition) -> None:
         await queue_settings.update(store, line.queue, {"max_active": "500"}, {}, operator=True)
         await sealing(move)
 
-    monkeypatch.setattr(repartition.Move, "_seal", seal)
+    monkeypatch.setattr(repartition.Repartition, "_seal", seal)
     with pytest.raises(InvalidArgument, match="max_active"):
         await repartition.repartition(store, "wide", 3)
     assert await line.content() == content
@@ -309,7 +317,7 @@ async def test_what_cannot_be_is_refused(store, clock, name, partitions, says):
 async def test_the_same_number_again_is_nothing_to_do(store, clock):
     line = await wide(store, clock)
     epochs = list(line.queue.epochs)
-    assert await repartition.repartition(store, "wide", 4) == Moved("wide", 4, 4, 0, False)
+    assert await repartition.repartition(store, "wide", 4) == RepartitionResult("wide", 4, 4, 0, False)
     await store.reopen(line.queue)
     assert line.queue.epochs == epochs
 
@@ -337,7 +345,7 @@ class TestWhoHasItOpen:
     async def test_a_put_in_bulk_finds_its_partitions(self, store, other, clock):
         line, its = await wide(store, clock, partitions=1), await wide(other, clock, partitions=1)
         await repartition.repartition(store, "wide", 5)
-        puts = [Put(f"n{n}", record(), 0) for n in range(30)]
+        puts = [PutItem(f"n{n}", record(), 0) for n in range(30)]
         assert await its.jobs.put_many(its.queue, puts) == (b"1" * 30, 0)
         await store.reopen(line.queue)
         assert len(await line.content()) == 30
@@ -367,7 +375,7 @@ class TestWhoHasItOpen:
         with pytest.raises(StoreChanged):
             await other.call(call)
         await other.reopen(its.queue)
-        with pytest.raises(QueueMoved):
+        with pytest.raises(QueueRepartitioned):
             await other.call(call)
         assert await other.answer_of(call) == first
         assert await other.answer_of(unmade) is None
@@ -385,7 +393,7 @@ class TestWhoHasItOpen:
             return [lost for _ in calls]
 
         other.call_all = unheard
-        assert await runs.claim([Wish(its.queue, partition, 10)], 1e15) == [lost]
+        assert await runs.claim([ClaimRequest(its.queue, partition, 10)], 1e15) == [lost]
         other.call_all = honest
         await repartition.repartition(store, "wide", 7)
         await other.reopen(its.queue)
@@ -404,11 +412,11 @@ class TestWhoHasItOpen:
         with pytest.raises(Killed):
             await repartition.repartition(store, "wide", 7)
         monkeypatch.setattr(store_module, "MOVING_PATIENCE_S", 0.0)
-        with pytest.raises(QueueMoving, match=r"run `tocsin queues repartition wide 7` again"):
+        with pytest.raises(QueueRepartitioning, match=r"run `tocsin queues repartition wide 7` again"):
             await its.put("a")
-        with pytest.raises(QueueMoving):
+        with pytest.raises(QueueRepartitioning):
             await its.jobs.get(its.queue, "a")
-        with pytest.raises(QueueMoving):
+        with pytest.raises(QueueRepartitioning):
             await other.reopen(its.queue)
         assert await line.troubles() == ["moving: ['to 7 partitions']"]
         monkeypatch.setattr(store_module, "MOVING_PATIENCE_S", 10.0)

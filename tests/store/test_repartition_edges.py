@@ -10,20 +10,20 @@ from mortal import Killed, Mortal
 from wide import EACH, Wide
 
 from servers import Server
-from tocsin.inspection.doctor import Audit
+from tocsin.inspection.doctor import Doctor
 from tocsin.model.queue import Queue
 from tocsin.store import store as store_module
-from tocsin.store.repartition.repartition import repartition
+from tocsin.store.repartition import repartition
 from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import SUCCEEDED
-from tocsin.store.transitions.dependencies import WATCHING, Telling, Upstream, Wait
+from tocsin.store.transitions.dependencies import WATCHING, DependencyWait, Upstream, UpstreamEnd
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.transitions.jobs import Put
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.transitions.queue_settings import open_all
-from tocsin.store.views.audit import Settings, Survey
+from tocsin.store.views.audit import AuditReader, PartitionMeta
 from tocsin.testing import ManualClock
-from tocsin.upkeep.outbox_carrier import Carrier
+from tocsin.upkeep.outbox_carrier import OutboxCarrier
 
 MANY = 30
 
@@ -37,7 +37,7 @@ async def test_those_that_wait_are_told_in_their_new_partitions(store, clock):
     await line.fill()
     await repartition.repartition(store, "wide", 8)
     await store.reopen(line.queue)
-    carrier = Carrier(store, clock, lambda queue, partition: None)
+    carrier = OutboxCarrier(store, clock, lambda queue, partition: None)
     for member in (*line.named("waiting"), *line.named("paused")):
         await line.jobs.delete(line.queue, member)
     while await carrier.step() == 0:
@@ -144,11 +144,11 @@ class TestWhoCarries:
 
     async def test_all_arrive_where_they_belong(self, its: Wide, moves: Any) -> None:
         upstreams = [f"u{n}" for n in range(MANY)]
-        puts = [Put(upstream, record(), 0, relative=True) for upstream in upstreams]
+        puts = [PutItem(upstream, record(), 0, relative=True) for upstream in upstreams]
         await moves(7)
         assert await its.jobs.put_many(its.queue, puts) == (b"1" * MANY, its.clock.ms)
-        waits = [Wait("1", False, [Upstream("wide", upstream)]) for upstream in upstreams]
-        dependents = [Put(f"d{n}", record(), 0, relative=True) for n in range(MANY)]
+        waits = [DependencyWait("1", False, [Upstream("wide", upstream)]) for upstream in upstreams]
+        dependents = [PutItem(f"d{n}", record(), 0, relative=True) for n in range(MANY)]
         await moves(3)
         assert await its.outbox.block(its.queue, list(zip(dependents, waits, strict=True))) == b"1" * MANY
         pairs = [(f"u{n}".encode(), f"wide\0d{n}\x001".encode()) for n in range(MANY)]
@@ -163,7 +163,7 @@ class TestWhoCarries:
                 ("watchers", b"\0".join((upstream.encode(), pairs[n][1])))
             }
             assert content[f"d{n}"].keys() >= {"jobs", "blocked", "needs", ("outbox", waits[n].entries(f"d{n}")[0])}
-        tellings = [Telling(f"d{n}".encode(), b"1", f"wide\0u{n}".encode(), SUCCEEDED) for n in range(MANY)]
+        tellings = [UpstreamEnd(f"d{n}".encode(), b"1", f"wide\0u{n}".encode(), SUCCEEDED) for n in range(MANY)]
         carried = [entry for n, wait in enumerate(waits) for entry in wait.entries(f"d{n}")]
         await moves(9)
         told = [told async for told in its.outbox.unblock(its.queue, tellings, carried)]
@@ -179,9 +179,12 @@ class TestWhoCarries:
         """Between each two steps of a carrier the queue is given other partitions."""
         await its.put("u")
         for n in range(MANY):
-            put, wait = Put(f"d{n}", record(), 0, relative=True), Wait("1", False, [Upstream("wide", "u")])
+            put, wait = (
+                PutItem(f"d{n}", record(), 0, relative=True),
+                DependencyWait("1", False, [Upstream("wide", "u")]),
+            )
             await its.outbox.block(its.queue, [(put, wait)])
-        carrier = Carrier(its.store, clock, lambda queue, partition: None)
+        carrier = OutboxCarrier(its.store, clock, lambda queue, partition: None)
         asked = [f"W\0d{n}\x001\0wide\0u".encode() for n in range(MANY)]
         await repartition.repartition(store, "wide", 7)
         assert await carrier.ask(its.queue, asked) == MANY
@@ -203,7 +206,7 @@ class TestWhoCarries:
         self, store, its, clock, monkeypatch
     ):
         await repartition.repartition(store, "wide", 9)
-        carrier = Carrier(its.store, clock, lambda queue, partition: None)
+        carrier = OutboxCarrier(its.store, clock, lambda queue, partition: None)
         assert {partition for _, partition in await carrier._all_places()} == set(range(9))
         other = await its.store.open_queue(Queue("other", partitions=1))
         mortal = Mortal(monkeypatch)
@@ -217,10 +220,10 @@ class TestWhoCarries:
         monkeypatch.setattr(store_module, "MOVING_PATIENCE_S", 0)
         other = Wide(its.store, await its.store.open_queue(Queue("other", partitions=1)), clock)
         await other.put("u")
-        wait = Wait("1", False, [Upstream("other", "u")])
+        wait = DependencyWait("1", False, [Upstream("other", "u")])
         for line, member in ((its, "here"), (other, "there")):
-            await line.outbox.block(line.queue, [(Put(member, record(), 0, relative=True), wait)])
-        carrier = Carrier(its.store, clock, lambda queue, partition: None)
+            await line.outbox.block(line.queue, [(PutItem(member, record(), 0, relative=True), wait)])
+        carrier = OutboxCarrier(its.store, clock, lambda queue, partition: None)
         while await carrier.step() == 0:
             pass
         claim = (await other.claim())["u"]
@@ -246,17 +249,17 @@ class TestWhoCarries:
 async def test_an_audit_does_not_take_a_move_for_a_disorder(store, clock, repair, monkeypatch):
     line = await wide(store, clock)
     await line.fill()
-    honest = Survey.settings
+    honest = AuditReader.settings
 
-    async def settings(survey: Survey, queue: OpenQueue, partition: int) -> Settings:
+    async def settings(survey: AuditReader, queue: OpenQueue, partition: int) -> PartitionMeta:
         found = await honest(survey, queue, partition)
         if partition == 1 and queue.partitions == 4:
             await repartition.repartition(store, "wide", 6)
         return found
 
-    monkeypatch.setattr(Survey, "settings", settings)
+    monkeypatch.setattr(AuditReader, "settings", settings)
     await store.client.hset(line.queue.keys[2]["claims"], "nobody", b"x")
-    report = await Audit(Survey(store), Fleet(store), repair=repair, patience_s=0).run()
+    report = await Doctor(AuditReader(store), Fleet(store), repair=repair, patience_s=0).run()
     assert not report.wrong
     assert [finding.examples for finding in report.findings if finding.kind == "moved"] == [["wide"]]
     await store.reopen(line.queue)

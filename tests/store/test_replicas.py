@@ -86,14 +86,14 @@ async def open_wide(clock: ManualClock) -> AsyncIterator[Callable[..., Any]]:
 
 def before_each(monkeypatch: pytest.MonkeyPatch, name: str, do: Callable[[], None]) -> None:
     """Before each call of that script of a move."""
-    honest = repartition.Move._call
+    honest = repartition.Repartition._call
 
-    async def call(move: repartition.Move, what: str, *args: Any) -> Any:
+    async def call(move: repartition.Repartition, what: str, *args: Any) -> Any:
         if what == name:
             do()
         return await honest(move, what, *args)
 
-    monkeypatch.setattr(repartition.Move, "_call", call)
+    monkeypatch.setattr(repartition.Repartition, "_call", call)
 
 
 @pytest.mark.parametrize("replicated", list(TOPOLOGIES), indirect=True)

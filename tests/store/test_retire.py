@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from line import record
 
-from tocsin.model.errors import InvalidArgument, QueueMoving
+from tocsin.model.errors import InvalidArgument, QueueRepartitioning
 from tocsin.model.queue import Queue
 from tocsin.store import queue_directory
 from tocsin.store import store as store_module
 from tocsin.store.repartition import delete_queue, repartition
 from tocsin.store.store import Store
-from tocsin.store.transitions.jobs import Jobs, Put
+from tocsin.store.transitions.jobs import Jobs, PutItem
 
 
 class Killed(Exception):
@@ -63,33 +63,33 @@ async def test_while_it_goes_on_nobody_can_put(made, monkeypatch):
         die_before(patch, 4)
         with pytest.raises(Killed):
             await delete_queue.delete(made, "line")
-    with pytest.raises(QueueMoving, match=r"is being deleted: .* `tocsin queues delete line`"):
-        await Jobs(made).put(queue, Put("a", record(), 0, True))
+    with pytest.raises(QueueRepartitioning, match=r"is being deleted: .* `tocsin queues delete line`"):
+        await Jobs(made).put(queue, PutItem("a", record(), 0, True))
     with pytest.raises(InvalidArgument, match="is being deleted"):
         await repartition.repartition(made, "line", 5)
     await delete_queue.delete(made, "line")
-    assert await Jobs(made).put(queue, Put("a", record(), 0, True)) == (1, made.clock.override())
+    assert await Jobs(made).put(queue, PutItem("a", record(), 0, True)) == (1, made.clock.override())
 
 
 async def test_one_that_has_jobs_is_as_it_was(made):
     queue = await made.open_queue(Queue("line", partitions=3))
-    await Jobs(made).put(queue, Put("a", record(), 0, True))
+    await Jobs(made).put(queue, PutItem("a", record(), 0, True))
     with pytest.raises(InvalidArgument, match="has 1 job"):
         await delete_queue.delete(made, "line")
     raw = await made.client.hget(made.keys.fleet()["queues"], "line")
     assert queue_directory.read(raw).moving is None
     # Under the epochs that it had: calls in doubt can be repeated.
     before = list(queue.epochs)
-    assert (await Jobs(made).put(queue, Put("b", record(), 0, True)))[0] == 1
+    assert (await Jobs(made).put(queue, PutItem("b", record(), 0, True)))[0] == 1
     assert queue.epochs == before
 
 
 async def test_one_that_is_being_repartitioned_is_left_alone(made, monkeypatch):
-    async def stop(move: repartition.Move) -> None:
+    async def stop(move: repartition.Repartition) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(repartition.Move, "_keep_sessions", stop)
+        patch.setattr(repartition.Repartition, "_keep_sessions", stop)
         with pytest.raises(Killed):
             await repartition.repartition(made, "line", 2)
     with pytest.raises(InvalidArgument, match="is being repartitioned: end that first"):

@@ -6,7 +6,7 @@ import pytest
 from line import Line
 
 from tocsin.model.run import Claim
-from tocsin.model.skipped_ticks import Skip, Why
+from tocsin.model.skipped_ticks import SkippedTicks, SkipReason
 from tocsin.store.transitions.claims import CANCELLED, SUCCEEDED
 from tocsin.store.transitions.jobs import EDIT
 
@@ -105,7 +105,9 @@ class TestIntents:
     async def test_a_paused_job_keeps_its_occurrence(self, line: Line):
         claim = await claimed(line)
         await line.pause("a")
-        await line.plan(claim, claim.due + 5000, skips=[Skip(claim.due + 1, claim.due + 2, Why.COALESCED)])
+        await line.plan(
+            claim, claim.due + 5000, skips=[SkippedTicks(claim.due + 1, claim.due + 2, SkipReason.COALESCED)]
+        )
         assert await line.stage("a") == "paused"
         assert await line.stage(extra(claim)) is None
         assert (await line.job("a")).due_ms == claim.due

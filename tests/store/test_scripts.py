@@ -15,8 +15,8 @@ from tocsin.model.errors import StoreChanged
 from tocsin.model.queue import Queue
 from tocsin.store.keys import FLEET_KEYS, PARTITION_KEYS
 from tocsin.store.scripts.script import Script, script, script_names
-from tocsin.store.transitions.claims import Wish
-from tocsin.store.transitions.jobs import NEW, UNCHANGED, Put
+from tocsin.store.transitions.claims import ClaimRequest
+from tocsin.store.transitions.jobs import NEW, UNCHANGED, PutItem
 
 KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bells*", "parts*", "mail", "leader", "misused", "elsewhere", "garbled"}
 
@@ -34,7 +34,7 @@ def named(what: Script) -> set[str]:
 
 
 def header_of(name: str) -> list[str]:
-    text = files("tocsin.store").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    text = files("tocsin.store.scripts").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
     return [line for line in text.splitlines() if line.startswith("--")]
 
 
@@ -176,9 +176,9 @@ async def test_scripts_that_the_server_forgot_are_sent_again(line: Line):
     wide = await line.store.open_queue(Queue("wide", partitions=4))
     await line.store.client.script_flush()
     for n in range(8):
-        await line.jobs.put(wide, Put(f"{n}", record(), line.now))
+        await line.jobs.put(wide, PutItem(f"{n}", record(), line.now))
     await line.store.client.script_flush()
-    answers = await line.runs.claim([Wish(wide, partition, 9) for partition in range(4)], FOR_EVER)
+    answers = await line.runs.claim([ClaimRequest(wide, partition, 9) for partition in range(4)], FOR_EVER)
     assert sorted(claim.member for answer in answers for claim in answer.claims) == [f"{n}" for n in range(8)]
 
 

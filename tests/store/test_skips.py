@@ -6,7 +6,7 @@ import pytest
 from line import Line
 from test_run_plan import claimed, extra
 
-from tocsin.model.skipped_ticks import Skip, Why
+from tocsin.model.skipped_ticks import SkippedTicks, SkipReason
 from tocsin.store.transitions.claims import SUCCEEDED, finish_item
 from tocsin.store.transitions.jobs import EDIT, REPLACE
 
@@ -14,11 +14,11 @@ from tocsin.store.transitions.jobs import EDIT, REPLACE
 async def test_ticks_that_a_finish_passes_are_told_in_its_event(line: Line):
     claim = await claimed(line)
     ranges = [
-        Skip(claim.due + 5000, claim.due + 9000, Why.COALESCED),
-        Skip(claim.due + 10_000, line.now, Why.OVERLAP),
+        SkippedTicks(claim.due + 5000, claim.due + 9000, SkipReason.COALESCED),
+        SkippedTicks(claim.due + 10_000, line.now, SkipReason.OVERLAP),
     ]
     line.clock.advance("20s")
-    ranges[1] = Skip(claim.due + 10_000, claim.due + 20_000, Why.OVERLAP)
+    ranges[1] = SkippedTicks(claim.due + 10_000, claim.due + 20_000, SkipReason.OVERLAP)
     await line.finish(claim, claim.due + 20_000, skips=ranges)
     assert await line.decisions() == [
         ("a", claim.due + 5000, claim.due + 9000, "coalesced"),
@@ -38,7 +38,7 @@ async def test_items_with_results_and_ranges_and_without_go_in_one_call(line: Li
         await line.put(member, every=5, keep=60)
     claims = {claim.member: claim for claim in await line.claim()}
     due = line.now + 5000
-    skips = [Skip(due, due + 1, Why.MISFIRE)]
+    skips = [SkippedTicks(due, due + 1, SkipReason.MISFIRE)]
     items = [
         finish_item(claims["a"], due, SUCCEEDED),
         finish_item(claims["b"], due + 1, SUCCEEDED, skips=skips),
@@ -56,7 +56,7 @@ async def test_items_with_results_and_ranges_and_without_go_in_one_call(line: Li
 async def test_a_lost_claim_tells_nothing(line: Line):
     claim = await claimed(line)
     await line.recover()
-    await line.finish(claim, claim.due + 5000, skips=[Skip(claim.due + 1, claim.due + 2, Why.OVERLAP)])
+    await line.finish(claim, claim.due + 5000, skips=[SkippedTicks(claim.due + 1, claim.due + 2, SkipReason.OVERLAP)])
     assert await line.decisions() == []
 
 
@@ -164,7 +164,7 @@ async def test_what_a_worker_skipped_beyond_an_edit_was_never_planned(line: Line
     await line.put("a", 7000, mode=EDIT, every=7)
     begun = line.now + 7000
     line.clock.advance("12s")
-    skips = [Skip(claim.due + 5000, claim.due + 15_000, Why.OVERLAP)]
+    skips = [SkippedTicks(claim.due + 5000, claim.due + 15_000, SkipReason.OVERLAP)]
     await line.finish(claim, claim.due + 15_000, skips=skips)
     assert await line.not_before("a") == begun
     assert (await line.decisions())[0] == ("a", claim.due + 5000, begun, "overlap")

@@ -12,36 +12,36 @@ from servers import SERVICE, Server, Watched, ask, flavours, sentinel, until
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store.connection.address import parse
 from tocsin.store.connection.client import FAILURES, leave_former_primary, open_blocking_client, open_client, translate
-from tocsin.store.connection.pool import ConnectionSettings, Single
+from tocsin.store.connection.pool import ConnectionSettings, SingleServerClient
 
 WRITE = "return redis.call('SET', KEYS[1], ARGV[1])"
 # One connection: the next call gets the same one, if it is still good.
 ONE = ConnectionSettings(max_total=1)
 
 
-async def by_command(client: Single) -> Any:
+async def by_command(client: SingleServerClient) -> Any:
     return await client.set("k", 1)
 
 
-async def by_script(client: Single) -> Any:
+async def by_script(client: SingleServerClient) -> Any:
     return await client.eval(WRITE, 1, "k", "1")
 
 
-async def with_others(client: Single) -> Any:
+async def with_others(client: SingleServerClient) -> Any:
     [answer] = await client.ask_all([("EVAL", WRITE, 1, "k", "1")])
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
-Write = Callable[[Single], Awaitable[Any]]
+Write = Callable[[SingleServerClient], Awaitable[Any]]
 ways = pytest.mark.parametrize("write", [by_command, by_script, with_others])
 
 
 @contextlib.asynccontextmanager
-async def connected(url: str) -> AsyncIterator[Single]:
+async def connected(url: str) -> AsyncIterator[SingleServerClient]:
     client = open_client(parse(url), ONE)
-    assert isinstance(client, Single)
+    assert isinstance(client, SingleServerClient)
     yield client
     await client.aclose()
 

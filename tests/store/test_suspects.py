@@ -6,10 +6,10 @@ import pytest
 from line import HANDLER, STRANGE, Line, record
 
 from tocsin.model.codec import handler_digest
-from tocsin.store.repartition.repartition import repartition
+from tocsin.store.repartition import repartition
 from tocsin.store.suspect_scores import is_apart
-from tocsin.store.transitions.claims import Runs, Wish
-from tocsin.store.transitions.jobs import EDIT, Put
+from tocsin.store.transitions.claims import ClaimRequest, Runs
+from tocsin.store.transitions.jobs import EDIT, PutItem
 from tocsin.store.views.parked_handlers import parked_in
 
 MANY = 2300
@@ -32,7 +32,7 @@ async def lose_twice(line: Line, names: list[str], **about: object) -> None:
 
 
 async def ask(line: Line, limit: int, suspects: int, runs: Runs | None = None) -> list[str]:
-    [answer] = await (runs or line.runs).claim([Wish(line.queue, 0, limit, suspects=suspects)], 1e15)
+    [answer] = await (runs or line.runs).claim([ClaimRequest(line.queue, 0, limit, suspects=suspects)], 1e15)
     return [claim.member for claim in answer.claims]  # type: ignore[union-attr]
 
 
@@ -88,7 +88,7 @@ class TestInLine:
         await lose_twice(line, ["lost"])
         await line.put("later", 60_000)
         for _ in range(2):
-            [answer] = await line.runs.claim([Wish(line.queue, 0, 10, suspects=0)], 1e15)
+            [answer] = await line.runs.claim([ClaimRequest(line.queue, 0, 10, suspects=0)], 1e15)
             assert (answer.claims, answer.next_due, answer.left) == ([], line.now + 100, 0)
         answer = await line.ask()
         assert (len(answer.claims), answer.next_due) == (1, line.now + 60_000)
@@ -168,7 +168,7 @@ class TestToPeople:
 async def test_one_whose_turn_does_not_come_waits_in_line_and_is_sent_back(line: Line):
     await lose_twice(line, ["lost"])
     older = [f"old{n}" for n in range(4)]
-    await line.jobs.put_many(line.queue, [Put(name, record(), line.now - 1000) for name in older])
+    await line.jobs.put_many(line.queue, [PutItem(name, record(), line.now - 1000) for name in older])
     assert await ask(line, 2, 1) == older[:2]
     assert not await is_set_apart(line, "lost")
     assert await ask(line, 10, 0) == older[2:]
@@ -179,7 +179,7 @@ async def test_one_whose_turn_does_not_come_waits_in_line_and_is_sent_back(line:
 async def test_a_claim_by_id_gets_it_if_it_may(line: Line):
     await lose_twice(line, ["a"])
     for suspects, claimed in [(0, []), (1, ["a"])]:
-        [answer] = await line.runs.claim([Wish(line.queue, 0, 1, ["a"], suspects=suspects)], 1e15)
+        [answer] = await line.runs.claim([ClaimRequest(line.queue, 0, 1, ["a"], suspects=suspects)], 1e15)
         assert [claim.member for claim in answer.claims] == claimed
         assert answer.dues == ([-1] if claimed else [line.now])
 
@@ -203,9 +203,9 @@ async def test_it_is_repartitioned_with_the_others(line: Line):
     await repartition.repartition(line.store, line.queue.name, 3)
     await line.store.reopen(line.queue)
     for partition in range(3):
-        [answer] = await line.runs.claim([Wish(line.queue, partition, 100, suspects=0)], 1e15)
+        [answer] = await line.runs.claim([ClaimRequest(line.queue, partition, 100, suspects=0)], 1e15)
         assert (answer.claims, answer.next_due) == ([], line.now + 100)
-        [answer] = await line.runs.claim([Wish(line.queue, partition, 100)], 1e15)
+        [answer] = await line.runs.claim([ClaimRequest(line.queue, partition, 100)], 1e15)
         assert {(claim.due, claim.recoveries) for claim in answer.claims} == {(due, 2)}
 
 

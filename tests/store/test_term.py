@@ -11,14 +11,14 @@ from servers import Server
 from tocsin.model.errors import StoreError
 from tocsin.store.keys import Keys
 from tocsin.store.store import Store
-from tocsin.store.transitions.leadership import Term, Terms
+from tocsin.store.transitions.leadership import LeaderKey, Term
 
 TTL = 120_000
 
 
 @pytest.fixture
-def terms(store: Store) -> Terms:
-    return Terms(store)
+def terms(store: Store) -> LeaderKey:
+    return LeaderKey(store)
 
 
 @pytest.fixture
@@ -39,13 +39,13 @@ def test_the_key_has_the_name_that_operators_ask_for(prefix, hash_tag, name):
     assert Keys(prefix, hash_tag).leader() == name
 
 
-async def test_a_free_term_is_taken_for_its_length(terms: Terms, store: Store, key: str):
+async def test_a_free_term_is_taken_for_its_length(terms: LeaderKey, store: Store, key: str):
     assert await terms.take("w1", TTL) == Term("w1", TTL)
     assert await store.client.get(key) == b"w1"
     assert TTL - 5000 < await store.client.pttl(key) <= TTL
 
 
-async def test_another_is_told_who_holds_it_and_for_how_long(terms: Terms, store: Store, key: str):
+async def test_another_is_told_who_holds_it_and_for_how_long(terms: LeaderKey, store: Store, key: str):
     await terms.take("w1", TTL)
     await store.client.pexpire(key, 50_000)
     term = await terms.take("w2", TTL)
@@ -55,39 +55,39 @@ async def test_another_is_told_who_holds_it_and_for_how_long(terms: Terms, store
     assert await store.client.pttl(key) <= 50_000
 
 
-async def test_the_holder_renews_it(terms: Terms, store: Store, key: str):
+async def test_the_holder_renews_it(terms: LeaderKey, store: Store, key: str):
     await terms.take("w1", TTL)
     await store.client.pexpire(key, 1000)
     assert await terms.take("w1", TTL) == Term("w1", TTL)
     assert await store.client.pttl(key) > TTL - 5000
 
 
-async def test_a_term_that_is_over_goes_to_whoever_asks_first(terms: Terms, store: Store, key: str):
+async def test_a_term_that_is_over_goes_to_whoever_asks_first(terms: LeaderKey, store: Store, key: str):
     await terms.take("w1", TTL)
     await store.client.delete(key)
     assert (await terms.take("w2", TTL)).holder == "w2"
     assert (await terms.take("w1", TTL)).holder == "w2"
 
 
-async def test_a_name_without_an_end_gets_one(terms: Terms, store: Store, key: str):
+async def test_a_name_without_an_end_gets_one(terms: LeaderKey, store: Store, key: str):
     await store.client.set(key, "by hand")
     assert await terms.take("w1", TTL) == Term("by hand", TTL)
     assert 0 < await store.client.pttl(key) <= TTL
 
 
 @pytest.mark.parametrize(("leaver", "left"), [("w1", None), ("w2", b"w1"), ("w", b"w1"), ("", b"w1")])
-async def test_only_its_holder_gives_it_up(terms: Terms, store: Store, key: str, leaver: str, left: bytes | None):
+async def test_only_its_holder_gives_it_up(terms: LeaderKey, store: Store, key: str, leaver: str, left: bytes | None):
     await terms.take("w1", TTL)
     await terms.leave(leaver)
     assert await store.client.get(key) == left
 
 
-async def test_giving_up_what_nobody_holds_does_no_harm(terms: Terms, store: Store, key: str):
+async def test_giving_up_what_nobody_holds_does_no_harm(terms: LeaderKey, store: Store, key: str):
     await terms.leave("w1")
     assert await store.client.get(key) is None
 
 
-async def test_a_key_of_another_kind_is_an_error_of_ours(terms: Terms, store: Store, key: str):
+async def test_a_key_of_another_kind_is_an_error_of_ours(terms: LeaderKey, store: Store, key: str):
     await store.client.rpush(key, "x")
     with pytest.raises(StoreError):
         await terms.take("w1", TTL)
@@ -98,7 +98,7 @@ async def test_calls_whose_reply_is_lost_are_repeated(valkey: Server, proxy: Pro
     store = Store(proxy.url, prefix=f"t{secrets.token_hex(4)}:")
     await store.open()
     try:
-        terms = Terms(store)
+        terms = LeaderKey(store)
         proxy.cut(when, "term_take")
         assert await terms.take("w1", TTL) == Term("w1", TTL)
         proxy.cut(when, "term_take")
@@ -116,7 +116,7 @@ async def test_a_leader_renews_on_a_full_server():
         store = Store(server.url)
         await store.open()
         try:
-            terms = Terms(store)
+            terms = LeaderKey(store)
             await terms.take("w1", TTL)
             await store.client.config_set("maxmemory", 1)
             assert await terms.take("w1", TTL) == Term("w1", TTL)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from tocsin.store.transitions.claims import SUCCEEDED, Claimed, Wish, finish_item
+from tocsin.store.transitions.claims import SUCCEEDED, ClaimReply, ClaimRequest, finish_item
 
 
 async def test_a_put_job_is_claimed_when_due_and_finished_once(store, queue, jobs, runs, clock, make_put):
     await jobs.put(queue, make_put("a", due=1000))
 
-    [early] = await runs.claim([Wish(queue, 0, 10)], lease=1e15)
-    assert isinstance(early, Claimed)
+    [early] = await runs.claim([ClaimRequest(queue, 0, 10)], lease=1e15)
+    assert isinstance(early, ClaimReply)
     assert early.claims == []
     assert early.next_due == clock.ms + 1000
 
     clock.advance("1s")
-    [claimed] = await runs.claim([Wish(queue, 0, 10)], lease=1e15)
+    [claimed] = await runs.claim([ClaimRequest(queue, 0, 10)], lease=1e15)
     assert [claim.member for claim in claimed.claims] == ["a"]
 
     call = runs.settle("finish", queue, 0, [finish_item(claimed.claims[0], 0, SUCCEEDED)])

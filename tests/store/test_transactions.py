@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from servers import Cluster, Server, ask, cluster
 from tocsin.store.connection.address import parse
 from tocsin.store.connection.client import Client, open_client
-from tocsin.store.connection.cluster import Cluster as ClusterClient
+from tocsin.store.connection.cluster import ClusterClient as ClusterClient
 from tocsin.store.connection.pool import ConnectionSettings
 
 # One connection to each node: one that is not given back is missed by the next call.

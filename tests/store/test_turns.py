@@ -8,7 +8,7 @@ import time
 import pytest
 from redis.exceptions import MaxConnectionsError
 
-from tocsin.store.connection.call_limit import Turns
+from tocsin.store.connection.call_limit import CallLimit
 from tocsin.store.connection.pool import ConnectionSettings
 from tocsin.store.store import Store
 
@@ -20,7 +20,7 @@ async def settled() -> None:
 
 
 async def test_a_turn_goes_to_the_one_that_waited_longest_not_to_a_newcomer():
-    turns, served = Turns(1, 60), []
+    turns, served = CallLimit(1, 60), []
 
     async def call(name: str) -> None:
         await turns.take()
@@ -39,7 +39,7 @@ async def test_a_turn_goes_to_the_one_that_waited_longest_not_to_a_newcomer():
 
 
 async def test_a_wait_that_is_cancelled_passes_its_turn_on():
-    turns = Turns(1, 60)
+    turns = CallLimit(1, 60)
     await turns.take()
     given_up, next_one = asyncio.ensure_future(turns.take()), asyncio.ensure_future(turns.take())
     await settled()
@@ -55,7 +55,7 @@ async def test_a_wait_that_is_cancelled_passes_its_turn_on():
 
 
 async def test_a_line_in_which_calls_fail_does_not_count_as_one_that_moves():
-    turns = Turns(1, 0.2)
+    turns = CallLimit(1, 0.2)
     await turns.take()
     waiting = [asyncio.ensure_future(turns.take()) for _ in range(1000)]
 
@@ -69,7 +69,7 @@ async def test_a_line_in_which_calls_fail_does_not_count_as_one_that_moves():
 
 
 async def test_an_event_loop_that_stood_still_is_no_reason_to_give_up():
-    turns = Turns(1, 0.2)
+    turns = CallLimit(1, 0.2)
     await turns.take()
     waiting = asyncio.ensure_future(turns.take())
     await settled()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from line import HANDLER, Line, record
 
-from tocsin.store.transitions.jobs import EDIT, Put
+from tocsin.store.transitions.jobs import EDIT, PutItem
 
 LARGE = 500_000
 
 
 async def put_later(line: Line, names: list[str], size: int = 0) -> None:
     """Due in a second."""
-    puts = [Put(name, record(args=("x" * size,)), line.now + 1000) for name in names]
+    puts = [PutItem(name, record(args=("x" * size,)), line.now + 1000) for name in names]
     for first in range(0, len(puts), 1000):
         await line.jobs.put_many(line.queue, puts[first : first + 1000])
 

@@ -8,17 +8,17 @@ from typing import Any
 from line import FOR_EVER, HANDLER, STRANGE, record
 from msgspec.structs import replace
 
-from tocsin.inspection.doctor import Audit
+from tocsin.inspection.doctor import Doctor
 from tocsin.model import codec
 from tocsin.model.errors import StoreError
 from tocsin.model.run import Claim
 from tocsin.store.keys import BANDS
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, Item, Runs, Wish, failed_item, finish_item, retry_item
-from tocsin.store.transitions.dependencies import WATCHING, Outbox, Upstream, Wait
+from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Item, Runs, failed_item, finish_item, retry_item
+from tocsin.store.transitions.dependencies import WATCHING, DependencyWait, Outbox, Upstream
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.transitions.jobs import EDIT, Jobs, Put, record_of
-from tocsin.store.views.audit import Survey
+from tocsin.store.transitions.jobs import EDIT, Jobs, PutItem, record_of
+from tocsin.store.views.audit import AuditReader
 from tocsin.testing import ManualClock
 
 # Of each kind so many, so that every partition has some.
@@ -40,7 +40,7 @@ class Wide:
         return [f"{kind}-{n}" for n in range(EACH)]
 
     async def put(self, member: str, due: int = 0, **about: Any) -> None:
-        await self.jobs.put(self.queue, Put(member, self.record(member, **about), due, relative=True))
+        await self.jobs.put(self.queue, PutItem(member, self.record(member, **about), due, relative=True))
 
     def record(self, member: str, **about: Any) -> bytes:
         """With a priority and a tenant of its own, where the order of the queue knows them."""
@@ -51,7 +51,7 @@ class Wide:
 
     async def claim(self, runs: Runs | None = None) -> dict[str, Claim]:
         """All that is due."""
-        wishes = [Wish(self.queue, partition, 1000) for partition in range(self.queue.partitions)]
+        wishes = [ClaimRequest(self.queue, partition, 1000) for partition in range(self.queue.partitions)]
         found: dict[str, Claim] = {}
         for answer in await (runs or self.runs).claim(wishes, FOR_EVER):
             assert not isinstance(answer, StoreError), answer
@@ -99,8 +99,10 @@ class Wide:
         watched, asked, ended = f"waiting-{n}", f"paused-{n}", f"ended-{n}"
         await self.put(ended)
         for member in (f"blocked-{n}", f"to-pause-then-{n}"):
-            wait = Wait(f"life{n}", True, [Upstream("wide", upstream) for upstream in (asked, ended, watched)])
-            put = Put(member, self.record(member), 5000, relative=True)
+            wait = DependencyWait(
+                f"life{n}", True, [Upstream("wide", upstream) for upstream in (asked, ended, watched)]
+            )
+            put = PutItem(member, self.record(member), 5000, relative=True)
             assert await self.outbox.block(self.queue, [(put, wait)]) == b"1"
             watcher = wait.watcher("wide", member).encode()
             pairs = [(upstream.encode(), watcher) for upstream in (watched, ended)]
@@ -132,7 +134,7 @@ class Wide:
         for member in self.named("to-cancel"):
             await self.jobs.cancel(self.queue, member)
         for member in self.named("to-edit"):
-            await self.jobs.put(self.queue, Put(member, self.record(member, args=("new",)), 0, mode=EDIT))
+            await self.jobs.put(self.queue, PutItem(member, self.record(member, args=("new",)), 0, mode=EDIT))
 
     # What Redis holds
 
@@ -184,7 +186,7 @@ class Wide:
 
     async def troubles(self) -> list[str]:
         """What `tocsin doctor` finds, that is of jobs and queues."""
-        report = await Audit(Survey(self.store), Fleet(self.store), patience_s=0).run()
+        report = await Doctor(AuditReader(self.store), Fleet(self.store), patience_s=0).run()
         notes = ("no-aof", "parked", "dead", "stale-session")
         return [f"{finding.kind}: {finding.examples}" for finding in report.findings if finding.kind not in notes]
 

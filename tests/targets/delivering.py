@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tocsin import DeliveryFailed, Http
-from tocsin.engine.work_item import Unit
+from tocsin.engine.work_item import WorkItem
 from tocsin.model.allowed_hosts import places
 from tocsin.model.codec import handler_digest
 from tocsin.model.delivery import Delivered
@@ -20,7 +20,7 @@ from tocsin.model.run import Claim
 from tocsin.model.target import HTTP, fields_of
 from tocsin.store.transitions.jobs import record_of
 from tocsin.targets.address_guard import Guard
-from tocsin.targets.host_gates import Gates
+from tocsin.targets.host_gates import HostGates
 from tocsin.targets.http.target import HttpTarget
 from tocsin.targets.messages.dialer import Dialer
 from tocsin.targets.secrets import Secrets
@@ -49,12 +49,12 @@ class Names(AbstractResolver):
     async def close(self) -> None: ...
 
 
-def unit_of(target: Http, attempt: int = 1, job: str = "job") -> Unit:
+def unit_of(target: Http, attempt: int = 1, job: str = "job") -> WorkItem:
     spec = Spec(HTTP, fields_of(target))
     record = record_of(Header(recurring=False, timeout=60_000, handler=handler_digest(HTTP)), spec)
     claim = Claim("default", 0, job.encode(), 1, DUE, attempt, 0, False, DUE + 60_000, record)
     handler: Any = None
-    return Unit(claim, spec, handler, handler, 0.0, 60.0)
+    return WorkItem(claim, spec, handler, handler, 0.0, 60.0)
 
 
 def dialer(*allow: str, resolve: Any = None, most: int | None = None) -> Dialer:
@@ -62,7 +62,7 @@ def dialer(*allow: str, resolve: Any = None, most: int | None = None) -> Dialer:
     return Dialer(Guard(places(allow), "message.allow"), resolve, most)
 
 
-class OpenGates(Gates):
+class OpenGates(HostGates):
     """Everybody is let in: what hosts do to each other's deliveries is not asked here."""
 
     def __init__(self) -> None: ...

@@ -20,14 +20,14 @@ from tocsin import Message
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.resilience.classify import Classifier, FailureClass
 from tocsin.targets.messages import kafka
-from tocsin.targets.messages.broker import Letter
+from tocsin.targets.messages.broker import BrokerMessage
 from tocsin.targets.messages.clients import Clients
 
 FORBIDDEN = FailureClass.PERMANENT_FORBIDDEN
 
 
-def letter(value: bytes = b"x") -> Letter:
-    return Letter(value, None, {"idempotency-key": "1"}, "text/plain", "1")
+def letter(value: bytes = b"x") -> BrokerMessage:
+    return BrokerMessage(value, None, {"idempotency-key": "1"}, "text/plain", "1")
 
 
 async def failure(clients: Clients, url: str, value: bytes = b"x") -> DeliveryFailed:

@@ -19,9 +19,9 @@ from engine.waiting import eventually, run_dry
 from tocsin import Every, Http, Message, Retry, Subprocess, Tocsin
 from tocsin.model.job import Stage
 from tocsin.store.embedded.server import EmbeddedServer
-from tocsin.targets.external import Reach
+from tocsin.targets.external import TargetPermissions
 from tocsin.testing import ManualClock
-from tocsin.worker import Settings, Worker
+from tocsin.worker import Worker, WorkerSettings
 
 MakeWorker = Callable[..., Awaitable[Worker]]
 
@@ -32,8 +32,8 @@ async def make_worker(tocsin_app: Tocsin) -> AsyncIterator[MakeWorker]:
     made: list[Worker] = []
 
     async def make(app: Tocsin | None = None, **settings: Any) -> Worker:
-        reach = Reach(http_allow=("127.0.0.0/8",))
-        worker = await (app or tocsin_app).worker(settings=Settings(**{"reach": reach, **settings}))
+        reach = TargetPermissions(http_allow=("127.0.0.0/8",))
+        worker = await (app or tocsin_app).worker(settings=WorkerSettings(**{"reach": reach, **settings}))
         made.append(worker)
         return worker
 
@@ -202,7 +202,7 @@ async def test_as_many_hosts_that_hang_as_there_are_permits_leave_some_to_the_pr
 
     with hosts_that_hang(12) as hosts:
         await live_app.enqueue_many(Http, [Http.get(f"http://{host}/", timeout="10m") for host in hosts for _ in "ab"])
-        reach = Reach(http_allow=("127.0.0.0/8",))
+        reach = TargetPermissions(http_allow=("127.0.0.0/8",))
         worker = await make_worker(live_app, concurrency=8, poll_s=0.1, reach=reach)
         await worker.start()
         await eventually(lambda: worker.gates.room.turned_away >= 6, "some find no room")
@@ -224,7 +224,7 @@ async def test_programs_that_hang_leave_some_permits_to_the_programs_own_jobs(
     program = make(tmp_path, STAYS)
     for _ in range(6):
         await live_app.enqueue(Subprocess([program], timeout="1h"))
-    worker = await make_worker(live_app, concurrency=4, reach=Reach(programs={program: ()}))
+    worker = await make_worker(live_app, concurrency=4, reach=TargetPermissions(programs={program: ()}))
     await worker.start()
     await eventually(lambda: worker.gates.room.turned_away >= 3, "some find no room")
     assert worker.gates.room.inside == 3
@@ -256,7 +256,7 @@ async def test_no_delivery_takes_longer_than_the_operator_says(
             else Message(f"{scheme}://{host}/x", timeout="5m")
         )
         await live_app.enqueue(target, id="a")
-        reach = Reach(http_allow=("127.0.0.0/8",), message_allow=("127.0.0.0/8",), max_timeout_s=0.2)
+        reach = TargetPermissions(http_allow=("127.0.0.0/8",), message_allow=("127.0.0.0/8",), max_timeout_s=0.2)
         worker = await make_worker(live_app, reach=reach)
         await worker.start()
         await eventually(lambda: worker.stats().ran == 1, "it is given up")
@@ -282,7 +282,9 @@ async def test_no_more_requests_than_allowed_are_at_one_host_at_a_time(
     receiver.answers = [count]
     for _ in range(100):
         await live_app.enqueue(Http.get(receiver.url))
-    worker = await make_worker(live_app, concurrency=20, reach=Reach(http_allow=("127.0.0.0/8",), max_per_host=3))
+    worker = await make_worker(
+        live_app, concurrency=20, reach=TargetPermissions(http_allow=("127.0.0.0/8",), max_per_host=3)
+    )
     await worker.start()
     await eventually(lambda: len(receiver.received) == 100, "all are delivered")
     assert most == 3

@@ -19,18 +19,18 @@ from receiver import Receiver
 from engine.waiting import eventually, run_dry
 from servers import Server
 from tocsin import Http, Message, Retry, Secret, Stage, Subprocess, Tocsin
-from tocsin.engine.handlers import NotYet
+from tocsin.engine.handlers import TryLater
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.targets.external import Reach
+from tocsin.targets.external import TargetPermissions
 from tocsin.targets.http import connections
 from tocsin.targets.messages import clients
-from tocsin.targets.messages.broker import Letter
+from tocsin.targets.messages.broker import BrokerMessage
 from tocsin.targets.messages.clients import Clients
 from tocsin.testing import ManualClock
-from tocsin.worker import Settings
+from tocsin.worker import WorkerSettings
 
-REACH = Reach(http_allow=("127.0.0.0/8",), message_allow=("127.0.0.0/8",))
-LETTER = Letter(b"x", None, {"idempotency-key": "1"}, "text/plain", "1")
+REACH = TargetPermissions(http_allow=("127.0.0.0/8",), message_allow=("127.0.0.0/8",))
+LETTER = BrokerMessage(b"x", None, {"idempotency-key": "1"}, "text/plain", "1")
 
 
 class YesMan:
@@ -142,7 +142,7 @@ async def test_who_finds_all_clients_in_use_comes_again(
     try:
         waiting = [asyncio.create_task(send(made, url)) for url in urls[:2]]
         await eventually(lambda: len(made._clients) == 2, "both are under way")
-        with pytest.raises(NotYet):
+        with pytest.raises(TryLater):
             await send(made, urls[2])
         redis_broker.resume()
         await asyncio.gather(*waiting)
@@ -230,7 +230,7 @@ async def test_a_run_that_finds_no_descriptor_goes_back_without_an_attempt(
         return Http.get(url) if scheme == "http" else Message(url)
 
     ports = {"http": receiver.port, "redis": yes_men[0].port}
-    worker = await tocsin_app.worker(settings=Settings(reach=REACH))
+    worker = await tocsin_app.worker(settings=WorkerSettings(reach=REACH))
     try:
         # The first delivery of a kind imports and reads what it needs, and takes descriptors for that too.
         await tocsin_app.enqueue(target(1), id="first", retry=Retry(1, "1h"))
@@ -266,7 +266,7 @@ async def test_a_run_whose_secret_cannot_be_read_for_want_of_a_descriptor_goes_b
         "program": lambda: Subprocess(["/bin/true"], env={"KEY": key}),
     }[kind]()
     reach = replace(REACH, secrets={f"{tmp_path}/*": ("*",)}, programs={"/bin/true": ("KEY",)})
-    worker = await tocsin_app.worker(settings=Settings(reach=reach))
+    worker = await tocsin_app.worker(settings=WorkerSettings(reach=reach))
     try:
         await tocsin_app.enqueue(target, id="first", retry=Retry(1, "1h"))
         await run_dry(worker)

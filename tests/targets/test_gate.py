@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from tocsin.engine.handlers import NotYet
+from tocsin.engine.handlers import TryLater
 from tocsin.resilience.breaker import Breaker, BreakerSettings
 from tocsin.targets import host_gate as module
-from tocsin.targets.host_gate import LINE_S, Gate, Room, limit_of
+from tocsin.targets.host_gate import LINE_S, HostGate, HostPermits, limit_of
 from tocsin.testing import ManualClock
 
 
@@ -19,14 +19,14 @@ class Street:
 
     def __init__(self, clock: ManualClock, permits: float = 100, most: int = 50, shared: bool = False) -> None:
         self._clock = clock
-        self.room = Room(permits, most, limit_of(permits, shared), clock.monotonic)
+        self.room = HostPermits(permits, most, limit_of(permits, shared), clock.monotonic)
 
-    def gate(self, host: str = "http://a:80") -> Gate:
+    def gate(self, host: str = "http://a:80") -> HostGate:
         breaker = Breaker(BreakerSettings(), self._clock.monotonic)
-        return Gate(host, self.room, breaker, self._clock.monotonic)
+        return HostGate(host, self.room, breaker, self._clock.monotonic)
 
 
-async def fill(gate: Gate) -> int:
+async def fill(gate: HostGate) -> int:
     """Until there is no more room. How many."""
     before = gate.inside
     while gate._has_room():
@@ -34,9 +34,9 @@ async def fill(gate: Gate) -> int:
     return gate.inside - before
 
 
-def away(gate: Gate) -> float:
+def away(gate: HostGate) -> float:
     """For how long a run is sent away."""
-    with pytest.raises(NotYet) as sent:
+    with pytest.raises(TryLater) as sent:
         gate.check_line()
     return sent.value.delay
 
@@ -213,7 +213,7 @@ async def test_who_waits_too_long_in_line_is_sent_away_and_leaves_its_place(
     monkeypatch.setattr(module, "LINE_S", 0.01)
     gate = Street(clock, permits=2).gate()
     await fill(gate)
-    with pytest.raises(NotYet):
+    with pytest.raises(TryLater):
         await gate.slot()
     gate.check_line()
     gate.leave()

@@ -13,18 +13,18 @@ from gating import AWAY, HOST, OTHER, SILENT, an_outage, fail, send, sent_away
 from logged import capture_logs
 from proxy import Proxy
 from servers import Server
-from tocsin.engine.handlers import NotYet
+from tocsin.engine.handlers import TryLater
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.store.store import Store
-from tocsin.store.transitions.host_outages import Hosts
+from tocsin.store.transitions.host_outages import HostOutages
 from tocsin.targets import host_gate
 from tocsin.targets import host_gates as module
-from tocsin.targets.host_gates import Gates
+from tocsin.targets.host_gates import HostGates
 from tocsin.testing import ManualClock
 
 pytestmark = pytest.mark.one_server(reason="the proxy stands before one server")
 
-MakeGates = Callable[[], Gates]
+MakeGates = Callable[[], HostGates]
 
 
 @pytest.fixture
@@ -44,18 +44,18 @@ async def store(proxy: Proxy, clock: ManualClock) -> AsyncIterator[Store]:
 @pytest.fixture
 def make_gates(store: Store, clock: ManualClock) -> MakeGates:
     """Of a worker each."""
-    return lambda: Gates(Hosts(store), clock, permits=100, most=50)
+    return lambda: HostGates(HostOutages(store), clock, permits=100, most=50)
 
 
 @pytest.fixture
-def gates(make_gates: MakeGates) -> Gates:
+def gates(make_gates: MakeGates) -> HostGates:
     return make_gates()
 
 
 # Within one worker
 
 
-async def test_a_host_is_left_alone_after_five_failures(gates: Gates):
+async def test_a_host_is_left_alone_after_five_failures(gates: HostGates):
     await fail(gates, 4)
     await send(gates, False)
     assert 30 <= await sent_away(gates) <= 31
@@ -63,13 +63,13 @@ async def test_a_host_is_left_alone_after_five_failures(gates: Gates):
     assert (gates.trips, gates.blocked, gates.recoveries) == (1, 1, 0)
 
 
-async def test_an_answer_that_something_failed_is_a_failure(gates: Gates):
+async def test_an_answer_that_something_failed_is_a_failure(gates: HostGates):
     for _ in range(5):
         await send(gates, False)
     await sent_away(gates)
 
 
-async def test_a_success_makes_up_for_a_failure(gates: Gates):
+async def test_a_success_makes_up_for_a_failure(gates: HostGates):
     """A busy host on which a few requests fail, always, is not a host that fails."""
     for _ in range(20):
         await send(gates, False)
@@ -81,12 +81,12 @@ async def test_a_success_makes_up_for_a_failure(gates: Gates):
 @pytest.mark.parametrize(
     "error", [DeliveryFailed("not allowed", final=True), ValueError("ours"), asyncio.CancelledError()]
 )
-async def test_what_is_not_the_hosts_fault_does_not_count(gates: Gates, error: BaseException):
+async def test_what_is_not_the_hosts_fault_does_not_count(gates: HostGates, error: BaseException):
     await fail(gates, 9, error)
     await send(gates)
 
 
-async def test_a_run_that_is_stopped_at_its_deadline_was_kept_waiting_by_the_host(gates: Gates, clock: ManualClock):
+async def test_a_run_that_is_stopped_at_its_deadline_was_kept_waiting_by_the_host(gates: HostGates, clock: ManualClock):
     for _ in range(5):
         passage = await gates.to(HOST, deadline=clock.monotonic() + 1).__aenter__()
         clock.advance("1s")
@@ -94,13 +94,13 @@ async def test_a_run_that_is_stopped_at_its_deadline_was_kept_waiting_by_the_hos
     await sent_away(gates)
 
 
-async def test_answers_of_before_the_outage_say_nothing_about_it(gates: Gates, clock: ManualClock):
+async def test_answers_of_before_the_outage_say_nothing_about_it(gates: HostGates, clock: ManualClock):
     async with gates.to(HOST):
         await fail(gates)
     await sent_away(gates)
 
 
-async def test_who_is_let_in_as_the_breaker_opens_is_sent_away(gates: Gates):
+async def test_who_is_let_in_as_the_breaker_opens_is_sent_away(gates: HostGates):
     inside = [gates.to(HOST) for _ in range(50)]
     for passage in inside:
         await passage.__aenter__()
@@ -108,14 +108,16 @@ async def test_who_is_let_in_as_the_breaker_opens_is_sent_away(gates: Gates):
     await asyncio.sleep(0)
     for passage in inside:
         await passage.__aexit__(type(SILENT), SILENT, None)
-    assert [type(error) for error in await asyncio.gather(*waiting, return_exceptions=True)] == [NotYet] * 5
+    assert [type(error) for error in await asyncio.gather(*waiting, return_exceptions=True)] == [TryLater] * 5
     assert gates.room.inside == 0
 
 
-async def test_the_log_tells_once_that_a_host_fails_and_once_that_it_answers_again(gates: Gates, clock: ManualClock):
+async def test_the_log_tells_once_that_a_host_fails_and_once_that_it_answers_again(
+    gates: HostGates, clock: ManualClock
+):
     with capture_logs() as told:
         await an_outage(gates, clock)
-        with pytest.raises(NotYet):
+        with pytest.raises(TryLater):
             await send(gates, AWAY)
         await gates.step()
         await sent_away(gates)
@@ -128,7 +130,7 @@ async def test_the_log_tells_once_that_a_host_fails_and_once_that_it_answers_aga
     ]
 
 
-async def test_gates_at_rest_are_forgotten(gates: Gates, monkeypatch: pytest.MonkeyPatch):
+async def test_gates_at_rest_are_forgotten(gates: HostGates, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "MOST_AT_REST", 3)
     with pytest.raises(DeliveryFailed):
         await send(gates, SILENT)
@@ -140,7 +142,7 @@ async def test_gates_at_rest_are_forgotten(gates: Gates, monkeypatch: pytest.Mon
 
 async def test_probes_find_no_room_where_nobody_else_does(store: Store, clock: ManualClock):
     """Hosts that fail would otherwise hold, one probe each, what is left for others."""
-    gates = Gates(Hosts(store), clock, permits=4, most=50, shared=True)
+    gates = HostGates(HostOutages(store), clock, permits=4, most=50, shared=True)
     await an_outage(gates, clock)
     inside = [gates.to(f"http://{n}:80") for n in range(3)]
     for passage in inside:
@@ -168,7 +170,7 @@ async def test_a_probe_that_is_not_made_holds_no_room(make_gates: MakeGates, clo
 # In the fleet
 
 
-async def test_others_learn_of_an_outage_within_a_second(gates: Gates, make_gates: MakeGates, clock: ManualClock):
+async def test_others_learn_of_an_outage_within_a_second(gates: HostGates, make_gates: MakeGates, clock: ManualClock):
     other = make_gates()
     await send(other)
     await fail(gates)
@@ -179,15 +181,15 @@ async def test_others_learn_of_an_outage_within_a_second(gates: Gates, make_gate
     assert other.trips == 0
 
 
-async def test_a_worker_that_was_idle_knows_of_it_before_it_sends_anything(gates: Gates, make_gates: MakeGates):
+async def test_a_worker_that_was_idle_knows_of_it_before_it_sends_anything(gates: HostGates, make_gates: MakeGates):
     await fail(gates)
     await gates.step()
     idle = make_gates()
     sent = await asyncio.gather(*(send(idle) for _ in range(9)), return_exceptions=True)
-    assert [type(each) for each in sent] == [NotYet] * 9
+    assert [type(each) for each in sent] == [TryLater] * 9
 
 
-async def test_one_probe_of_the_whole_fleet_is_sent(gates: Gates, make_gates: MakeGates, clock: ManualClock):
+async def test_one_probe_of_the_whole_fleet_is_sent(gates: HostGates, make_gates: MakeGates, clock: ManualClock):
     workers = [gates, *(make_gates() for _ in range(3))]
     await an_outage(gates, clock)
     async with gates.to(HOST):
@@ -195,7 +197,7 @@ async def test_one_probe_of_the_whole_fleet_is_sent(gates: Gates, make_gates: Ma
     assert all(5 <= wait <= 6 for wait in waits)
 
 
-async def test_a_probe_that_succeeds_lets_all_send_again(gates: Gates, make_gates: MakeGates, clock: ManualClock):
+async def test_a_probe_that_succeeds_lets_all_send_again(gates: HostGates, make_gates: MakeGates, clock: ManualClock):
     other = make_gates()
     await an_outage(gates, clock)
     async with other.to(HOST):
@@ -208,7 +210,7 @@ async def test_a_probe_that_succeeds_lets_all_send_again(gates: Gates, make_gate
 
 
 async def test_those_in_line_are_sent_away_when_others_find_the_host_failing(
-    gates: Gates, make_gates: MakeGates, monkeypatch: pytest.MonkeyPatch
+    gates: HostGates, make_gates: MakeGates, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(host_gate, "LINE_S", 3600)
     other = make_gates()
@@ -220,11 +222,11 @@ async def test_those_in_line_are_sent_away_when_others_find_the_host_failing(
         await fail(other)
         await other.step()
         await gates.step()
-        with pytest.raises(NotYet):
+        with pytest.raises(TryLater):
             await asyncio.wait_for(waiting, 10)
 
 
-async def test_a_probe_that_fails_begins_another_cooldown(gates: Gates, make_gates: MakeGates, clock: ManualClock):
+async def test_a_probe_that_fails_begins_another_cooldown(gates: HostGates, make_gates: MakeGates, clock: ManualClock):
     other = make_gates()
     await an_outage(gates, clock)
     await fail(other, 1)
@@ -234,24 +236,26 @@ async def test_a_probe_that_fails_begins_another_cooldown(gates: Gates, make_gat
         assert 29 <= await sent_away(worker) <= 31
 
 
-async def test_a_probe_that_reached_nobody_is_no_attempt(gates: Gates, clock: ManualClock):
+async def test_a_probe_that_reached_nobody_is_no_attempt(gates: HostGates, clock: ManualClock):
     await fail(gates, 5, AWAY)
     await gates.step()
     for _ in range(3):
         clock.advance("31s")
-        with pytest.raises(NotYet):
+        with pytest.raises(TryLater):
             await send(gates, AWAY)
         await gates.step()
     assert gates.trips == 4
 
 
-async def test_a_probe_that_may_have_reached_somebody_is_an_attempt(gates: Gates, clock: ManualClock):
+async def test_a_probe_that_may_have_reached_somebody_is_an_attempt(gates: HostGates, clock: ManualClock):
     """Otherwise a request that its receiver never stands would be sent for ever, and keep all others out."""
     await an_outage(gates, clock)
     await fail(gates, 1, SILENT)
 
 
-async def test_a_prober_that_is_killed_is_followed_by_another(gates: Gates, make_gates: MakeGates, clock: ManualClock):
+async def test_a_prober_that_is_killed_is_followed_by_another(
+    gates: HostGates, make_gates: MakeGates, clock: ManualClock
+):
     await an_outage(gates, clock)
     killed = make_gates()
     await killed.to(HOST).__aenter__()
@@ -262,7 +266,7 @@ async def test_a_prober_that_is_killed_is_followed_by_another(gates: Gates, make
     await send(make_gates())
 
 
-async def test_a_probe_that_is_stopped_says_nothing(gates: Gates, clock: ManualClock):
+async def test_a_probe_that_is_stopped_says_nothing(gates: HostGates, clock: ManualClock):
     await an_outage(gates, clock)
     await fail(gates, 1, asyncio.CancelledError())
     assert 5 <= await sent_away(gates) <= 6
@@ -271,7 +275,7 @@ async def test_a_probe_that_is_stopped_says_nothing(gates: Gates, clock: ManualC
 
 
 async def test_a_host_that_takes_its_time_to_answer_a_probe_is_heard(
-    gates: Gates, make_gates: MakeGates, store: Store, clock: ManualClock
+    gates: HostGates, make_gates: MakeGates, store: Store, clock: ManualClock
 ):
     other = make_gates()
     await an_outage(gates, clock)
@@ -283,10 +287,10 @@ async def test_a_host_that_takes_its_time_to_answer_a_probe_is_heard(
     await other.step()
     await send(gates)
     await send(other)
-    assert await Hosts(store).failing() == {}
+    assert await HostOutages(store).failing() == {}
 
 
-async def test_a_worker_sends_one_probe_at_a_time(gates: Gates, clock: ManualClock):
+async def test_a_worker_sends_one_probe_at_a_time(gates: HostGates, clock: ManualClock):
     """However long the host is silent: probes are not to pile up."""
     await an_outage(gates, clock)
     async with gates.to(HOST):
@@ -294,16 +298,16 @@ async def test_a_worker_sends_one_probe_at_a_time(gates: Gates, clock: ManualClo
         await sent_away(gates)
 
 
-async def test_what_fails_is_known_also_of_hosts_that_were_not_met_yet(gates: Gates, make_gates: MakeGates):
+async def test_what_fails_is_known_also_of_hosts_that_were_not_met_yet(gates: HostGates, make_gates: MakeGates):
     await fail(gates)
     await gates.step()
     other = make_gates()
     await send(other, host=OTHER)
-    with pytest.raises(NotYet):
+    with pytest.raises(TryLater):
         other.to(HOST)
 
 
-async def test_what_a_worker_has_not_told_yet_is_newer_than_what_it_reads(gates: Gates, clock: ManualClock):
+async def test_what_a_worker_has_not_told_yet_is_newer_than_what_it_reads(gates: HostGates, clock: ManualClock):
     await fail(gates)
     clock.advance("2s")
     await send(gates, host=OTHER)
@@ -316,7 +320,9 @@ async def test_what_a_worker_has_not_told_yet_is_newer_than_what_it_reads(gates:
     await send(gates)
 
 
-async def test_who_delivers_all_the_time_does_not_ask_for_each_delivery(gates: Gates, store: Store, clock: ManualClock):
+async def test_who_delivers_all_the_time_does_not_ask_for_each_delivery(
+    gates: HostGates, store: Store, clock: ManualClock
+):
     await send(gates)
     before = await looks(store)
     for n in range(1, 5):
@@ -331,7 +337,7 @@ async def looks(store: Store) -> int:
     return int((await store.client.info("commandstats"))["cmdstat_zrange"]["calls"])
 
 
-async def test_a_worker_that_delivers_nothing_sends_no_commands(gates: Gates, store: Store, clock: ManualClock):
+async def test_a_worker_that_delivers_nothing_sends_no_commands(gates: HostGates, store: Store, clock: ManualClock):
     await send(gates)
     clock.advance("10s")
     assert await gates.step() > 60
@@ -348,7 +354,7 @@ async def test_a_worker_that_delivers_nothing_sends_no_commands(gates: Gates, st
 
 
 async def test_without_the_server_a_worker_goes_by_its_own_breaker(
-    gates: Gates, proxy: Proxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    gates: HostGates, proxy: Proxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "ASK_S", 0.05)
     await send(gates)
@@ -365,7 +371,7 @@ async def test_without_the_server_a_worker_goes_by_its_own_breaker(
 
 
 async def test_a_server_that_goes_away_in_an_outage_does_not_prolong_it(
-    gates: Gates, proxy: Proxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    gates: HostGates, proxy: Proxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "ASK_S", 0.05)
     await an_outage(gates, clock)
@@ -377,7 +383,7 @@ async def test_a_server_that_goes_away_in_an_outage_does_not_prolong_it(
     await send(gates)
 
 
-async def test_what_the_fleet_was_not_told_is_not_asked_of_it(gates: Gates, proxy: Proxy, clock: ManualClock):
+async def test_what_the_fleet_was_not_told_is_not_asked_of_it(gates: HostGates, proxy: Proxy, clock: ManualClock):
     await send(gates)
     proxy.cut_off()
     await fail(gates)
@@ -388,7 +394,7 @@ async def test_what_the_fleet_was_not_told_is_not_asked_of_it(gates: Gates, prox
 
 
 async def test_what_the_fleet_could_not_be_told_it_is_told_later(
-    gates: Gates, make_gates: MakeGates, proxy: Proxy, clock: ManualClock
+    gates: HostGates, make_gates: MakeGates, proxy: Proxy, clock: ManualClock
 ):
     await send(gates)
     proxy.cut_off()
@@ -401,7 +407,7 @@ async def test_what_the_fleet_could_not_be_told_it_is_told_later(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_replies_that_are_lost_change_nothing(
-    gates: Gates, make_gates: MakeGates, proxy: Proxy, clock: ManualClock, when: str
+    gates: HostGates, make_gates: MakeGates, proxy: Proxy, clock: ManualClock, when: str
 ):
     await fail(gates)
     proxy.cut(when, "host_trip")

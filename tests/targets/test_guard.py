@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from tocsin.model.allowed_hosts import places
-from tocsin.targets.address_guard import Guard, Refused
+from tocsin.targets.address_guard import AddressRefused, Guard
 
 REFUSED = [
     ("127.0.0.1", "loopback"),
@@ -58,7 +58,7 @@ PUBLIC = ["1.1.1.1", "8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::8
 
 @pytest.mark.parametrize(("address", "what"), REFUSED, ids=[address for address, _ in REFUSED])
 def test_what_is_not_public_is_refused(address: str, what: str) -> None:
-    with pytest.raises(Refused, match=f"^.Errno 13. {address} is a {what}.* address.*`http.allow`"):
+    with pytest.raises(AddressRefused, match=f"^.Errno 13. {address} is a {what}.* address.*`http.allow`"):
         Guard(places([])).check(address)
 
 
@@ -94,6 +94,6 @@ def test_nothing_else_is(allowed: str, address: str) -> None:
 def test_no_socket_is_made_for_an_address_that_is_refused() -> None:
     guard = Guard(places(["127.0.0.1"]))
     info = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         guard.open_socket((*info, ("127.0.0.2", 80)))
     guard.open_socket((*info, ("127.0.0.1", 80))).close()

@@ -12,7 +12,7 @@ from rigs import RIGS, KafkaRig, Rig
 from tocsin import Message, Stage, Tocsin
 from tocsin.targets.messages.broker import PACKAGES
 from tocsin.testing import run_until_idle
-from tocsin.worker import Settings
+from tocsin.worker import WorkerSettings
 
 
 @pytest.mark.parametrize("broker", PACKAGES)
@@ -44,7 +44,7 @@ async def test_why_says_what_to_install(
     monkeypatch.setitem(sys.modules, "aiokafka", None)
     await tocsin_app.enqueue(Message(KafkaRig(kafka_broker).url), id="a")
     await run_until_idle(tocsin_app)
-    worker = await tocsin_app.worker(settings=Settings(beat_s=0.01))
+    worker = await tocsin_app.worker(settings=WorkerSettings(beat_s=0.01))
     await asyncio.to_thread(worker.heart.beat)
     worker.heart.start()
     try:

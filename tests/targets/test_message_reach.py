@@ -17,18 +17,18 @@ from rigs import KafkaRig
 from servers import Server, free_port
 from tocsin import InvalidArgument, Message, Retry, Tocsin
 from tocsin.config.schema import Config, Redis, Scheduler
-from tocsin.config.schema import Keys as ConfigKeys
+from tocsin.config.schema import KeysGroup as ConfigKeys
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.receive.memory import Taken
+from tocsin.receive.memory import TurnTaken
 from tocsin.receive.redis_memory import RedisMemory
 from tocsin.store.keys import Keys
-from tocsin.targets.messages.broker import Letter
+from tocsin.targets.messages.broker import BrokerMessage
 from tocsin.targets.messages.clients import Clients
 from tocsin.targets.messages.dialer import Dialer, Info
 from tocsin.testing import run_until_idle
 
 SCHEMES = ("redis", "rediss", "kafka", "kafka+tls", "nats", "nats+tls", "amqp", "amqps")
-LETTER = Letter(b"x", None, {"idempotency-key": "1"}, "text/plain", "1")
+LETTER = BrokerMessage(b"x", None, {"idempotency-key": "1"}, "text/plain", "1")
 
 
 class Trap:
@@ -242,11 +242,11 @@ async def test_no_key_that_a_receiver_has_or_will_have_becomes_a_stream(
     known, coming = (f"tocsin:receive:{name}:{{{n:064x}}}" for n in range(2))
     memory = RedisMemory(url, name)
     try:
-        assert isinstance(await memory.take(f"{0:064x}", "token", b"d" * 32, 60_000), Taken)
+        assert isinstance(await memory.take(f"{0:064x}", "token", b"d" * 32, 60_000), TurnTaken)
         told = await try_to_write(app, by if by != "address" else app.store.address.shown, {known, coming})
         assert set(told) == {known, coming}
         assert all("a key of Tocsin's own" in text for text in told.values())
-        assert isinstance(await memory.take(f"{1:064x}", "token", b"d" * 32, 60_000), Taken)
+        assert isinstance(await memory.take(f"{1:064x}", "token", b"d" * 32, 60_000), TurnTaken)
     finally:
         await memory.close()
 

@@ -11,11 +11,11 @@ from rigs import NatsRig, Rig
 
 from servers import Server
 from tocsin import Message, Tocsin
-from tocsin.model.broker_address import Place
+from tocsin.model.broker_address import BrokerDestination
 from tocsin.model.clock import monotonic
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.resilience.classify import Classifier, FailureClass
-from tocsin.targets.messages.broker import Letter
+from tocsin.targets.messages.broker import BrokerMessage
 from tocsin.targets.messages.clients import Clients
 from tocsin.testing import run_until_idle
 
@@ -23,11 +23,11 @@ PATIENCE_S = 20.0
 PASSING = (FailureClass.TRANSIENT, FailureClass.SERVER_ERROR)
 
 
-def letter(key: str = "1") -> Letter:
-    return Letter(b"value", None, {"idempotency-key": key}, "text/plain", key)
+def letter(key: str = "1") -> BrokerMessage:
+    return BrokerMessage(b"value", None, {"idempotency-key": key}, "text/plain", key)
 
 
-def place_of(rig: Rig) -> Place:
+def place_of(rig: Rig) -> BrokerDestination:
     return Message(rig.url).place
 
 

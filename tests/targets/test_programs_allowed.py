@@ -15,10 +15,10 @@ from tocsin import Subprocess, Tocsin
 from tocsin.config import load_config
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.store.embedded.server import EmbeddedServer
-from tocsin.targets.external import Reach
+from tocsin.targets.external import TargetPermissions
 from tocsin.targets.subprocess.allowed import Allowed
 from tocsin.testing import ManualClock, run_until_idle
-from tocsin.worker import Settings
+from tocsin.worker import WorkerSettings
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ async def test_a_worker_that_may_start_nothing_leaves_programs_to_others_and_why
 ) -> None:
     program = f"{folder}/jobs/good"
     handle = await tocsin_app.enqueue(Subprocess([program]), id="a")
-    stranger = await tocsin_app.worker(settings=Settings(beat_s=0.05))
+    stranger = await tocsin_app.worker(settings=WorkerSettings(beat_s=0.05))
     await asyncio.to_thread(stranger.heart.beat)
     stranger.heart.start()
     try:
@@ -190,7 +190,7 @@ async def test_a_worker_that_may_start_nothing_leaves_programs_to_others_and_why
         assert "list the program in `subprocess.allow`" in answer.reasons[1].do[0]
     finally:
         await stranger.kill()
-    knowing = await tocsin_app.worker(settings=Settings(reach=Reach(programs={program: ()})))
+    knowing = await tocsin_app.worker(settings=WorkerSettings(reach=TargetPermissions(programs={program: ()})))
     try:
         await knowing.start()
         assert (await handle.result("10s"))["code"] == 0

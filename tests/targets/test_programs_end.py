@@ -18,10 +18,10 @@ from engine.waiting import eventually
 from servers import Server
 from tocsin import Retry, Subprocess, Tocsin
 from tocsin.model.clock import monotonic
-from tocsin.targets.external import Reach
+from tocsin.targets.external import TargetPermissions
 from tocsin.targets.subprocess.target import GRACE_S
 from tocsin.testing import ManualClock, run_until_idle
-from tocsin.worker import Settings, Worker
+from tocsin.worker import Worker, WorkerSettings
 
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 # One that stays in its group, and one that leaves it.
@@ -49,7 +49,9 @@ def allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 async def worker(tocsin_app: Tocsin, tmp_path: Path) -> AsyncIterator[Worker]:
     """Its loops run, on a clock that stands still."""
-    made = await tocsin_app.worker(settings=Settings(beat_s=0.1, reach=Reach(programs={f"{tmp_path}/*": ()})))
+    made = await tocsin_app.worker(
+        settings=WorkerSettings(beat_s=0.1, reach=TargetPermissions(programs={f"{tmp_path}/*": ()}))
+    )
     await made.start()
     yield made
     await made.kill()
@@ -186,12 +188,12 @@ async def test_a_leash_that_is_killed_takes_its_program_along(
 
 HOLDS_THE_PIPE = """
 import os, subprocess, sys
-from tocsin.targets import leash
+from tocsin.targets.subprocess import supervisor
 program = os.fsencode(sys.argv[1])
-order = leash.Order(os.getpid(), 0, 0, b"", program, [program], [])
-command = [sys.executable, "-I", "-S", leash.__file__]
+order = supervisor.StartOrder(os.getpid(), 0, 0, b"", program, [program], [])
+command = [sys.executable, "-I", "-S", supervisor.__file__]
 started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-started.stdin.write(leash.pack_order(order))
+started.stdin.write(supervisor.pack_order(order))
 started.stdin.flush()
 if os.fork():
     sys.stdin.read(1)

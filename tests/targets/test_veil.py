@@ -20,7 +20,7 @@ from test_hidden import everything
 from logged import capture_logs
 from tocsin import Http, Message, Run, Secret, Subprocess, Tocsin
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.targets.secret_masking import Veil
+from tocsin.targets.secret_masking import SecretMask
 from tocsin.testing import run_until_idle
 
 SESAME = 'open/sesame "4711" é+ü'
@@ -45,7 +45,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_a_secret_is_found_in_each_form(form: str) -> None:
     said = FORMS[form](SESAME)
-    veiled = Veil([SESAME]).text(f"you sent {said}, and no more")
+    veiled = SecretMask([SESAME]).text(f"you sent {said}, and no more")
     assert said.strip("\"'{}") not in veiled
     assert "***" in veiled
     assert "sesame" not in veiled.lower()
@@ -56,7 +56,7 @@ def test_a_secret_is_found_in_each_form(form: str) -> None:
 @pytest.mark.parametrize("before", ["", "a", "ab", "user:"])
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
 def test_a_secret_is_found_in_base64_whatever_stands_around_it(before: str, encode: Callable[[bytes], bytes]) -> None:
-    veil = Veil([PLAIN])
+    veil = SecretMask([PLAIN])
     for after in ("", "x", "xy"):
         said = encode(f"{before}{PLAIN}{after}".encode()).decode()
         left = veil.text(said).replace("***", "")
@@ -65,21 +65,21 @@ def test_a_secret_is_found_in_base64_whatever_stands_around_it(before: str, enco
 
 
 def test_what_is_no_secret_stays_as_it_is() -> None:
-    veil = Veil([PLAIN])
+    veil = SecretMask([PLAIN])
     for said in ("open-sesame", "4711", "", "é\udcff"):
         assert veil.text(said) == said
-    assert Veil(["", "ab"]).text("abc") == "***c"
-    assert Veil([]).text(PLAIN) == PLAIN
-    assert Veil(["half \udcff a character"]).data(b"\xfe half \xff a character") == b"\xfe ***"
+    assert SecretMask(["", "ab"]).text("abc") == "***c"
+    assert SecretMask([]).text(PLAIN) == PLAIN
+    assert SecretMask(["half \udcff a character"]).data(b"\xfe half \xff a character") == b"\xfe ***"
 
 
 def test_a_line_of_a_long_secret_is_one_too() -> None:
     pem = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nshort\n-----END KEY-----"
-    assert Veil([pem]).text("bad: MIIEvQIBADANBgkqhkiG9w0BAQEFAASC") == "bad: ***"
+    assert SecretMask([pem]).text("bad: MIIEvQIBADANBgkqhkiG9w0BAQEFAASC") == "bad: ***"
 
 
 def test_where_something_was_cut_off_a_part_of_a_secret_is_hidden_too() -> None:
-    veil = Veil([PLAIN])
+    veil = SecretMask([PLAIN])
     for length in range(1, len(PLAIN)):
         assert veil.beginning(b"it is " + PLAIN[:length].encode()) == b"it is ***"
         assert veil.end(PLAIN[length:].encode() + b" it was") == b"*** it was"

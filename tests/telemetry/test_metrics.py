@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tocsin.telemetry.handler_metrics import DURATION, HANDLER_COUNTS, MOST_RECORDED
-from tocsin.telemetry.metrics import COUNTS, LEVELS, SPREADS, Levels, Metrics, Tally, Teller
+from tocsin.telemetry.metrics import COUNTS, LEVELS, SPREADS, Counters, Levels, Metrics, MetricsFlusher
 from tocsin.telemetry.sample import LARGEST_SAMPLE, Sample
 
 Labels = tuple[tuple[str, object], ...]
@@ -27,7 +27,7 @@ class Told:
     def __init__(self) -> None:
         self.reader = InMemoryMetricReader()
         self.metrics = Metrics(MeterProvider([self.reader]).get_meter("tocsin"))
-        self.tally = Tally()
+        self.tally = Counters()
 
     def points(self, name: str) -> dict[Labels, object]:
         data = self.reader.get_metrics_data()
@@ -88,7 +88,7 @@ def test_what_parts_add_is_told_once(told: Told, name: str, field: str):
         ("tocsin.circuitBreaker.recovery", lambda tally, breaker: tally.recoveries.update([breaker])),
     ],
 )
-def test_breakers_are_told_apart(told: Told, name: str, add: Callable[[Tally, str], None], breaker: str):
+def test_breakers_are_told_apart(told: Told, name: str, add: Callable[[Counters, str], None], breaker: str):
     add(told.tally, breaker)
     told.flush()
     expected = {(("breaker", name),): 0 for name in ("acquisition", "redis", "host")}
@@ -183,11 +183,11 @@ def test_a_sample_is_bounded_and_even(count: int):
 
 
 async def test_the_part_gathers_and_flushes_each_cycle(told: Told):
-    def gather(tally: Tally) -> None:
+    def gather(tally: Counters) -> None:
         tally.claims_lost += 1
 
     told.tally.acquired += 4
-    assert await Teller(told.metrics, told.tally, gather, every_s=0.5).step() == 0.5
+    assert await MetricsFlusher(told.metrics, told.tally, gather, every_s=0.5).step() == 0.5
     assert told.values("tocsin.acquire.acquired") == {(): 4}
     assert told.values("tocsin.claims.lost") == {(): 1}
 
@@ -229,7 +229,7 @@ def test_each_name_is_declared_once_and_without_a_unit(told: Told):
 def test_prometheus_shows_the_names_in_lower_case():
     registry = CollectorRegistry()
     provider = MeterProvider([PrometheusMetricReader(registry=registry)])
-    metrics, tally = Metrics(provider.get_meter("tocsin")), Tally()
+    metrics, tally = Metrics(provider.get_meter("tocsin")), Counters()
     metrics.watch(lambda: Levels(oldest_overdue_s=1.5))
     tally.trips["redis"] += 1
     tally.acquired += 2
@@ -250,7 +250,7 @@ import sys
 sys.modules["opentelemetry.sdk"] = None
 from tocsin.telemetry import metrics
 assert metrics.shared() is metrics.shared()
-tally = metrics.Tally()
+tally = metrics.Counters()
 tally.acquired += 1
 tally.lateness.add(1.0)
 metrics.shared().watch(metrics.Levels)
@@ -269,7 +269,7 @@ from tocsin.telemetry import metrics
 metrics.shared().watch(lambda: metrics.Levels(ready=3))
 reader = InMemoryMetricReader()
 set_meter_provider(MeterProvider([reader], shutdown_on_exit=False))
-metrics.shared().flush(metrics.Tally())
+metrics.shared().flush(metrics.Counters())
 names = {m.name for m in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics}
 assert {"tocsin.scheduler.readycount", "tocsin.acquire.acquired"} <= names, names
 """

@@ -9,8 +9,8 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tocsin.telemetry.metrics import Tally
-from tocsin.telemetry.queue_metrics import Numbers, QueueMetrics
+from tocsin.telemetry.metrics import Counters
+from tocsin.telemetry.queue_metrics import QueueMetrics, QueueNumbers
 
 
 class Shown:
@@ -34,7 +34,7 @@ def shown() -> Shown:
 
 
 def test_depth_active_and_totals_are_shown_by_queue(shown: Shown):
-    shown.metrics.watch(lambda: {"mail": Numbers(7, 3, 20, 13), "other": Numbers()})
+    shown.metrics.watch(lambda: {"mail": QueueNumbers(7, 3, 20, 13), "other": QueueNumbers()})
     assert shown.values() == {
         'queue_depth{queue="mail"}': 7,
         'queue_depth{queue="other"}': 0,
@@ -48,15 +48,15 @@ def test_depth_active_and_totals_are_shown_by_queue(shown: Shown):
 
 
 def test_workers_of_one_process_show_a_queue_once(shown: Shown):
-    shown.metrics.watch(lambda: {"mail": Numbers(7, 3, 20, 13)})
-    forget = shown.metrics.watch(lambda: {"mail": Numbers(6, 4, 21, 15)})
+    shown.metrics.watch(lambda: {"mail": QueueNumbers(7, 3, 20, 13)})
+    forget = shown.metrics.watch(lambda: {"mail": QueueNumbers(6, 4, 21, 15)})
     assert shown.values()['queue_schedule_total{queue="mail"}'] == 15
     forget()
     assert shown.values()['queue_schedule_total{queue="mail"}'] == 13
 
 
 def test_wait_times_are_spread_by_priority(shown: Shown):
-    tally = Tally()
+    tally = Counters()
     for waited in (0.004, 3.0, -1.0):
         tally.waits_of("mail")[1].add(waited)
     tally.waits_of("mail")[4].add(5000.0)
@@ -73,10 +73,10 @@ def test_wait_times_are_spread_by_priority(shown: Shown):
 
 @pytest.mark.parametrize("name", ["queue_depth", "queue_schedule_total", "queue_wait_time_bucket"])
 def test_the_names_in_the_seeds_queries_are_there(shown: Shown, name: str):
-    tally = Tally()
+    tally = Counters()
     tally.waits_of("mail")[2].add(1.0)
     shown.metrics.flush(tally.waits)
-    shown.metrics.watch(lambda: {"mail": Numbers()})
+    shown.metrics.watch(lambda: {"mail": QueueNumbers()})
     lines = shown.lines()
     assert any(re.match(rf"{name}\{{", line) for line in lines)
     # No unit has crept into a name, and no label but these.

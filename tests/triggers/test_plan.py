@@ -21,7 +21,7 @@ def spec(**rules) -> Spec:
     return Spec("handler", trigger=Every("10s"), policy=Policy(**rules))
 
 
-def told(step: misfires.Step) -> tuple[float | None, list[tuple[float, float, str]]]:
+def told(step: misfires.NextTick) -> tuple[float | None, list[tuple[float, float, str]]]:
     """The next due time and the ranges, as the tables have them."""
     following = None if step.next_due is None else (step.next_due - T) / 1000
     return following, [((s.first - T) / 1000, (s.until - T) / 1000, s.why.name.lower()) for s in step.skips]

@@ -15,7 +15,7 @@ from tocsin import Cron, Dates, Every, Holidays, InvalidTrigger, Once, Retry, Rr
 from tocsin.model.job import Policy, Spec
 from tocsin.model.trigger import phrase, zone_of
 from tocsin.triggers import misfires
-from tocsin.triggers.next_tick import Known, next_at, shortest_distance
+from tocsin.triggers.next_tick import TickCache, next_at, shortest_distance
 from tocsin.triggers.recurrence import (
     first_due,
     occurrences,
@@ -239,7 +239,7 @@ def test_a_schedule_begins_at_its_start_and_not_at_this_very_moment():
 
 
 def test_what_is_remembered_of_a_trigger_is_what_it_says():
-    known, cron = Known(), Cron("*/7 3-5 * * *", tz="Europe/Paris")
+    known, cron = TickCache(), Cron("*/7 3-5 * * *", tz="Europe/Paris")
     for since in range(ms("2026-03-28T00:00Z"), ms("2026-03-30T00:00Z"), 311_000):
         assert known.next_at(cron, since) == next_at(cron, since)
 

@@ -13,7 +13,7 @@ import pytest
 
 from servers import Server
 from tocsin import Every, Retry, Tocsin
-from tocsin.inspection.doctor import Audit, Report, is_stale
+from tocsin.inspection.doctor import Doctor, DoctorReport, is_stale
 from tocsin.inspection.findings import diagnose
 from tocsin.inspection.inspector import Inspector
 from tocsin.model import codec
@@ -21,10 +21,10 @@ from tocsin.model.queue import AGENTS_QUEUE, Queue
 from tocsin.model.run import Claim
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, Runs, Wish, failed_item, finish_item, retry_item
-from tocsin.store.transitions.fleet import About, Fleet
+from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, failed_item, finish_item, retry_item
+from tocsin.store.transitions.fleet import Fleet, WorkerInfo
 from tocsin.store.transitions.jobs import EDIT, Jobs, read_entry
-from tocsin.store.views.audit import Session, Standing, Survey
+from tocsin.store.views.audit import AuditReader, JobPresence, Session
 from tocsin.testing import ManualClock
 
 FOR_EVER = 1e15
@@ -43,7 +43,7 @@ class Bench:
         await self.jobs.put(self.queue, self._make_put(member, due, **about))
 
     async def take(self, member: str, runs: Runs | None = None) -> Claim:
-        [answer] = await (runs or self.runs).claim([Wish(self.queue, 0, 1, [member])], FOR_EVER)
+        [answer] = await (runs or self.runs).claim([ClaimRequest(self.queue, 0, 1, [member])], FOR_EVER)
         [claim] = answer.claims  # type: ignore[union-attr]
         return claim
 
@@ -55,8 +55,8 @@ class Bench:
     async def finish(self, claim: Claim, **kept: Any) -> list[bytes]:
         return await self.settle("finish", finish_item(claim, 0, SUCCEEDED, **kept))
 
-    async def audit(self, *, repair: bool = False) -> Report:
-        audit = Audit(Survey(self.store), Fleet(self.store), repair=repair, patience_s=0)
+    async def audit(self, *, repair: bool = False) -> DoctorReport:
+        audit = Doctor(AuditReader(self.store), Fleet(self.store), repair=repair, patience_s=0)
         return await audit.run()
 
     async def kinds(self, *, repair: bool = False) -> dict[str, tuple[int, int]]:
@@ -332,7 +332,7 @@ async def test_a_job_in_a_partition_that_is_not_its_own_is_told(store: Store, ma
     put = make_put(member)
     await store.client.hset(queue.keys[0]["jobs"], member, put.record)  # type: ignore[misc]
     await store.client.zadd(queue.keys[0]["waiting"], {member: 1})
-    report = await Audit(Survey(store), Fleet(store), patience_s=0).run()
+    report = await Doctor(AuditReader(store), Fleet(store), patience_s=0).run()
     assert [(found.kind, found.examples) for found in report.findings if found.level == "wrong"] == [
         ("wrong-partition", [member])
     ]
@@ -358,7 +358,7 @@ async def test_ids_of_any_bytes_are_told_and_mended(bench: Bench) -> None:
 # Sessions and workers
 
 GONE = "host:1:abc123.1:claim"
-ABOUT = About(host="host", pid=1, started=0, queues=["line"], handlers=[], concurrency=1)
+ABOUT = WorkerInfo(host="host", pid=1, started=0, queues=["line"], handlers=[], concurrency=1)
 
 
 async def test_the_sessions_of_a_worker_that_is_gone_are_dropped(bench: Bench, clock: ManualClock) -> None:
@@ -375,7 +375,7 @@ async def test_the_sessions_of_a_worker_that_is_gone_are_dropped(bench: Bench, c
 async def test_a_session_that_has_called_since_it_was_looked_at_stays(bench: Bench) -> None:
     await bench.redis.hset(bench.keys["sessions"], GONE, bytes(7) + b"\x02" + bytes(8) + b"\xc0")
     seen = Session(GONE.encode(), bytes(7) + b"\x01" + bytes(8), 0)
-    assert await Survey(bench.store).forget(bench.queue, 0, [seen]) == 0
+    assert await AuditReader(bench.store).forget(bench.queue, 0, [seen]) == 0
     assert await bench.redis.hexists(bench.keys["sessions"], GONE)
 
 
@@ -441,7 +441,7 @@ async def test_runs_of_agents_may_be_past_their_deadline_until_they_are_orphans(
 
 # The table behind it
 
-S = Standing
+S = JobPresence
 
 
 @pytest.mark.parametrize(
@@ -470,7 +470,7 @@ S = Standing
         (S.RECORD | S.WAITING | S.CLAIM | S.UNREADABLE, "unreadable-claim"),
     ],
 )
-def test_what_is_wrong_with_a_standing(standing: Standing, kind: str | None) -> None:
+def test_what_is_wrong_with_a_standing(standing: JobPresence, kind: str | None) -> None:
     assert diagnose(standing) == kind
 
 
@@ -515,7 +515,7 @@ async def busy(valkey: Server) -> AsyncIterator[Tocsin]:
 async def test_jobs_that_move_while_they_are_looked_at_are_not_reported(busy: Tocsin) -> None:
     inspector = Inspector(busy.store)
     for repair in (False, True) * 6:
-        report = await Audit(Survey(busy.store), Fleet(busy.store), repair=repair, patience_s=0).run()
+        report = await Doctor(AuditReader(busy.store), Fleet(busy.store), repair=repair, patience_s=0).run()
         noticed = {found.kind for found in report.findings} - {"no-aof", "dead", "silent-worker", "bell"}
         assert noticed == set()
     [queue] = await inspector.queues()
@@ -536,14 +536,14 @@ async def test_a_sample_is_bounded_and_finds_what_is_everywhere(bench: Bench, ma
     def progress(done: int, total: int) -> None:
         seen.append((done, total))
 
-    async def lost(survey: Survey) -> int:
-        report = await Audit(survey, Fleet(bench.store), progress=progress, patience_s=0).run()
+    async def lost(survey: AuditReader) -> int:
+        report = await Doctor(survey, Fleet(bench.store), progress=progress, patience_s=0).run()
         [found] = [finding for finding in report.findings if finding.kind == "no-stage"]
         return found.count
 
-    assert 1000 <= await lost(Survey(bench.store, most=1000)) < 2000
+    assert 1000 <= await lost(AuditReader(bench.store, most=1000)) < 2000
     assert seen[-1] == (1000, 1000)
-    assert await lost(Survey(bench.store)) == 3000
+    assert await lost(AuditReader(bench.store)) == 3000
     assert (1000, 3000) < seen[-2] <= seen[-1] == (3000, 3000)
 
 
@@ -553,7 +553,7 @@ async def test_only_the_queues_that_were_named_are_looked_at(bench: Bench) -> No
     await bench.redis.zadd(other.keys[0]["waiting"], {"nobody": 1})
 
     async def found(*names: str) -> set[tuple[str, str]]:
-        report = await Audit(Survey(bench.store), Fleet(bench.store), queues=names, patience_s=0).run()
+        report = await Doctor(AuditReader(bench.store), Fleet(bench.store), queues=names, patience_s=0).run()
         assert sorted(queue.name for queue in report.queues) == sorted(names)
         return {(finding.kind, finding.where) for finding in report.findings if finding.level == "wrong"}
 

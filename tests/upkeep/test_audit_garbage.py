@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from tocsin import Tocsin
-from tocsin.inspection.doctor import Audit, Report
+from tocsin.inspection.doctor import Doctor, DoctorReport
 from tocsin.model import codec
 from tocsin.store.keys import FLEET_KEYS, LEADER_KEY, PARTITION_KEYS, TYPES
-from tocsin.store.transitions.fleet import About, Fleet
+from tocsin.store.transitions.fleet import Fleet, WorkerInfo
 from tocsin.store.views import wrong_types
-from tocsin.store.views.audit import Survey
+from tocsin.store.views.audit import AuditReader
 
 USUAL = {"no-aof", "buried", "dead"}
 
 
-async def audit(app: Tocsin, *, repair: bool = False) -> Report:
-    return await Audit(Survey(app.store), Fleet(app.store), repair=repair, patience_s=0).run()
+async def audit(app: Tocsin, *, repair: bool = False) -> DoctorReport:
+    return await Doctor(AuditReader(app.store), Fleet(app.store), repair=repair, patience_s=0).run()
 
 
 async def found_in(app: Tocsin, *, repair: bool = False) -> dict[str, tuple[int, int]]:
@@ -226,10 +226,10 @@ async def test_entries_of_workers_that_cannot_be_read_are_named_and_cleared(app,
 
 async def test_a_worker_that_beats_again_while_the_audit_listens_is_not_buried(app):
     keys, client = fleet_keys(app), app.store.client
-    about = codec.encode(About(host="h", pid=1, started=1, queues=[], handlers=[], concurrency=1))
+    about = codec.encode(WorkerInfo(host="h", pid=1, started=1, queues=[], handlers=[], concurrency=1))
     await client.hset(keys["workers"], "w", about)
     await client.hset(keys["beats"], "w", "garbled")
-    listening = Audit(Survey(app.store), Fleet(app.store), repair=True, patience_s=0.5).run()
+    listening = Doctor(AuditReader(app.store), Fleet(app.store), repair=True, patience_s=0.5).run()
     task = asyncio.ensure_future(listening)
     await client.hset(keys["beats"], "w", "7")
     await task

@@ -13,17 +13,17 @@ import pytest
 
 from servers import Server
 from tocsin import Retry, Tocsin
-from tocsin.inspection.doctor import Audit, Report
+from tocsin.inspection.doctor import Doctor, DoctorReport
 from tocsin.inspection.inspector import Inspector
 from tocsin.model import codec
 from tocsin.model.job import Header, Spec
 from tocsin.model.run import Claim
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions import queue_settings
-from tocsin.store.transitions.claims import SUCCEEDED, Runs, Wish, finish_item
+from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, finish_item
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.transitions.jobs import Jobs, Put, record_of
-from tocsin.store.views.audit import Survey
+from tocsin.store.transitions.jobs import Jobs, PutItem, record_of
+from tocsin.store.views.audit import AuditReader
 
 FOR_EVER = 1e15
 HANDLER = "tests.handler"
@@ -41,10 +41,10 @@ class Bench:
         header = Header(
             recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER), band=band, tenant=tenant
         )
-        await self.jobs.put(self.queue, Put(member, record_of(header, Spec(HANDLER)), due, relative=True))
+        await self.jobs.put(self.queue, PutItem(member, record_of(header, Spec(HANDLER)), due, relative=True))
 
     async def claim(self, limit: int = 1000) -> list[Claim]:
-        [answer] = await self.runs.claim([Wish(self.queue, 0, limit)], FOR_EVER)
+        [answer] = await self.runs.claim([ClaimRequest(self.queue, 0, limit)], FOR_EVER)
         return answer.claims  # type: ignore[union-attr]
 
     async def finish(self, claim: Claim) -> None:
@@ -54,8 +54,8 @@ class Bench:
     async def set(self, **settings: str) -> None:
         await queue_settings.update(self.store, self.queue, settings, {}, operator=True)
 
-    async def report(self, *, repair: bool = False) -> Report:
-        return await Audit(Survey(self.store), Fleet(self.store), repair=repair, patience_s=0).run()
+    async def report(self, *, repair: bool = False) -> DoctorReport:
+        return await Doctor(AuditReader(self.store), Fleet(self.store), repair=repair, patience_s=0).run()
 
     async def kinds(self, *, repair: bool = False) -> dict[str, tuple[int, int]]:
         report = await self.report(repair=repair)
@@ -342,7 +342,7 @@ async def busy(valkey: Server) -> AsyncIterator[Tocsin]:
 async def test_a_busy_fair_queue_has_nothing_to_find(busy: Tocsin) -> None:
     inspector = Inspector(busy.store)
     for repair in (False, True) * 6:
-        report = await Audit(Survey(busy.store), Fleet(busy.store), repair=repair, patience_s=0).run()
+        report = await Doctor(AuditReader(busy.store), Fleet(busy.store), repair=repair, patience_s=0).run()
         noticed = {found.kind for found in report.findings} - {"no-aof", "dead", "silent-worker", "bell"}
         assert noticed == set()
     [queue] = await inspector.queues()
@@ -358,10 +358,10 @@ async def test_a_tenant_whose_work_is_held_back_keeps_its_turn(bench: Bench) -> 
         await bench.claim()
         await bench.runs.recover(bench.queue, 0, "worker-1.1")
     await bench.put("plain")
-    [answer] = await bench.runs.claim([Wish(bench.queue, 0, 10, suspects=0)], FOR_EVER)
+    [answer] = await bench.runs.claim([ClaimRequest(bench.queue, 0, 10, suspects=0)], FOR_EVER)
     assert [claim.member for claim in answer.claims] == ["plain"]  # type: ignore[union-attr]
     assert await bench.kinds() == {}
-    [answer] = await bench.runs.claim([Wish(bench.queue, 0, 10, suspects=1)], FOR_EVER)
+    [answer] = await bench.runs.claim([ClaimRequest(bench.queue, 0, 10, suspects=1)], FOR_EVER)
     assert [claim.member for claim in answer.claims] == ["suspect"]  # type: ignore[union-attr]
 
 

@@ -8,15 +8,15 @@ import pytest
 from yard import MakeYard, Yard
 
 from rollback import Snapshot
-from tocsin.inspection.doctor import Audit
+from tocsin.inspection.doctor import Doctor
 from tocsin.store.transitions.dependencies import Outbox
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.views.audit import Survey
+from tocsin.store.views.audit import AuditReader
 
 
 async def kinds(yard: Yard, *, repair: bool = False) -> dict[str, tuple[int, int]]:
     """kind -> found, mended; only what is wrong, or left over."""
-    report = await Audit(Survey(yard.store), Fleet(yard.store), repair=repair, patience_s=0).run()
+    report = await Doctor(AuditReader(yard.store), Fleet(yard.store), repair=repair, patience_s=0).run()
     return {
         found.kind: (found.count, found.mended) for found in report.findings if found.kind not in ("no-aof", "dead")
     }

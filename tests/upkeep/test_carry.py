@@ -12,7 +12,7 @@ from tocsin.store.store import Store
 from tocsin.store.transitions.claims import FAILED
 from tocsin.store.transitions.dependencies import PAGE, Outbox
 from tocsin.testing import ManualClock
-from tocsin.upkeep.outbox_carrier import EVERY_S, Carrier
+from tocsin.upkeep.outbox_carrier import EVERY_S, OutboxCarrier
 
 NOTHING = {"blocked": 0, "needs": 0, "watchers": 0, "outbox": 0}
 
@@ -204,7 +204,7 @@ async def test_a_queue_that_is_no_more_counts_as_cancelled(make_yard: MakeYard, 
     await fresh.open()
     where = await fresh.find_queue("one")
     assert where is not None
-    carrier = Carrier(fresh, fresh.clock, lambda queue, partition: None)
+    carrier = OutboxCarrier(fresh, fresh.clock, lambda queue, partition: None)
     carrier.hear(where, 0)
     while await carrier.carry_some():
         pass

@@ -15,20 +15,20 @@ from servers import Server
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store import store as store_module
 from tocsin.store.store import Store
-from tocsin.store.transitions.leadership import Term, Terms
+from tocsin.store.transitions.leadership import LeaderKey, Term
 from tocsin.testing import ManualClock
-from tocsin.upkeep.elector import Election
+from tocsin.upkeep.elector import Elector
 
 TTL_S = 120.0
-Elect = Callable[..., Election]
+Elect = Callable[..., Elector]
 
 
 @pytest.fixture
 def elect(store: Store) -> Elect:
     """An elector with a monotonic clock of its own."""
 
-    def make(name: str, clock: ManualClock, **options: bool) -> Election:
-        return Election(Terms(store), lambda: name, clock, int(TTL_S * 1000), **options)
+    def make(name: str, clock: ManualClock, **options: bool) -> Elector:
+        return Elector(LeaderKey(store), lambda: name, clock, int(TTL_S * 1000), **options)
 
     return make
 
@@ -76,7 +76,7 @@ async def test_a_follower_asks_again_when_the_term_may_be_over(elect: Elect, min
     assert 9 < await two.step() <= 10
 
 
-class Slow(Terms):
+class Slow(LeaderKey):
     """A server whose answer takes its time, on the elector's clock."""
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
@@ -98,7 +98,7 @@ async def test_trust_and_rest_count_from_the_sending(
 ):
     terms = Slow(store, mine)
     terms.takes_s = takes_s
-    one = Election(terms, lambda: "one", mine, int(TTL_S * 1000))
+    one = Elector(terms, lambda: "one", mine, int(TTL_S * 1000))
     assert await one.step() == pytest.approx(rests_s)
     assert one.leading() is (leads_s > 0)
     mine.advance(max(0.0, leads_s - 0.001))
@@ -161,13 +161,13 @@ async def test_a_follower_that_leaves_takes_nothing_from_the_leader(elect: Elect
 async def test_a_take_that_is_under_way_does_not_outlive_the_leaving(store: Store, mine: ManualClock):
     asked, may_go_on = asyncio.Event(), asyncio.Event()
 
-    class Held(Terms):
+    class Held(LeaderKey):
         async def take(self, worker: str, ttl: int) -> Term:
             asked.set()
             await may_go_on.wait()
             return await super().take(worker, ttl)
 
-    one = Election(Held(store), lambda: "one", mine, int(TTL_S * 1000))
+    one = Elector(Held(store), lambda: "one", mine, int(TTL_S * 1000))
     taking = asyncio.ensure_future(one.step())
     await asked.wait()
     leaving = asyncio.ensure_future(one.leave())
@@ -180,7 +180,7 @@ async def test_a_take_that_is_under_way_does_not_outlive_the_leaving(store: Stor
 
 async def test_a_new_incarnation_waits_for_the_term_of_the_old_one(store: Store, mine: ManualClock):
     names = ["w.1"]
-    one = Election(Terms(store), lambda: names[-1], mine, int(TTL_S * 1000))
+    one = Elector(LeaderKey(store), lambda: names[-1], mine, int(TTL_S * 1000))
     await one.step()
     names.append("w.2")
     await one.step()
@@ -231,7 +231,7 @@ async def test_with_the_server_away_a_leader_leads_no_longer_than_it_may(monkeyp
     monkeypatch.setattr(store_module, "PATIENCE_S", 0.0)
     with Server.valkey(aof=True) as server:
         async with opened(server.url) as store:
-            one = Election(Terms(store), lambda: "one", mine, int(TTL_S * 1000))
+            one = Elector(LeaderKey(store), lambda: "one", mine, int(TTL_S * 1000))
             await one.step()
             server.kill()
             mine.advance("79s")
@@ -245,7 +245,7 @@ async def test_with_the_server_away_a_leader_leads_no_longer_than_it_may(monkeyp
             with pytest.raises(StoreUnavailable):
                 await one.leave()
             server.start()
-            two = Election(Terms(store), lambda: "one", mine, int(TTL_S * 1000))
+            two = Elector(LeaderKey(store), lambda: "one", mine, int(TTL_S * 1000))
             await two.step()
             assert two.leading()
 
@@ -254,8 +254,8 @@ async def test_with_the_server_away_a_leader_leads_no_longer_than_it_may(monkeyp
 @pytest.mark.parametrize("when", CUTS)
 async def test_a_reply_that_is_lost_makes_no_second_leader(valkey: Server, when: str, mine: ManualClock):
     async with Proxy(valkey) as proxy, opened(proxy.url) as store:
-        one = Election(Terms(store), lambda: "one", mine, int(TTL_S * 1000))
-        two = Election(Terms(store), lambda: "two", mine, int(TTL_S * 1000))
+        one = Elector(LeaderKey(store), lambda: "one", mine, int(TTL_S * 1000))
+        two = Elector(LeaderKey(store), lambda: "two", mine, int(TTL_S * 1000))
         proxy.cut(when, "term_take")
         await one.step()
         proxy.cut(when, "term_take")

@@ -9,7 +9,7 @@ from tocsin import Tocsin
 from tocsin.engine.handlers import Handler
 from tocsin.store.store import OpenQueue
 from tocsin.testing import ManualClock, run_until_idle
-from tocsin.upkeep.outcome_expiry import EVERY_S, PLACES, Forgetter
+from tocsin.upkeep.outcome_expiry import EVERY_S, PLACES, OutcomeExpiry
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def returns(tocsin_app: Tocsin) -> Handler:
     return returns
 
 
-def forgetter(app: Tocsin, *, leads: bool = True) -> Forgetter:
-    return Forgetter(app.store, app.store.clock, leading=lambda: leads)
+def forgetter(app: Tocsin, *, leads: bool = True) -> OutcomeExpiry:
+    return OutcomeExpiry(app.store, app.store.clock, leading=lambda: leads)
 
 
 async def sizes(app: Tocsin, name: str = "default") -> tuple[int, int, int]:
@@ -40,7 +40,7 @@ async def changes(app: Tocsin) -> int:
     return int((await app.store.client.info("persistence"))["rdb_changes_since_last_save"])
 
 
-async def until_done(part: Forgetter) -> int:
+async def until_done(part: OutcomeExpiry) -> int:
     """All of its passes until it rests. How many."""
     for passes in range(1, 100):
         if await part.step():

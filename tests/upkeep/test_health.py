@@ -11,9 +11,19 @@ from msgspec.structs import replace
 
 from logged import capture_logs
 from tocsin.model.errors import StoreUnavailable
-from tocsin.resilience.breaker import State as Breaker
+from tocsin.resilience.breaker import BreakerState
 from tocsin.testing import ManualClock
-from tocsin.upkeep.health import ACTIONS, Health, HealthCheck, Signal, Snapshot, State, Watchdogs, assess, summary_line
+from tocsin.upkeep.health import (
+    ACTIONS,
+    Health,
+    HealthCheck,
+    HealthState,
+    Signal,
+    Snapshot,
+    Watchdogs,
+    assess,
+    summary_line,
+)
 
 # The worker of the seed's example line.
 FINE = Snapshot(
@@ -62,7 +72,7 @@ def but(**changes: Any) -> Snapshot:
     ],
 )
 def test_a_worker_that_keeps_up_is_healthy(fine: Snapshot):
-    assert assess(fine) == Health(State.HEALTHY, ())
+    assert assess(fine) == Health(HealthState.HEALTHY, ())
 
 
 @pytest.mark.parametrize(
@@ -74,8 +84,8 @@ def test_a_worker_that_keeps_up_is_healthy(fine: Snapshot):
         (but(oldest_overdue_s=61.0), "waits for 61 s, more than 2 times the average interval of 30 s"),
         (but(acquired=4, oldest_overdue_s=1.0), "slot filling: 4 acquired with 55 permits free and 10 jobs ready"),
         (but(acquired=0, oldest_overdue_s=2.0, permits_free=math.inf), "with unbounded permits free"),
-        (but(redis_breaker=Breaker.OPEN), "the redis breaker is OPEN"),
-        (but(acquisition_breaker=Breaker.HALF_OPEN), "the acquisition breaker is HALF_OPEN"),
+        (but(redis_breaker=BreakerState.OPEN), "the redis breaker is OPEN"),
+        (but(acquisition_breaker=BreakerState.HALF_OPEN), "the acquisition breaker is HALF_OPEN"),
         (but(stuck=3), "3 runs are past their timeout"),
         (but(away=True), "the server is away"),
     ],
@@ -88,7 +98,7 @@ def test_a_worker_that_does_not_is_degraded_and_says_why(bad: Snapshot, words: s
 
 
 def test_every_reason_is_told():
-    bad = but(ready=9000, oldest_overdue_s=90.0, acquired=0, stuck=1, redis_breaker=Breaker.OPEN)
+    bad = but(ready=9000, oldest_overdue_s=90.0, acquired=0, stuck=1, redis_breaker=BreakerState.OPEN)
     assert [reason.split()[0] for reason in assess(bad).reasons] == ["the", "1", "backlog:", "backlog:", "slot"]
 
 
@@ -99,13 +109,13 @@ def test_a_worker_without_a_server_is_not_blamed_for_old_numbers():
 def test_a_disabled_worker_is_healthy_and_visible_whatever_waits():
     idle = but(enabled=False, ready=9000, oldest_overdue_s=90.0, acquired=0)
     health = assess(idle)
-    assert (health.state, len(health.reasons)) == (State.HEALTHY, 1)
+    assert (health.state, len(health.reasons)) == (HealthState.HEALTHY, 1)
     assert "redis.scheduler.enabled" in health.reasons[0]
 
 
 def test_a_disabled_worker_may_be_degraded_by_what_it_still_does():
-    health = assess(but(enabled=False, redis_breaker=Breaker.OPEN))
-    assert (health.state, len(health.reasons)) == (State.DEGRADED, 2)
+    health = assess(but(enabled=False, redis_breaker=BreakerState.OPEN))
+    assert (health.state, len(health.reasons)) == (HealthState.DEGRADED, 2)
 
 
 # Watchdogs
@@ -113,7 +123,7 @@ def test_a_disabled_worker_may_be_degraded_by_what_it_still_does():
 LEAK = but(permits_free=9, active=0, acquired=0, oldest_overdue_s=0.0)
 SKEW = but(acquired=2, oldest_overdue_s=2.0)
 ZERO = but(acquired=0, oldest_overdue_s=2.0)
-STALL = but(redis_breaker=Breaker.HALF_OPEN)
+STALL = but(redis_breaker=BreakerState.HALF_OPEN)
 
 
 def look(dogs: Watchdogs, snapshot: Snapshot, *times: float) -> list[Signal]:
@@ -133,7 +143,7 @@ def look(dogs: Watchdogs, snapshot: Snapshot, *times: float) -> list[Signal]:
         (ZERO, [Signal.CAPACITY_SKEW, Signal.ZERO_PROGRESS]),
         (replace(ZERO, permits_free=math.inf, permits_total=math.inf), [Signal.CAPACITY_SKEW, Signal.ZERO_PROGRESS]),
         (STALL, [Signal.REDIS_STALL]),
-        (but(acquisition_breaker=Breaker.OPEN), [Signal.REDIS_STALL]),
+        (but(acquisition_breaker=BreakerState.OPEN), [Signal.REDIS_STALL]),
         (replace(ZERO, away=True), [Signal.REDIS_STALL]),
         (replace(ZERO, enabled=False), []),
         (FINE, []),
@@ -199,7 +209,7 @@ def test_the_summary_of_an_unbounded_worker_behind_its_work():
         ready=12000, ready_is_estimate=True, oldest_overdue_s=90.0, capacity_per_cycle=math.inf,
         permits_free=math.inf, permits_total=math.inf, orphans_cleaned=7,
     )  # fmt: skip
-    assert summary_line(behind, Health(State.DEGRADED, ("one", "two"))) == (
+    assert summary_line(behind, Health(HealthState.DEGRADED, ("one", "two"))) == (
         "Scheduler health | health=DEGRADED | [agents registered=500 active=futures=45 scripts=11] "
         "[backlog ready=~12000 oldest_overdue=90s capacity_per_cycle=unbounded] [permits unbounded] "
         "[cleanup zombies_cleaned=2 orphans_cleaned=7] queue_depth=5 | one; two"
@@ -313,7 +323,7 @@ async def test_a_server_that_is_away_is_a_state_and_not_an_error(bench: Bench):
 
 async def test_a_reading_that_fails_is_told_once_and_does_not_end_the_check(bench: Bench):
     assert await bench.cycles(5, ZeroDivisionError("no agents")) == ["health cannot be read"]
-    assert bench.check.health == Health(State.DEGRADED, ("health cannot be read: ZeroDivisionError: no agents",))
+    assert bench.check.health == Health(HealthState.DEGRADED, ("health cannot be read: ZeroDivisionError: no agents",))
     assert bench.check.signals == ()
     await bench.cycles(1, FINE)
     assert bench.check.health == Health()
@@ -321,7 +331,7 @@ async def test_a_reading_that_fails_is_told_once_and_does_not_end_the_check(benc
 
 def test_advice_is_shown_and_makes_no_worker_degraded():
     health = assess(Snapshot(advice=("queue 'mail' has outgrown its partitions",)))
-    assert (health.state, health.reasons) == (State.HEALTHY, ("queue 'mail' has outgrown its partitions",))
+    assert (health.state, health.reasons) == (HealthState.HEALTHY, ("queue 'mail' has outgrown its partitions",))
 
 
 def test_deliveries_that_hang_at_their_limit_make_a_worker_degraded():

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 from yard import MakeYard
 
-from tocsin.store.transitions.fleet import About, Fleet, Pulse, Worker
+from tocsin.store.transitions.fleet import Fleet, HeartbeatSender, WorkerInfo, WorkerRecord
 from tocsin.testing import ManualClock
 from tocsin.upkeep import silent_workers
 
-ABOUT = About(host="h", pid=1, started=0, queues=["one"], handlers=[], concurrency=1, health="HEALTHY")
+ABOUT = WorkerInfo(host="h", pid=1, started=0, queues=["one"], handlers=[], concurrency=1, health="HEALTHY")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ ABOUT = About(host="h", pid=1, started=0, queues=["one"], handlers=[], concurren
 def test_the_age_of_the_last_beat_says_how_a_worker_stands(
     age: int | None, silent: set[str] | None, pulse: str
 ) -> None:
-    assert silent_workers.pulse_of(Worker("w", 1, ABOUT, age), silent) == pulse
+    assert silent_workers.pulse_of(WorkerRecord("w", 1, ABOUT, age), silent) == pulse
 
 
 @pytest.fixture
@@ -44,18 +44,18 @@ async def fleet(make_yard: MakeYard) -> Fleet:
 
 
 @pytest.fixture
-def heart(fleet: Fleet) -> Iterator[Pulse]:
-    pulse = Pulse(fleet._store, "w")
+def heart(fleet: Fleet) -> Iterator[HeartbeatSender]:
+    pulse = HeartbeatSender(fleet._store, "w")
     yield pulse
     pulse.close()
 
 
-async def beat(heart: Pulse, counter: int) -> None:
+async def beat(heart: HeartbeatSender, counter: int) -> None:
     assert (await asyncio.to_thread(heart.beat, counter, ABOUT, counter == 1, 2500)).accepted
 
 
 async def test_a_worker_that_beat_a_moment_ago_is_not_listened_for(
-    fleet: Fleet, heart: Pulse, clock: ManualClock
+    fleet: Fleet, heart: HeartbeatSender, clock: ManualClock
 ) -> None:
     await beat(heart, 1)
     clock.advance("2s")
@@ -63,7 +63,9 @@ async def test_a_worker_that_beat_a_moment_ago_is_not_listened_for(
     assert (worker.age, silent) == (2000, set())
 
 
-async def test_a_late_worker_is_silent_unless_it_is_heard(fleet: Fleet, heart: Pulse, clock: ManualClock) -> None:
+async def test_a_late_worker_is_silent_unless_it_is_heard(
+    fleet: Fleet, heart: HeartbeatSender, clock: ManualClock
+) -> None:
     await beat(heart, 1)
     clock.advance("10s")
     _, silent = await silent_workers.listen(fleet, 0)
@@ -73,7 +75,7 @@ async def test_a_late_worker_is_silent_unless_it_is_heard(fleet: Fleet, heart: P
     assert (await listening)[1] == set()
 
 
-async def test_a_worker_that_left_or_was_buried_leaves_no_time(fleet: Fleet, heart: Pulse) -> None:
+async def test_a_worker_that_left_or_was_buried_leaves_no_time(fleet: Fleet, heart: HeartbeatSender) -> None:
     await beat(heart, 1)
     await fleet.leave("w")
     assert not await fleet.bury("w", b"1", 1)

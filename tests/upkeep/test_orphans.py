@@ -19,21 +19,21 @@ from tocsin.model.queue import Queue
 from tocsin.store import store as store_module
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import Deadlines
-from tocsin.store.transitions.jobs import EDIT, Put
-from tocsin.store.transitions.leadership import Terms
+from tocsin.store.transitions.jobs import EDIT, PutItem
+from tocsin.store.transitions.leadership import LeaderKey
 from tocsin.store.views import strays as strays_module
-from tocsin.store.views.audit import Survey
-from tocsin.store.views.strays import Page, Strays
+from tocsin.store.views.audit import AuditReader
+from tocsin.store.views.strays import StrayPage, StrayReader
 from tocsin.testing import ManualClock
-from tocsin.upkeep.elector import Election
-from tocsin.upkeep.orphan_cleaner import Orphans, Settings
+from tocsin.upkeep.elector import Elector
+from tocsin.upkeep.orphan_cleaner import OrphanCleaner, OrphanRules
 
 CENTURY = 100 * 366 * 86_400_000
 YEAR_2500 = 16_725_225_600_000
 HOUR = 3_600_000
 
 
-class Cleaner(Orphans):
+class Cleaner(OrphanCleaner):
     """Orphans with what a test may turn."""
 
     def __init__(self, store: Store, queues: list[OpenQueue], clock: ManualClock, **settings: Any) -> None:
@@ -47,7 +47,7 @@ class Cleaner(Orphans):
             return queues
 
         super().__init__(
-            Strays(store), Survey(store), registered, clock, Settings(**settings),
+            StrayReader(store), AuditReader(store), registered, clock, OrphanRules(**settings),
             leading=lambda: self.leading(), owns=lambda _, member: self.own(member),
             deadlines=lambda overdue: Deadlines(overdue, clock.ms, self.steps) if self.believes else None,
             look_again=lambda queue, partition: self.heard.append((queue.name, partition)),
@@ -87,15 +87,15 @@ def after_look(monkeypatch) -> Callable[[Callable[[], Awaitable[Any]]], None]:
     """Let something happen between the look that found a stray and what is done about it."""
 
     def arrange(happens: Callable[[], Awaitable[Any]]) -> None:
-        look = Strays.look
+        look = StrayReader.look
 
-        async def look_then(self: Strays, *args: Any) -> Page:
+        async def look_then(self: StrayReader, *args: Any) -> StrayPage:
             page = await look(self, *args)
             if page.found:
                 await happens()
             return page
 
-        monkeypatch.setattr(Strays, "look", look_then)
+        monkeypatch.setattr(StrayReader, "look", look_then)
 
     return arrange
 
@@ -456,7 +456,7 @@ async def test_a_far_century_is_believed_of_single_runs_only(
 
 
 async def test_a_due_time_of_long_ago_that_was_claimed_keeps_its_run_id(line: Line, cleaner: Cleaner):
-    await line.jobs.put(line.queue, Put("a", record(), 1000))
+    await line.jobs.put(line.queue, PutItem("a", record(), 1000))
     await line.take("a")
     await line.recover()
     await cleaner.step()
@@ -536,7 +536,7 @@ async def test_a_small_budget_reaches_every_place_in_the_end(store: Store, clock
 @pytest.mark.usefixtures("small_pages")
 async def test_what_is_in_order_is_passed_by(line: Line):
     for first in range(0, 3000, 1000):
-        await line.jobs.put_many(line.queue, [Put(f"{first + n}", record(), line.now) for n in range(1000)])
+        await line.jobs.put_many(line.queue, [PutItem(f"{first + n}", record(), line.now) for n in range(1000)])
     await zadd(line, "working", "stray", line.now)
     cleaner = Cleaner(line.store, [line.queue], Ticking(), run_budget_ms=1)
     passes = 0
@@ -566,8 +566,8 @@ async def test_a_leader_whose_term_ends_stops_between_two_pages(line: Line):
 async def test_a_leader_that_was_stopped_during_its_look_does_not_act_on_it(line: Line, after_look):
     """Its clock has gone on meanwhile, and another was elected."""
     here, there = ManualClock(), ManualClock()
-    one = Election(Terms(line.store), lambda: "one", here, 120_000)
-    two = Election(Terms(line.store), lambda: "two", there, 120_000)
+    one = Elector(LeaderKey(line.store), lambda: "one", here, 120_000)
+    two = Elector(LeaderKey(line.store), lambda: "two", there, 120_000)
     old, new = (Cleaner(line.store, [line.queue], line.clock) for _ in range(2))
     old.leading, new.leading = one.leading, two.leading
     await one.step()
@@ -644,7 +644,7 @@ async def test_on_a_cluster_one_worker_is_elected_and_cleans_up_on_all_nodes(clo
             for queue in queues:
                 for keys in queue.keys:
                     await store.client.zadd(keys["waiting"], {"4711": clock.ms, "x": clock.ms})
-            elections = [Election(Terms(store), lambda n=n: n, clock, 120_000) for n in ("one", "two")]
+            elections = [Elector(LeaderKey(store), lambda n=n: n, clock, 120_000) for n in ("one", "two")]
             cleaners = [Cleaner(store, queues, clock) for _ in elections]
             for election, cleaner in zip(elections, cleaners, strict=True):
                 await election.step()

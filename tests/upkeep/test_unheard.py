@@ -10,19 +10,19 @@ from yard import MakeYard, Yard, dump
 from logged import capture_logs
 from rollback import Snapshot
 from tocsin.model.queue import Queue
-from tocsin.store.repartition.repartition import repartition
+from tocsin.store.repartition import repartition
 from tocsin.store.store import Store
 from tocsin.store.transitions.claims import FAILED
 from tocsin.store.transitions.dependencies import Outbox
 from tocsin.testing import ManualClock
-from tocsin.upkeep.stuck_dependents import COMMANDS_PER_S, EVERY_S, HURRIED_PER_S, PLACES, UPSTREAMS, UnheardEnds
+from tocsin.upkeep.stuck_dependents import COMMANDS_PER_S, EVERY_S, HURRIED_PER_S, PLACES, UPSTREAMS, StuckDependents
 
 
-def part_of(yard: Yard, *, leads: bool = True) -> UnheardEnds:
-    return UnheardEnds(yard.store, yard.store.clock, yard.carrier.hear, leading=lambda: leads)
+def part_of(yard: Yard, *, leads: bool = True) -> StuckDependents:
+    return StuckDependents(yard.store, yard.store.clock, yard.carrier.hear, leading=lambda: leads)
 
 
-async def look_everywhere(part: UnheardEnds) -> None:
+async def look_everywhere(part: StuckDependents) -> None:
     """All of its passes until it rests."""
     for _ in range(1000):
         if await part.step() == EVERY_S:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logged import capture_logs
-from tocsin.upkeep.zombie_thresholds import Settings, threshold_for
+from tocsin.upkeep.zombie_thresholds import ZombieThresholds, threshold_for
 
 USUAL, LONG = 30_000, 3_600_000
 
@@ -30,11 +30,11 @@ USUAL, LONG = 30_000, 3_600_000
     ],
 )
 def test_exceptional_jobs_have_a_threshold_of_their_own(pattern, member, threshold):
-    assert threshold_for(member, Settings.of(USUAL, pattern, LONG)) == threshold
+    assert threshold_for(member, ZombieThresholds.of(USUAL, pattern, LONG)) == threshold
 
 
 @pytest.mark.parametrize(("pattern", "told"), [("", 0), ("aws/.*", 0), ("aws/(", 1)])
 def test_a_pattern_that_cannot_be_read_is_told(pattern, told):
     with capture_logs() as logs:
-        Settings.of(USUAL, pattern, LONG)
+        ZombieThresholds.of(USUAL, pattern, LONG)
     assert [said["pattern"] for said in logs] == [pattern] * told

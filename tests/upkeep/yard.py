@@ -6,15 +6,15 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tocsin.app.dependencies import After, Dependents
+from tocsin.app.dependencies import DependentWriter, UpstreamRefs
 from tocsin.app.lookup import Lookup
 from tocsin.model import codec
 from tocsin.model.job import Header, Spec
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, Runs, Wish, failed_item, finish_item
+from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, failed_item, finish_item
 from tocsin.store.transitions.dependencies import Outbox, Upstream
-from tocsin.store.transitions.jobs import Jobs, Put, record_of
-from tocsin.upkeep.outbox_carrier import Carrier
+from tocsin.store.transitions.jobs import Jobs, PutItem, record_of
+from tocsin.upkeep.outbox_carrier import OutboxCarrier
 
 HANDLER = "tests.handler"
 KEPT = 600
@@ -66,7 +66,9 @@ class Yard:
         self.queues = queues
         self.jobs = Jobs(store)
         self.rung: list[tuple[str, int]] = []
-        self.carrier = Carrier(store, store.clock, lambda queue, partition: self.rung.append((queue.name, partition)))
+        self.carrier = OutboxCarrier(
+            store, store.clock, lambda queue, partition: self.rung.append((queue.name, partition))
+        )
         self.runs = Runs(store, f"worker-{secrets.token_hex(3)}.1")
 
     async def put(
@@ -75,20 +77,20 @@ class Yard:
         """Those that wait for others are remembered, so that a test sees their end. The others are not."""
         spec, keep = Spec(HANDLER), KEPT if after else 0
         header = Header(recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER), keep=keep)
-        put = Put(member, record_of(header, spec), 0, True)
+        put = PutItem(member, record_of(header, spec), 0, True)
         where = self.queues[queue]
         if not after:
             await self.jobs.put(where, put)
             return
-        dependents = Dependents(self.store, Lookup(self.store, self.jobs), self.jobs, self.carrier)
-        await dependents.put(where, put, After([Upstream(*each) for each in after], anyway))
+        dependents = DependentWriter(self.store, Lookup(self.store, self.jobs), self.jobs, self.carrier)
+        await dependents.put(where, put, UpstreamRefs([Upstream(*each) for each in after], anyway))
 
     async def put_many(self, queue: str, members: list[str], *, after: tuple[str, str]) -> None:
         """As `put`, all of which wait for the same."""
         header = Header(recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER))
-        dependents = Dependents(self.store, Lookup(self.store, self.jobs), self.jobs, self.carrier)
-        send, most = await dependents.bulk(self.queues[queue], After([Upstream(*after)], False))
-        puts = [Put(member, record_of(header, Spec(HANDLER)), 0, True) for member in members]
+        dependents = DependentWriter(self.store, Lookup(self.store, self.jobs), self.jobs, self.carrier)
+        send, most = await dependents.bulk(self.queues[queue], UpstreamRefs([Upstream(*after)], False))
+        puts = [PutItem(member, record_of(header, Spec(HANDLER)), 0, True) for member in members]
         for first in range(0, len(puts), most):
             await send(puts[first : first + most])
         await self.carry_everything()
@@ -97,7 +99,7 @@ class Yard:
         """Claim it, which must be due, and end it; nobody carries yet."""
         where = self.queues[queue]
         partition = where.partition_of(member)
-        [answer] = await self.runs.claim([Wish(where, partition, 1, [member])], 1e15)
+        [answer] = await self.runs.claim([ClaimRequest(where, partition, 1, [member])], 1e15)
         [claim] = answer.claims  # type: ignore[union-attr]
         item = failed_item(claim, b"\x91\xa3bad") if bury else finish_item(claim, 0, outcome)
         await self.store.call(self.runs.settle("bury" if bury else "finish", where, partition, [item]))

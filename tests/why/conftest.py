@@ -13,7 +13,7 @@ from tocsin import Tocsin
 from tocsin.engine.handlers import Handler
 from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.testing import ManualClock
-from tocsin.worker import Settings, Worker
+from tocsin.worker import Worker, WorkerSettings
 
 MakeWorker = Callable[..., Awaitable[Worker]]
 
@@ -26,7 +26,7 @@ async def make_worker(tocsin_app: Tocsin) -> AsyncIterator[MakeWorker]:
     async def make(
         app: Tocsin | None = None, *, queues: Iterable[str] | None = None, beats: bool = True, **settings: Any
     ) -> Worker:
-        worker = await (app or tocsin_app).worker(queues=queues, settings=Settings(beat_s=0.01, **settings))
+        worker = await (app or tocsin_app).worker(queues=queues, settings=WorkerSettings(beat_s=0.01, **settings))
         made.append(worker)
         await asyncio.to_thread(worker.heart.beat)
         if beats:

@@ -9,7 +9,7 @@ import pytest
 from steps import claim, put_inside
 
 from tocsin import Tocsin
-from tocsin.inspection.why import Why
+from tocsin.inspection.why import JobExplainer
 from tocsin.model.errors import StoreError
 from tocsin.resilience.breaker import BreakerSettings
 from tocsin.worker import Worker
@@ -226,7 +226,7 @@ async def test_workers_that_are_silent_do_not_count(tocsin_app, tocsin_clock, ma
     dead = await make_worker(beats=False)
     await tocsin_app.enqueue(mail, id="j")
     tocsin_clock.advance("3s")
-    _, silent = (await Why(tocsin_app.store, patience_s=0.05).ask("j")).reasons
+    _, silent = (await JobExplainer(tocsin_app.store, patience_s=0.05).ask("j")).reasons
     assert (silent.kind, silent.facts["workers"]) == ("workers_silent", [dead.name])
 
 
@@ -234,7 +234,7 @@ async def test_dead_workers_of_other_queues_do_not_count_either(tocsin_app, tocs
     await make_worker(queues=["default"], beats=False)
     await tocsin_app.enqueue(mail, id="j")
     tocsin_clock.advance("1m")
-    _, nobody = (await Why(tocsin_app.store, patience_s=0.05).ask("j")).reasons
+    _, nobody = (await JobExplainer(tocsin_app.store, patience_s=0.05).ask("j")).reasons
     assert (nobody.says, nobody.facts["workers"]) == ("no worker serves queue mail", [])
 
 

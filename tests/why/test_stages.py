@@ -10,7 +10,7 @@ from steps import claim, drain, put_inside
 
 from rollback import Snapshot
 from tocsin import Every, Retry
-from tocsin.inspection.why import Why
+from tocsin.inspection.why import JobExplainer
 from tocsin.model.ids import extra_member
 from tocsin.testing import run_until_idle
 
@@ -217,7 +217,7 @@ async def test_a_run_whose_worker_is_silent_or_gone_says_so(tocsin_app, tocsin_c
     await tocsin_app.enqueue(mail, id="j")
     await put_inside(worker, gate)
     tocsin_clock.advance("3s")
-    why = Why(tocsin_app.store, patience_s=0.05)
+    why = JobExplainer(tocsin_app.store, patience_s=0.05)
     assert (await why.ask("j")).kinds == ["running", "worker_silent"]
     assert await worker._fleet.bury(worker.name, b"1", 10_000)
     assert (await why.ask("j")).kinds == ["running", "worker_gone"]
@@ -232,10 +232,10 @@ async def test_a_run_that_was_brought_back_says_how_often(tocsin_app, tocsin_clo
         tocsin_clock.advance("1h")
         assert await dead.runs.recover(dead.queues[-1], 0, "") == 1
     worker = await make_worker(queues=["mail"])
-    suspect = (await Why(tocsin_app.store, patience_s=0.05).ask("j")).reasons[1]
+    suspect = (await JobExplainer(tocsin_app.store, patience_s=0.05).ask("j")).reasons[1]
     assert (suspect.kind, suspect.facts) == ("suspect", {"recoveries": 2})
     await claim(worker)
-    assert (await Why(tocsin_app.store, patience_s=0.05).ask("j")).kinds == ["running", "recovered"]
+    assert (await JobExplainer(tocsin_app.store, patience_s=0.05).ask("j")).kinds == ["running", "recovered"]
 
 
 # Ended, unknown, several

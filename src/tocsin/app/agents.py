@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from tocsin.app import job_options
-from tocsin.app.declarations import Agent
+from tocsin.app.declarations import DeclaredAgent
 from tocsin.engine.handlers import Catalog
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.queue import AGENTS_QUEUE
-from tocsin.store.transitions.jobs import UPDATE, Put
-from tocsin.worker import Settings, Worker
+from tocsin.store.transitions.jobs import UPDATE, PutItem
+from tocsin.worker import Worker, WorkerSettings
 from tocsin.worker.settings import settings_of
 
 if TYPE_CHECKING:
     from tocsin.app.tocsin import Tocsin
 
 
-class DeclaredAgents(Mapping[str, Put]):
+class DeclaredAgents(Mapping[str, PutItem]):
     """By id, as Redis is to have them. Each is encoded when it is first asked for, and again if it is declared anew."""
 
-    def __init__(self, agents: Mapping[str, Agent]) -> None:
+    def __init__(self, agents: Mapping[str, DeclaredAgent]) -> None:
         """`agents` may grow while modules are imported."""
         self._agents = agents
-        self._encoded: dict[str, tuple[Agent, Put]] = {}
+        self._encoded: dict[str, tuple[DeclaredAgent, PutItem]] = {}
 
-    def __getitem__(self, name: str) -> Put:
+    def __getitem__(self, name: str) -> PutItem:
         agent = self._agents[name]
         known = self._encoded.get(name)
         if known is None or known[0] is not agent:
@@ -45,7 +45,7 @@ class DeclaredAgents(Mapping[str, Put]):
         return len(self._agents)
 
 
-def put_of(name: str, agent: Agent) -> Put:
+def put_of(name: str, agent: DeclaredAgent) -> PutItem:
     """One that is there keeps its due time as long as its interval stays."""
     rules = job_options.policy(error_interval=agent.error_interval, agent=True)
     planned = job_options.plan(agent.handler, (), {}, trigger=agent.every, timeout=agent.timeout, policy=rules)
@@ -64,8 +64,8 @@ def refuse_declared(app: Tocsin, name: str) -> None:
 async def worker_for(
     app: Tocsin,
     catalog: Catalog,
-    agents: Callable[[], Mapping[str, Put]],
-    settings: Settings | None,
+    agents: Callable[[], Mapping[str, PutItem]],
+    settings: WorkerSettings | None,
     shard: Callable[[str], bool] | None,
 ) -> Worker:
     """A worker of the agents' queue alone, not started yet. What `agents` says now is registered."""

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 from tocsin.app.handle import Handle
 
 if TYPE_CHECKING:
-    from tocsin.app.connection import Opening
+    from tocsin.app.connection import AppConnection
 
 
-class Sync:
+class BlockingApp:
     """`app.sync.enqueue(...)` is `await app.enqueue(...)` without the await; handles block likewise."""
 
-    def __init__(self, make: Callable[[], Opening]) -> None:
+    def __init__(self, make: Callable[[], AppConnection]) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._app: Opening | None = None
+        self._app: AppConnection | None = None
         self._inherited: list[object] = []
         os.register_at_fork(after_in_child=functools.partial(_start_over, weakref.ref(self)))
 
@@ -47,7 +47,7 @@ class Sync:
                 self._app = None
                 self._end_loop()
 
-    def _opened(self) -> Opening:
+    def _opened(self) -> AppConnection:
         with self._lock:
             if self._app is None:
                 self._begin_loop()
@@ -109,7 +109,7 @@ class Sync:
                 return
 
 
-def _start_over(sync: weakref.ref[Sync]) -> None:
+def _start_over(sync: weakref.ref[BlockingApp]) -> None:
     """In a forked child, of a pre-forking web server for one: the thread is the parent's, so are the connections."""
     here = sync()
     if here is not None:

@@ -12,7 +12,7 @@ from tocsin.model.errors import StoreError
 from tocsin.model.ids import partition_of
 from tocsin.store.open_queue import LARGEST_BYTES
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
-from tocsin.store.transitions.jobs import Jobs, Put
+from tocsin.store.transitions.jobs import Jobs, PutItem
 
 # Batches on their way at once.
 IN_FLIGHT = 4
@@ -28,7 +28,7 @@ class Bulk:
         jobs: Jobs,
         queue: OpenQueue,
         ring: Callable[[OpenQueue, int], None],
-        put_many: Callable[[list[Put]], Awaitable[tuple[bytes, Millis]]] | None = None,
+        put_many: Callable[[list[PutItem]], Awaitable[tuple[bytes, Millis]]] | None = None,
         batch: int = LARGEST_BATCH,
     ) -> None:
         """`put_many`: how a batch is put, if not as Jobs does."""
@@ -41,12 +41,12 @@ class Bulk:
         # As it is now: should it be repartitioned meanwhile, a batch is of several partitions, and put in them.
         self._partitions = queue.partitions
         self._ring = ring
-        self._puts: list[list[Put]] = [[] for _ in range(queue.partitions)]
+        self._puts: list[list[PutItem]] = [[] for _ in range(queue.partitions)]
         self._members: list[set[str]] = [set() for _ in range(queue.partitions)]
         self._bytes = [0] * queue.partitions
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def put_all(self, rows: Iterable[Any] | AsyncIterable[Any], make: Callable[[Any], Put]) -> int:
+    async def put_all(self, rows: Iterable[Any] | AsyncIterable[Any], make: Callable[[Any], PutItem]) -> int:
         """Put what `make` makes of each row, and say how many were new."""
         try:
             if isinstance(rows, AsyncIterable):
@@ -68,7 +68,7 @@ class Bulk:
                 task.cancel()
             await asyncio.gather(*self._sending, return_exceptions=True)
 
-    async def _add(self, put: Put) -> None:
+    async def _add(self, put: PutItem) -> None:
         partition = partition_of(put.member, self._partitions)
         if put.member in self._members[partition]:
             # The same id twice: the second must find the first there.
@@ -100,7 +100,7 @@ class Bulk:
         await self._wait_for(IN_FLIGHT - 1 if self._queue.queue.order == "due" else 0)
         self._sending.add(asyncio.create_task(self._put(partition, puts)))
 
-    async def _put(self, partition: int, puts: list[Put]) -> None:
+    async def _put(self, partition: int, puts: list[PutItem]) -> None:
         codes, head = await self._put_many(puts)
         self.written += len(puts)
         self.new += codes.count(b"1")

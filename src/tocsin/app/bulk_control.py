@@ -8,12 +8,12 @@ from datetime import datetime
 from msgspec import Struct
 
 from tocsin.app import job_options
-from tocsin.app.job_control import LookCalls, wanted_of
+from tocsin.app.job_control import JobControl, wanted_of
 from tocsin.model.errors import InvalidArgument, nearest
 from tocsin.model.job import Stage
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.repartition import delete_queue as retire
-from tocsin.store.views.job_pages import ANY, Wanted
+from tocsin.store.views.job_pages import ANY, JobFilter
 from tocsin.store.views.job_selection import Progress, Selection, unseen
 from tocsin.upkeep import silent_workers
 
@@ -29,7 +29,7 @@ class Removed(Struct, frozen=True):
     running: int
 
 
-class ManyCalls(LookCalls):
+class BulkControl(JobControl):
     """Page by page, a thousand jobs a call. Jobs that are put meanwhile may be met or not."""
 
     async def count_jobs(
@@ -126,11 +126,13 @@ class ManyCalls(LookCalls):
             raise InvalidArgument(f"there is no queue {name!r}" + (f"; {nearest(name, known)}" if known else ""))
 
     async def _choose(
-        self, queue: str | None, stages: Sequence[Stage], wanted: Wanted, progress: Progress
+        self, queue: str | None, stages: Sequence[Stage], wanted: JobFilter, progress: Progress
     ) -> Selection:
         return Selection(self.store, await self._lookup.as_they_are(queue), stages, wanted, progress)
 
-    async def _remove(self, queue: str | None, stages: Sequence[Stage], wanted: Wanted, progress: Progress) -> Removed:
+    async def _remove(
+        self, queue: str | None, stages: Sequence[Stage], wanted: JobFilter, progress: Progress
+    ) -> Removed:
         removed = running = 0
         only = _ONLY.get(stages[0], stages[0].value) if len(stages) == 1 else ""
         chosen = await self._choose(queue, stages, wanted, progress)

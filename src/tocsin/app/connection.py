@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 from typing import Any, Self
 
-from tocsin.app.blocking import Sync
-from tocsin.app.declarations import Registry
-from tocsin.app.declaring import Declaring
-from tocsin.app.dependencies import Dependents, carry_on
+from tocsin.app.blocking import BlockingApp
+from tocsin.app.declarations import Declarations
+from tocsin.app.declaring import DeclaringCalls
+from tocsin.app.dependencies import DependentWriter, carry_on
 from tocsin.app.lookup import Lookup
 from tocsin.config import Config, load_config
 from tocsin.config.rules import keep_of, longest_of
@@ -20,10 +20,10 @@ from tocsin.model.errors import StoreError, TocsinError
 from tocsin.store.connection.pool import ConnectionSettings
 from tocsin.store.embedded.server import EmbeddedServer, default_folder
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.fleet import Fleet, Ringer
+from tocsin.store.transitions.fleet import BellRinger, Fleet
 from tocsin.store.transitions.jobs import Jobs
 from tocsin.telemetry.logs import get_logger
-from tocsin.upkeep.outbox_carrier import Carrier
+from tocsin.upkeep.outbox_carrier import OutboxCarrier
 
 log = get_logger("tocsin.config")
 
@@ -34,7 +34,7 @@ def find_server(url: str | None, config: Config) -> str | EmbeddedServer:
     return found or EmbeddedServer(default_folder())
 
 
-class Opening(Declaring):
+class AppConnection(DeclaringCalls):
     """Declares, and opens and closes the store."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Opening(Declaring):
         hash_tag: str | None = None,
         config: Config | str | Path | None = None,
         clock: Clock | None = None,
-        registry: Registry | None = None,
+        registry: Declarations | None = None,
     ) -> None:
         """What is not given here is as the configuration says: that of the file `config`, or `Config` itself."""
         super().__init__(registry)
@@ -57,7 +57,7 @@ class Opening(Declaring):
         self._store: Store | None = None
         self._made_jobs: Jobs | None = None
         # Connections belong to one event loop: the blocking calls have an app of their own, with the same handlers.
-        self.sync = Sync(self.elsewhere)
+        self.sync = BlockingApp(self.elsewhere)
 
     def elsewhere(self, **changes: Any) -> Self:
         """The same declarations on another server, or in another namespace."""
@@ -85,7 +85,7 @@ class Opening(Declaring):
         await store.open()
         self._store = store
         self._fleet = Fleet(store)
-        self._ringer = Ringer(self._fleet)
+        self._ringer = BellRinger(self._fleet)
 
     @property
     def config(self) -> Config:
@@ -139,12 +139,12 @@ class Opening(Declaring):
         return self._made_jobs
 
     @property
-    def _carrier(self) -> Carrier:
-        return Carrier(self.store, self.store.clock, self._ringer.ring)
+    def _carrier(self) -> OutboxCarrier:
+        return OutboxCarrier(self.store, self.store.clock, self._ringer.ring)
 
     @property
-    def _dependents(self) -> Dependents:
-        return Dependents(self.store, self._lookup, self._jobs, self._carrier)
+    def _dependents(self) -> DependentWriter:
+        return DependentWriter(self.store, self._lookup, self._jobs, self._carrier)
 
     async def _carry(self, queue: OpenQueue, partition: int) -> None:
         """Tell those who wait for what ended there. What cannot be told now is told by a worker."""

@@ -20,7 +20,7 @@ from tocsin.model.trigger import Every
 from tocsin.resilience.classify import Classifier
 
 
-class Agent(Struct, frozen=True):
+class DeclaredAgent(Struct, frozen=True):
     """A job declared in code with a fixed interval: it runs for ever, one at a time."""
 
     handler: Handler
@@ -30,12 +30,12 @@ class Agent(Struct, frozen=True):
     timeout: Duration | None = None
 
 
-class Registry:
+class Declarations:
     """Filled by decorators while modules are imported, read when the app opens."""
 
     def __init__(self) -> None:
         self.catalog = Catalog()
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, DeclaredAgent] = {}
         self.classifier = Classifier()
         self.failure_hooks: list[FailureHook] = []
         self.queues: dict[str, Queue] = {

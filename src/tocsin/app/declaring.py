@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
-from tocsin.app.declarations import Agent, Registry
+from tocsin.app.declarations import Declarations, DeclaredAgent
 from tocsin.engine.failure_reports import FailureHook
 from tocsin.engine.handlers import Handler
 from tocsin.model.durations import Duration, seconds
@@ -16,11 +16,11 @@ from tocsin.model.trigger import Every
 from tocsin.resilience.classify import ClassifyFunction
 
 
-class Declaring:
+class DeclaringCalls:
     """What may be said while modules are imported."""
 
-    def __init__(self, registry: Registry | None) -> None:
-        self._registry = registry or Registry()
+    def __init__(self, registry: Declarations | None) -> None:
+        self._registry = registry or Declarations()
 
     def queue(
         self,
@@ -104,7 +104,7 @@ class Declaring:
             handler = self._registry.handler(
                 function, name=name, queue=AGENTS_QUEUE, timeout=timeout, retry=None, executor=executor, batch=None
             )
-            self._registry.agents[handler.name] = Agent(handler, interval, error_interval)
+            self._registry.agents[handler.name] = DeclaredAgent(handler, interval, error_interval)
             return handler
 
         return declare

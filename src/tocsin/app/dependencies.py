@@ -20,22 +20,31 @@ from tocsin.model.errors import InvalidArgument, StoreError, TocsinError, Unknow
 from tocsin.model.ids import check_job_id, new_id
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.transitions.claims import SUCCEEDED
-from tocsin.store.transitions.dependencies import GONE, IS_WORKING, LATER, RECURRING, WATCHING, Outbox, Upstream, Wait
-from tocsin.store.transitions.jobs import NEW, Jobs, Put
-from tocsin.upkeep.outbox_carrier import LONGEST_CARRY, Carrier
+from tocsin.store.transitions.dependencies import (
+    GONE,
+    IS_WORKING,
+    LATER,
+    RECURRING,
+    WATCHING,
+    DependencyWait,
+    Outbox,
+    Upstream,
+)
+from tocsin.store.transitions.jobs import NEW, Jobs, PutItem
+from tocsin.upkeep.outbox_carrier import LONGEST_CARRY, OutboxCarrier
 
 MOST = 1000
 _POLICIES = ("cancel", "run")
 
 
-class After(Struct, frozen=True):
+class UpstreamRefs(Struct, frozen=True):
     """What `after` and `on_upstream_failure` say."""
 
     refs: Sequence[str | Upstream]
     anyway: bool
 
 
-def check_after(after: Iterable[Any], on_upstream_failure: str) -> After | None:
+def check_after(after: Iterable[Any], on_upstream_failure: str) -> UpstreamRefs | None:
     """None if there is nothing to wait for."""
     if on_upstream_failure not in _POLICIES:
         hint = nearest(str(on_upstream_failure), _POLICIES)
@@ -47,7 +56,7 @@ def check_after(after: Iterable[Any], on_upstream_failure: str) -> After | None:
     refs = list(dict.fromkeys(map(_ref, after)))
     if len(refs) > MOST:
         raise InvalidArgument(f"a job can wait for at most {MOST} others, not {len(refs)}: put a job in between")
-    return After(refs, on_upstream_failure == "run") if refs else None
+    return UpstreamRefs(refs, on_upstream_failure == "run") if refs else None
 
 
 def _ref(ref: Any) -> str | Upstream:
@@ -56,36 +65,36 @@ def _ref(ref: Any) -> str | Upstream:
     return check_job_id(ref)
 
 
-class Dependents:
+class DependentWriter:
     """Puts jobs that wait for others."""
 
-    def __init__(self, store: Store, lookup: Lookup, jobs: Jobs, carrier: Carrier) -> None:
+    def __init__(self, store: Store, lookup: Lookup, jobs: Jobs, carrier: OutboxCarrier) -> None:
         self._store = store
         self._lookup = lookup
         self._jobs = jobs
         self._carrier = carrier
         self._outbox = Outbox(store)
 
-    async def put(self, where: OpenQueue, put: Put, after: After) -> tuple[int, int]:
+    async def put(self, where: OpenQueue, put: PutItem, after: UpstreamRefs) -> tuple[int, int]:
         """As Jobs.put. Raises UnknownJob for a job to wait for that nobody knows."""
         upstreams = await self._resolve(after.refs)
         if Upstream(where.name, put.member) in upstreams:
             raise InvalidArgument(f"job {put.member!r} cannot wait for itself")
-        wait = await self._watch(where, put.member, Wait(new_id(), after.anyway, upstreams))
+        wait = await self._watch(where, put.member, DependencyWait(new_id(), after.anyway, upstreams))
         if not wait.upstreams:
             return await self._jobs.put(where, put)
         codes = await self._block(where, [put], wait)
         return int(codes), -1
 
-    async def bulk(self, where: OpenQueue, after: After) -> tuple[Any, int]:
+    async def bulk(self, where: OpenQueue, after: UpstreamRefs) -> tuple[Any, int]:
         """How to send a batch of puts that all wait for the same, and how large one may be."""
-        wait = Wait(new_id(), after.anyway, await self._resolve(after.refs))
+        wait = DependencyWait(new_id(), after.anyway, await self._resolve(after.refs))
         # A watcher that is no job: it makes them remembered until the last row is put.
         wait = await self._watch(where, wait.life, wait)
         if not wait.upstreams:
             return None, LARGEST_BATCH
 
-        async def send(puts: list[Put]) -> tuple[bytes, int]:
+        async def send(puts: list[PutItem]) -> tuple[bytes, int]:
             for put in puts:
                 if Upstream(where.name, put.member) in wait.upstreams:
                     raise InvalidArgument(f"job {put.member!r} cannot wait for itself")
@@ -104,7 +113,7 @@ class Dependents:
             raise _unknown(job_id)
         return Upstream(found.queue.name, job_id)
 
-    async def _watch(self, where: OpenQueue, member: str, wait: Wait) -> Wait:
+    async def _watch(self, where: OpenQueue, member: str, wait: DependencyWait) -> DependencyWait:
         """Without those that are no reason to wait."""
         watcher = wait.watcher(where.name, member).encode()
         by_queue: dict[str, list[Upstream]] = {}
@@ -120,7 +129,7 @@ class Dependents:
                 _refuse(upstream, code)
                 if code == WATCHING or not (wait.anyway or int(code) == SUCCEEDED):
                     needed.append(upstream)
-        return Wait(wait.life, wait.anyway, needed)
+        return DependencyWait(wait.life, wait.anyway, needed)
 
     async def _watch_some(self, queue: OpenQueue, some: list[Upstream], watcher: bytes) -> str:
         pairs = [(upstream.id.encode(), watcher) for upstream in some]
@@ -135,7 +144,7 @@ class Dependents:
             await self._carrier.carry_some()
         raise TocsinError(f"the ends of jobs of queue {queue.name!r} cannot be told: run `tocsin doctor`")
 
-    async def _block(self, where: OpenQueue, puts: list[Put], wait: Wait) -> bytes:
+    async def _block(self, where: OpenQueue, puts: list[PutItem], wait: DependencyWait) -> bytes:
         codes = await self._outbox.block(where, [(put, wait) for put in puts])
         placed = [put for put, code in zip(puts, codes, strict=True) if code - 48 in (NEW, 2)]
         for put, code in zip(puts, codes, strict=True):
@@ -149,7 +158,7 @@ class Dependents:
         return codes
 
 
-async def carry_on(carrier: Carrier) -> None:
+async def carry_on(carrier: OutboxCarrier) -> None:
     for _ in range(LONGEST_CARRY):
         if not await carrier.carry_some():
             return

@@ -7,20 +7,20 @@ from datetime import datetime
 from typing import Any
 
 from tocsin.app import job_options
-from tocsin.app.queue_control import QueueCalls
-from tocsin.inspection.why.answer import Answer
-from tocsin.inspection.why.explain import Why
+from tocsin.app.queue_control import QueueControl
+from tocsin.inspection.why.answer import Explanation
+from tocsin.inspection.why.explain import JobExplainer
 from tocsin.model.durations import Millis, epoch_ms, moment
 from tocsin.model.job import Job, Stage
 from tocsin.model.trigger import zone_of
 from tocsin.model.zones import find_zone
 from tocsin.store.store import OpenQueue
 from tocsin.store.views.events import Decision, PastRun
-from tocsin.store.views.job_pages import Wanted
+from tocsin.store.views.job_pages import JobFilter
 from tocsin.triggers.recurrence import phase, upcoming
 
 
-class LookCalls(QueueCalls):
+class JobControl(QueueControl):
     """Jobs, their runs, what became of their ticks, and why one is not running."""
 
     async def get(self, id: str, *, queue: str | None = None) -> Job | None:
@@ -55,9 +55,9 @@ class LookCalls(QueueCalls):
         zone = find_zone(zone_of(job.trigger))
         return [moment(due).astimezone(zone) for due in upcoming(job.spec, job.due_ms, n, shift_of(job))]
 
-    async def why(self, id: str, *, queue: str | None = None) -> Answer:
+    async def why(self, id: str, *, queue: str | None = None) -> Explanation:
         """What a job is doing and why it is not running, in plain words. May listen for heartbeats for two seconds."""
-        return await Why(self.store).ask(id, queue)
+        return await JobExplainer(self.store).ask(id, queue)
 
     # Dead and parked
 
@@ -86,8 +86,8 @@ class LookCalls(QueueCalls):
 
 def wanted_of(
     tenant: str | None, name: str | None, due_before: datetime | None = None, due_after: datetime | None = None
-) -> Wanted:
-    return Wanted(
+) -> JobFilter:
+    return JobFilter(
         tenant=tenant,
         name=name,
         due_before=None if due_before is None else epoch_ms(due_before, "due_before"),

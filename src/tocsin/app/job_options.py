@@ -35,7 +35,7 @@ from tocsin.model.queue import Queue
 from tocsin.model.target import Target, fields_of
 from tocsin.model.trigger import Every, Once, Trigger, odd, phrase
 from tocsin.store.transitions import jobs
-from tocsin.store.transitions.jobs import Put
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.targets.builtin import handler_for, timeout_of
 from tocsin.telemetry.logs import get_logger
 from tocsin.triggers.next_tick import NextAt, next_at, shortest_distance
@@ -77,7 +77,7 @@ FURTHEST_MS = 3_155_760_000_000
 _IF_EXISTS = {"ignore": jobs.IGNORE, "replace": jobs.REPLACE, "postpone": jobs.POSTPONE, "update": jobs.UPDATE}
 
 
-class Plan(Struct, frozen=True):
+class JobDefinition(Struct, frozen=True):
     """A handler with its arguments, and everything a record needs but the job's id."""
 
     handler: Handler
@@ -118,10 +118,10 @@ def plan(
     policy: Policy = PLAIN,
     largest: int = codec.LARGEST_PAYLOAD,
     longest_s: float = math.inf,
-) -> Plan:
+) -> JobDefinition:
     check_longest(what, longest_s)
     handler, args, kwargs = bound(what, args, kwargs)
-    return Plan(
+    return JobDefinition(
         handler=handler,
         spec=Spec(
             name=handler.name,
@@ -192,7 +192,7 @@ def refuse_unknown(handler: Handler, kwargs: Mapping[str, Any]) -> None:
 
 
 def one_shot(
-    planned: Plan,
+    planned: JobDefinition,
     job_id: str | None,
     new_id: str,
     at: datetime | None,
@@ -200,7 +200,7 @@ def one_shot(
     if_exists: str,
     keep: Duration | None,
     default_keep: int,
-) -> Put:
+) -> PutItem:
     """A put for `enqueue`."""
     unnamed = job_id is None
     member = new_id if job_id is None else check_job_id(job_id)
@@ -208,7 +208,7 @@ def one_shot(
     due, relative = when(at, delay)
     record = planned.record(keep=kept, recurring=False, unnamed=unnamed)
     mode = mode_of(if_exists, ("ignore", "replace", "postpone"))
-    return Put(member, record, due, relative, mode, now_if_past=True)
+    return PutItem(member, record, due, relative, mode, now_if_past=True)
 
 
 def kept_for(handler: Handler, keep: Duration | None, default: int, *, named: bool) -> int:
@@ -220,16 +220,16 @@ def kept_for(handler: Handler, keep: Duration | None, default: int, *, named: bo
     return max(usual, check_keep(DEFAULT_KEEP)) if named else usual
 
 
-def recurring(planned: Plan, member: str, now: Millis, mode: int, find: NextAt = next_at) -> Put:
+def recurring(planned: JobDefinition, member: str, now: Millis, mode: int, find: NextAt = next_at) -> PutItem:
     """A put for `schedule`."""
     due, relative = first(planned.spec, member, now, find)
     if not isinstance(planned.spec.trigger, Once):
-        return Put(member, planned.record(keep=0, recurring=True), due, relative, mode)
+        return PutItem(member, planned.record(keep=0, recurring=True), due, relative, mode)
     if mode == jobs.UPDATE and due <= now:
         # Its moment has passed: if it has run, declaring it again must not run it again.
         mode = jobs.IGNORE
     record = planned.record(keep=check_keep(DEFAULT_KEEP), recurring=False)
-    return Put(member, record, due, relative, mode, now_if_past=True)
+    return PutItem(member, record, due, relative, mode, now_if_past=True)
 
 
 def first(spec: Spec, member: str, now: Millis, find: NextAt = next_at) -> tuple[Millis, bool]:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tocsin.app import job_options
-from tocsin.app.declarations import Registry
+from tocsin.app.declarations import Declarations
 from tocsin.model.codec import trigger_digest
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import InvalidArgument, InvalidTrigger, RecordUnreadable, nearest
@@ -22,7 +22,9 @@ _RULES = ("overlap", "misfire", "grace", "catch_up", "starts", "ends", "jitter",
 CHANGEABLE = (*_SPEC, *_HEADER, *_RULES)
 
 
-def changed(job: Job, changes: dict[str, Any], registry: Registry, now: Millis) -> tuple[Header, Spec, Millis, bool]:
+def changed(
+    job: Job, changes: dict[str, Any], registry: Declarations, now: Millis
+) -> tuple[Header, Spec, Millis, bool]:
     """The new header and body; then its due time, 0 for the one it has, and whether that is relative to now."""
     for name in changes:
         if name not in CHANGEABLE:
@@ -44,7 +46,7 @@ def changed(job: Job, changes: dict[str, Any], registry: Registry, now: Millis) 
     return header, spec, due, relative
 
 
-def _spec(job: Job, changes: dict[str, Any], registry: Registry) -> Spec:
+def _spec(job: Job, changes: dict[str, Any], registry: Declarations) -> Spec:
     spec = job.spec
     args, kwargs = tuple(changes.get("args", spec.args)), dict(changes.get("kwargs", spec.kwargs))
     handler = registry.catalog.get(spec.name)

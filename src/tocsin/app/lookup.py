@@ -19,7 +19,7 @@ from tocsin.store.transitions.jobs import Jobs, Outcome
 from tocsin.store.transitions.queue_settings import open_registered
 from tocsin.store.views import job_pages
 from tocsin.store.views.events import Decision, PastRun, decisions, past_runs
-from tocsin.store.views.job_pages import ANY, Wanted
+from tocsin.store.views.job_pages import ANY, JobFilter
 
 PAGE = 200
 # Above all scores: sorts what is ready by band first.
@@ -98,7 +98,7 @@ class Lookup:
             raise UnknownJob(job_id)
         return found
 
-    async def walk(self, queue: str | None, stage: Stage | None, wanted: Wanted) -> AsyncIterator[Job]:
+    async def walk(self, queue: str | None, stage: Stage | None, wanted: JobFilter) -> AsyncIterator[Job]:
         """Stage by stage, each in order of its score over all queues and partitions, page by page."""
         stages = [each for each in (Stage.READY, *map(Stage, STAGE_KEYS)) if stage in (None, each)]
         queues = await self.as_they_are(queue)
@@ -106,7 +106,7 @@ class Lookup:
             async for job in self._in_order(queues, each, wanted):
                 yield job
 
-    async def _in_order(self, queues: list[OpenQueue], stage: Stage, wanted: Wanted) -> AsyncIterator[Job]:
+    async def _in_order(self, queues: list[OpenQueue], stage: Stage, wanted: JobFilter) -> AsyncIterator[Job]:
         sources = [
             self._partition(queue, partition, stage, wanted)
             for queue in queues
@@ -126,7 +126,7 @@ class Lookup:
             await push(source)
 
     async def _partition(
-        self, queue: OpenQueue, partition: int, stage: Stage, wanted: Wanted
+        self, queue: OpenQueue, partition: int, stage: Stage, wanted: JobFilter
     ) -> AsyncIterator[tuple[float, Job]]:
         size = PAGE if wanted == ANY else LARGEST_BATCH
         async for base, page in job_pages.walk(self._store, queue, partition, stage, wanted, size):

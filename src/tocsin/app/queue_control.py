@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tocsin.app.connection import Opening
+from tocsin.app.connection import AppConnection
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.queue import check_weights, checked
-from tocsin.store.repartition.repartition import Moved, Progress, repartition
+from tocsin.store.repartition.repartition import Progress, RepartitionResult, repartition
 from tocsin.store.store import OpenQueue
 from tocsin.store.transitions.queue_settings import update
 
 
-class QueueCalls(Opening):
+class QueueControl(AppConnection):
     """Limits, weights, pause and resume; live, for all workers."""
 
     async def queue_update(
@@ -40,7 +40,7 @@ class QueueCalls(Opening):
 
     async def repartition_queue(
         self, name: str, partitions: int, progress: Progress = lambda done, total: None
-    ) -> Moved:
+    ) -> RepartitionResult:
         """Give a live queue another number of partitions. Should it be stopped half-way, call it again."""
         done = await repartition(self.store, name, partitions, progress)
         where = await self.store.find_queue(name)

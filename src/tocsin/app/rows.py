@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tocsin.app.job_options import Plan, check_tries, mode_of, one_shot, plan, policy, recurring, warn_if_odd
+from tocsin.app.job_options import JobDefinition, check_tries, mode_of, one_shot, plan, policy, recurring, warn_if_odd
 from tocsin.engine.handlers import Bound, Handler
 from tocsin.model import codec
 from tocsin.model.durations import Duration, Millis
@@ -20,9 +20,9 @@ from tocsin.model.job import Spec
 from tocsin.model.message import Message
 from tocsin.model.subprocess import Subprocess
 from tocsin.model.trigger import Trigger, check_trigger, odd
-from tocsin.store.transitions.jobs import Put
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.targets.builtin import handler_for
-from tocsin.triggers.next_tick import Known
+from tocsin.triggers.next_tick import TickCache
 
 # For how many seconds outcomes of jobs in bulk are kept, unless the call or their handler says more.
 NONE_KEPT = 0
@@ -46,20 +46,20 @@ class Rows:
         self.handler = what.handler if isinstance(what, Bound) else what
         empty = Bound(handler=self.handler, args=(), kwargs={}) if isinstance(self.handler, Handler) else what
         self._plan = plan(empty, (), {}, **shared)
-        self._known = Known()
+        self._known = TickCache()
         self._exceeding = exceeding
         self._checked: set[Trigger] = set()
         self._odd: set[str] = set()
 
     def one_shots(
         self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, named: bool
-    ) -> Callable[[str, Any], Put]:
+    ) -> Callable[[str, Any], PutItem]:
         sample = one_shot(self._plan, "x" if named else None, "x", at, delay, if_exists, keep, NONE_KEPT)
         header = sample.record[: codec.FIXED_SIZE + sample.record[codec.FIXED_SIZE - 1]]
 
-        def make(member: str, row: Any) -> Put:
+        def make(member: str, row: Any) -> PutItem:
             body = codec.encode_spec(self.spec(row), self._plan.largest)
-            return Put(member, header + body, sample.due, sample.relative, sample.mode, 0, sample.now_if_past)
+            return PutItem(member, header + body, sample.due, sample.relative, sample.mode, 0, sample.now_if_past)
 
         return make
 
@@ -68,7 +68,7 @@ class Rows:
         like = self._plan.spec
         return Spec(like.name, args, kwargs, trigger, like.retry, like.policy)
 
-    def schedule(self, row: Any, mode: int, now: Millis) -> Put:
+    def schedule(self, row: Any, mode: int, now: Millis) -> PutItem:
         try:
             member, trigger, args = row
         except (TypeError, ValueError):
@@ -83,7 +83,7 @@ class Rows:
             warn_if_odd(trigger, str(member))
         return recurring(planned, check_job_id(member), now, mode, self._known.next_at)
 
-    def _planned(self, args: Any, trigger: Trigger) -> Plan:
+    def _planned(self, args: Any, trigger: Trigger) -> JobDefinition:
         return replace(self._plan, spec=self.spec(args, trigger))
 
     def _arguments(self, row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -103,7 +103,7 @@ class TargetRows(Rows):
         self.handler = _SAMPLES[kind]
         self._kind = kind
         self._shared = shared
-        self._known = Known()
+        self._known = TickCache()
         self._exceeding = exceeding
         self._checked = set()
         self._odd = set()
@@ -112,17 +112,17 @@ class TargetRows(Rows):
 
     def one_shots(
         self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, named: bool
-    ) -> Callable[[str, Any], Put]:
-        def make(member: str, row: Any) -> Put:
+    ) -> Callable[[str, Any], PutItem]:
+        def make(member: str, row: Any) -> PutItem:
             named_as = member if named else None
             return one_shot(self._plan_of(row), named_as, member, at, delay, if_exists, keep, NONE_KEPT)
 
         return make
 
-    def _planned(self, args: Any, trigger: Trigger) -> Plan:
+    def _planned(self, args: Any, trigger: Trigger) -> JobDefinition:
         return self._plan_of(args, trigger)
 
-    def _plan_of(self, row: Any, trigger: Trigger | None = None) -> Plan:
+    def _plan_of(self, row: Any, trigger: Trigger | None = None) -> JobDefinition:
         if isinstance(row, (tuple, list)) and len(row) == 1:
             [row] = row
         if not isinstance(row, self._kind):
@@ -140,7 +140,7 @@ _SAMPLES: dict[type, Handler] = {
 
 def schedules(
     what: Handler | Bound | Kind, given: dict[str, Any], exceeding: str, limits: dict[str, Any]
-) -> tuple[Callable[[Any, Millis], Put], Handler, str | None, str | None]:
+) -> tuple[Callable[[Any, Millis], PutItem], Handler, str | None, str | None]:
     """For `schedule_many`: how to make a put of a row; then the handler, and the queue and priority asked for."""
     rules = ("overlap", "misfire", "grace", "catch_up", "criticality", "jitter", "starts", "ends")
     shared = ("retry", "timeout", "tenant", "priority")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tocsin.app import agents, job_options
 from tocsin.app.blocking import BlockingHandle
 from tocsin.app.bulk import Bulk
-from tocsin.app.bulk_control import ManyCalls
+from tocsin.app.bulk_control import BulkControl
 from tocsin.app.dependencies import check_after
 from tocsin.app.handle import Handle
 from tocsin.app.job_control import shift_of
@@ -29,16 +29,16 @@ from tocsin.model.run import Claim, Run
 from tocsin.model.target import Target
 from tocsin.model.trigger import Trigger, check_trigger
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
-from tocsin.store.transitions.jobs import CONFLICT, EDIT, MISSING, NEW, Put, record_of
+from tocsin.store.transitions.jobs import CONFLICT, EDIT, MISSING, NEW, PutItem, record_of
 from tocsin.store.transitions.queue_settings import open_queue
 from tocsin.triggers.recurrence import occurrences, tick_from
 from tocsin.upkeep.agent_ownership import Ownership
-from tocsin.upkeep.agent_registrar import Reconciler, Rules
-from tocsin.worker import GRACE_S, Settings, Worker
+from tocsin.upkeep.agent_registrar import AgentRegistrar, RegistrationRules
+from tocsin.worker import GRACE_S, Worker, WorkerSettings
 from tocsin.worker.settings import settings_of
 
 
-class Tocsin(ManyCalls):
+class Tocsin(BulkControl):
     """Declare queues, jobs and agents on it; then, inside `async with app:`, enqueue, schedule, look and work."""
 
     # Putting
@@ -111,7 +111,7 @@ class Tocsin(ManyCalls):
         names = None if ids is None else iter(ids)
         make = first.one_shots(at, delay, if_exists, keep, named=ids is not None)
 
-        def put(row: Any) -> Put:
+        def put(row: Any) -> PutItem:
             return make(new_id() if names is None else _next_id(names), row)
 
         send = await self._dependents.bulk(where, waits) if waits else (None, LARGEST_BATCH)
@@ -173,18 +173,18 @@ class Tocsin(ManyCalls):
         def nobody_asks(*_: object) -> None:
             """No worker is here to claim them."""
 
-        await Reconciler(
-            self.store, where, self._agents, Ownership(), nobody_asks, nobody_asks, clock, ring, Rules()
+        await AgentRegistrar(
+            self.store, where, self._agents, Ownership(), nobody_asks, nobody_asks, clock, ring, RegistrationRules()
         ).step()
 
     @functools.cached_property
-    def _declared_agents(self) -> Mapping[str, Put]:
+    def _declared_agents(self) -> Mapping[str, PutItem]:
         return agents.DeclaredAgents(self._registry.agents)
 
-    def _agents(self) -> Mapping[str, Put]:
+    def _agents(self) -> Mapping[str, PutItem]:
         return self._declared_agents
 
-    def _handle_of(self, where: OpenQueue, put: Put, answer: tuple[int, Millis]) -> Handle:
+    def _handle_of(self, where: OpenQueue, put: PutItem, answer: tuple[int, Millis]) -> Handle:
         code, head = answer
         if head >= 0:
             self._ringer.ring(where, where.partition_of(put.member))
@@ -219,7 +219,7 @@ class Tocsin(ManyCalls):
             if "trigger" in changes:
                 job_options.warn_if_odd(spec.trigger, id)
             record = record_of(header, spec, self._largest_arguments)
-            put = Put(id, record, due, relative, EDIT, job.version)
+            put = PutItem(id, record, due, relative, EDIT, job.version)
             code, head = await self._jobs.put(where, put)
             if head >= 0:
                 self._ringer.ring(where, where.partition_of(id))
@@ -331,7 +331,7 @@ class Tocsin(ManyCalls):
         queues: Iterable[str] | Mapping[str, int] | None = None,
         concurrency: int | None = None,
         shard: Callable[[str], bool] | None = None,
-        settings: Settings | None = None,
+        settings: WorkerSettings | None = None,
     ) -> Worker:
         """A worker that is not started yet, for those who run its passes themselves. As the configuration says, unless
         told otherwise. Queues that have work share the permits, by their weights if `queues` gives some. `shard` tells

@@ -22,7 +22,7 @@ from tocsin.app import Tocsin, job_options
 from tocsin.config import Config
 from tocsin.engine.handlers import Handler
 from tocsin.engine.unwritten_outcomes import MOST
-from tocsin.engine.work_item import Unit
+from tocsin.engine.work_item import WorkItem
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.durations import moment
@@ -30,8 +30,8 @@ from tocsin.model.queue import Queue
 from tocsin.model.trigger import Every
 from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, Claimed, Runs, Wish, finish_item
-from tocsin.worker import Settings, Worker
+from tocsin.store.transitions.claims import SUCCEEDED, ClaimReply, ClaimRequest, Runs, finish_item
+from tocsin.worker import Worker, WorkerSettings
 from tocsin.worker.frozen_objects import freeze_loaded_objects
 
 PAYLOAD = "x" * 195
@@ -126,8 +126,8 @@ class Bench:
         began, done = time.perf_counter(), 0
         while done < n:
             for partition in range(queue.partitions):
-                [answer] = await runs.claim([Wish(queue, partition, 1000)], lease=1e15)
-                assert isinstance(answer, Claimed)
+                [answer] = await runs.claim([ClaimRequest(queue, partition, 1000)], lease=1e15)
+                assert isinstance(answer, ClaimReply)
                 if answer.claims:
                     items = [finish_item(claim, 0, SUCCEEDED) for claim in answer.claims]
                     await self._store.call(runs.settle("finish", queue, partition, items))
@@ -276,8 +276,8 @@ class Bench:
         began, done, partition = await self._server_cpu(), 0, 0
         while done < wanted:
             partition = (partition + 1) % queue.partitions
-            [answer] = await runs.claim([Wish(queue, partition, 100)], lease=1e15)
-            assert isinstance(answer, Claimed)
+            [answer] = await runs.claim([ClaimRequest(queue, partition, 100)], lease=1e15)
+            assert isinstance(answer, ClaimReply)
             items = [finish_item(claim, answer.now + 3_600_000, SUCCEEDED) for claim in answer.claims]
             await self._store.call(runs.settle("finish", queue, partition, items))
             done += len(items)
@@ -287,12 +287,12 @@ class Bench:
 
     @asynccontextmanager
     async def _worker(self, warm: bool = False) -> AsyncIterator[Worker]:
-        worker = await self._app.worker(queues=["default"], settings=Settings())
+        worker = await self._app.worker(queues=["default"], settings=WorkerSettings())
         handler = worker.catalog.get(self._nothing.name)
         assert handler is not None
         deliver = handler.deliver
 
-        def timed(unit: Unit) -> Awaitable[Any]:
+        def timed(unit: WorkItem) -> Awaitable[Any]:
             self._started = time.monotonic()
             self.starts.append(self._started * 1000 - unit.claim.due)
             return deliver(unit)

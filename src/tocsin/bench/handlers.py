@@ -16,7 +16,7 @@ from tocsin.config import Config
 from tocsin.engine.handlers import Handler
 from tocsin.model.run import Run
 from tocsin.telemetry import log_output
-from tocsin.worker import Settings, Worker
+from tocsin.worker import Worker, WorkerSettings
 from tocsin.worker.frozen_objects import freeze_loaded_objects
 
 MIB = 1024 * 1024
@@ -110,7 +110,7 @@ class HandlerBench:
 
     @asynccontextmanager
     async def _worker(self) -> AsyncIterator[Worker]:
-        worker = await self._app.worker(queues=["default"], settings=Settings())
+        worker = await self._app.worker(queues=["default"], settings=WorkerSettings())
         await worker.start()
         freeze_loaded_objects()
         try:

@@ -8,12 +8,12 @@ from collections.abc import Awaitable
 from tocsin.app import Tocsin
 from tocsin.bench.engine import PAYLOAD, Measure
 from tocsin.config import Config
-from tocsin.inspection.doctor import Audit
+from tocsin.inspection.doctor import Doctor
 from tocsin.model.ids import new_id
 from tocsin.store.store import LARGEST_BATCH
-from tocsin.store.transitions.claims import Claimed, Runs, Wish, failed_item
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs, failed_item
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.views.audit import Survey
+from tocsin.store.views.audit import AuditReader
 
 QUEUE = "operated"
 
@@ -38,7 +38,7 @@ class OperateBench:
 
         await app.enqueue_many(operated, ((PAYLOAD,) for _ in range(n)), delay="1d")
         find = await _each(app.count_jobs(queue=QUEUE, name="bench.another"), n)
-        check = await _each(Audit(Survey(app.store), Fleet(app.store), patience_s=0).run(), n)
+        check = await _each(Doctor(AuditReader(app.store), Fleet(app.store), patience_s=0).run(), n)
         await app.enqueue_many(operated, ((PAYLOAD,) for _ in range(n // 2)))
         await self._bury(n // 2)
         retry = await _each(app.retry_dead_many(queue=QUEUE), n // 2)
@@ -54,8 +54,8 @@ class OperateBench:
         where = await self._app.store.open_queue(self._app._registry.known_queue(QUEUE))
         runs, partition = Runs(self._app.store, f"{new_id()}.1"), 0
         while wanted > 0:
-            [answer] = await runs.claim([Wish(where, partition, LARGEST_BATCH)], lease=1e15)
-            assert isinstance(answer, Claimed)
+            [answer] = await runs.claim([ClaimRequest(where, partition, LARGEST_BATCH)], lease=1e15)
+            assert isinstance(answer, ClaimReply)
             items = [failed_item(claim, b"\x91\xa3bad") for claim in answer.claims]
             if items:
                 await self._app.store.call(runs.settle("bury", where, partition, items))

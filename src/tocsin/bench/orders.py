@@ -13,9 +13,9 @@ from tocsin.model import codec
 from tocsin.model.ids import new_id
 from tocsin.model.job import PRIORITIES
 from tocsin.store.store import LARGEST_BATCH
-from tocsin.store.transitions.claims import SUCCEEDED, Claimed, Runs, Wish, finish_item
-from tocsin.store.transitions.jobs import Jobs, Put
-from tocsin.worker import Settings
+from tocsin.store.transitions.claims import SUCCEEDED, ClaimReply, ClaimRequest, Runs, finish_item
+from tocsin.store.transitions.jobs import Jobs, PutItem
+from tocsin.worker import WorkerSettings
 
 FEW, MANY = 10, 10_000
 ROUNDS = 2
@@ -80,20 +80,20 @@ class LineBench:
         where = await self._app.store.open_queue(self._app._registry.known_queue(queue))
         bands = PRIORITIES if queue == "by-priority" else (None,)
         jobs, records = Jobs(self._app.store), {}
-        puts: list[Put] = []
+        puts: list[PutItem] = []
         for number, tenant in enumerate(tenants):
             kind = tenant, bands[number % len(bands)]
             if kind not in records:
                 plan = job_options.plan(self._handler, (PAYLOAD,), {}, tenant=tenant, priority=kind[1])
                 records[kind] = plan.record(keep=0, recurring=False)
-            puts.append(Put(f"{prefix}{number}", records[kind], 0, True))
+            puts.append(PutItem(f"{prefix}{number}", records[kind], 0, True))
         for first in range(0, len(puts), LARGEST_BATCH):
             await jobs.put_many(where, puts[first : first + LARGEST_BATCH])
 
     async def _drain(self, queue: str, tenants: int) -> float:
         """Runs per second with one worker."""
         await self._put(queue, [f"tenant-{n % tenants}" for n in range(self._n)])
-        worker = await self._app.worker(queues=[queue], settings=Settings())
+        worker = await self._app.worker(queues=[queue], settings=WorkerSettings())
         began = time.perf_counter()
         await worker.start()
         try:
@@ -115,8 +115,8 @@ class LineBench:
         where = await self._app.store.open_queue(self._app._registry.known_queue(queue))
         runs, served = Runs(self._app.store, f"{new_id()}.1"), Counter[str]()
         while sum(served.values()) < wanted:
-            [answer] = await runs.claim([Wish(where, 0, 100)], lease=1e15)
-            assert isinstance(answer, Claimed)
+            [answer] = await runs.claim([ClaimRequest(where, 0, 100)], lease=1e15)
+            assert isinstance(answer, ClaimReply)
             served.update(_tenant(claim.record) for claim in answer.claims)
             items = [finish_item(claim, 0, SUCCEEDED) for claim in answer.claims]
             await self._app.store.call(runs.settle("finish", where, 0, items))

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from tocsin.app import Tocsin
 from tocsin.bench.engine import Measure, commands_sent, own_cpu, percentile
 from tocsin.config import Config
-from tocsin.worker import Settings, Worker
+from tocsin.worker import Worker, WorkerSettings
 
 QUEUES = 300
 OFFERED = 1000
@@ -98,7 +98,7 @@ class SharingBench:
         async def other(put: float) -> None:
             waits.append((time.perf_counter() - put) * 1000)
 
-        backlog = int(2 * self._seconds * Settings().concurrency / BULK_S)
+        backlog = int(2 * self._seconds * WorkerSettings().concurrency / BULK_S)
         await self._app.enqueue_many(bulk, (() for _ in range(backlog)))
         async with self._worker([bulk_queue, other_queue]) as worker:
             await asyncio.sleep(1)
@@ -128,7 +128,7 @@ class SharingBench:
 
     @asynccontextmanager
     async def _worker(self, queues: list[str] | None = None) -> AsyncIterator[Worker]:
-        worker = await self._app.worker(queues=queues, settings=Settings())
+        worker = await self._app.worker(queues=queues, settings=WorkerSettings())
         await worker.start()
         try:
             yield worker

@@ -16,8 +16,8 @@ from typing import Any
 from tocsin.app import Tocsin
 from tocsin.bench.engine import Measure, own_cpu, percentile, until
 from tocsin.config import Config
-from tocsin.config.schema import Http as Settings
-from tocsin.engine.work_item import Unit
+from tocsin.config.schema import HttpGroup as Settings
+from tocsin.engine.work_item import WorkItem
 from tocsin.model.durations import moment
 from tocsin.model.http import Http
 from tocsin.model.target import HTTP
@@ -161,7 +161,7 @@ class _Took:
         self._deliver = handler.deliver
         handler.deliver = self._timed
 
-    async def _timed(self, unit: Unit) -> Any:
+    async def _timed(self, unit: WorkItem) -> Any:
         self._inside += 1
         try:
             answer = await self._deliver(unit)

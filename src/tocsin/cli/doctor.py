@@ -10,11 +10,11 @@ from cyclopts import Parameter
 from tocsin.cli.options import Given, connected, split_names
 from tocsin.cli.printing import Listing, cell, print_json, print_listing, size
 from tocsin.cli.progress import progress
-from tocsin.inspection.doctor import Audit, Report
+from tocsin.inspection.doctor import Doctor, DoctorReport
 from tocsin.inspection.findings import Finding
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.views.audit import Survey
+from tocsin.store.views.audit import AuditReader
 
 # With --quick so many entries of each key of a partition are looked at.
 SAMPLE = 1000
@@ -34,9 +34,9 @@ async def doctor(
     async with connected(options) as (app, inspector):
         for name in names or ():
             await inspector.check_queue(name)
-        survey, fleet = Survey(app.store, SAMPLE if quick else None), Fleet(app.store)
+        survey, fleet = AuditReader(app.store, SAMPLE if quick else None), Fleet(app.store)
         with progress(options, "looking at jobs") as show:
-            report = await Audit(survey, fleet, queues=names, repair=repair, progress=show).run()
+            report = await Doctor(survey, fleet, queues=names, repair=repair, progress=show).run()
     if options.json:
         print_json({"wrong": report.wrong, "quick": quick, **msgspec.to_builtins(report)})
     else:
@@ -46,7 +46,7 @@ async def doctor(
     return 1 if report.wrong else 0
 
 
-def _print(report: Report, repair: bool) -> None:
+def _print(report: DoctorReport, repair: bool) -> None:
     for node in report.nodes:
         print(f"{cell(node.name)}: {node.product} {node.version}, {size(node.used_bytes)} used")
     print_listing(_sizes(report))
@@ -57,7 +57,7 @@ def _print(report: Report, repair: bool) -> None:
     print("something is wrong" if left else f"nothing is wrong: {workers}, {len(report.queues)} queues")
 
 
-def _sizes(report: Report) -> Listing:
+def _sizes(report: DoctorReport) -> Listing:
     counted = ("ready", *STAGE_KEYS, "done")
     columns = ["queue", "#partitions", *(f"#{name}" for name in counted), "#memory"]
     rows = [

@@ -14,7 +14,7 @@ from tocsin.model.durations import Millis, epoch_ms
 from tocsin.model.errors import InvalidTrigger
 from tocsin.model.trigger import Cron, odd
 from tocsin.triggers.next_tick import next_at
-from tocsin.triggers.preview import Coming, preview
+from tocsin.triggers.preview import ComingTick, preview
 
 
 def next_ticks(
@@ -60,11 +60,11 @@ def _ticks(cron: Cron, since: Millis, n: int) -> list[Millis]:
     return ticks
 
 
-def as_dict(coming: Coming) -> dict[str, Any]:
+def as_dict(coming: ComingTick) -> dict[str, Any]:
     return {"utc": iso(epoch_ms(coming.utc)), "local": coming.local.isoformat(), "note": coming.note}
 
 
-def listing(coming: list[Coming], empty: str) -> Listing:
+def listing(coming: list[ComingTick], empty: str) -> Listing:
     rows = [
         [f"{each.local:%a} {each.local.isoformat(' ')}", f"{each.utc:%Y-%m-%d %H:%M:%S}", each.note] for each in coming
     ]

@@ -64,7 +64,7 @@ def _tell(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
         process.send_signal(number)
 
 
-class Crew:
+class WorkerProcesses:
     """A fixed number of worker processes."""
 
     def __init__(self, size: int, arguments: Sequence[str], grace_s: float) -> None:

@@ -27,7 +27,7 @@ def progress(options: Options, what: str) -> Iterator[Show]:
         yield lambda done, total: None
         return
     if not sys.stderr.isatty():
-        yield _Lines(what).show
+        yield _PlainProgress(what).show
         return
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -35,7 +35,7 @@ def progress(options: Options, what: str) -> Iterator[Show]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-class _Lines:
+class _PlainProgress:
     def __init__(self, what: str) -> None:
         self._what = what
         self._tenth = 0

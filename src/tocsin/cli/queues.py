@@ -14,7 +14,7 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument, nearest
 from tocsin.model.queue import SETTINGS
 from tocsin.store.keys import STAGE_KEYS
-from tocsin.store.views.tenants import Tenants
+from tocsin.store.views.tenants import TenantReader
 
 queues = App(name="queues", help="Look at queues, and change how much of them may run.")
 
@@ -168,7 +168,7 @@ def _lines(view: QueueView) -> list[str]:
     return [f"{name + ':':<19}{cell(value)}" for name, value in facts.items()]
 
 
-def _tenant_listing(tenants: Tenants, now: Millis) -> Listing:
+def _tenant_listing(tenants: TenantReader, now: Millis) -> Listing:
     rows = [
         [
             tenant.name or "(none)",

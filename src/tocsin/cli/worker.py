@@ -19,7 +19,7 @@ from tocsin.app.run_worker import caught, stop_signals
 from tocsin.cli.load_app import Hosted, load
 from tocsin.cli.options import Given, Options, WrongUsage, parse_duration, split_weights
 from tocsin.cli.printing import wait
-from tocsin.cli.processes import HURRY, Crew
+from tocsin.cli.processes import HURRY, WorkerProcesses
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import InvalidArgument, StoreUnavailable
 from tocsin.patterns import AgentScheduler
@@ -36,7 +36,7 @@ PATIENCE_S = 10.0
 LONGEST_PAUSE_S = 2.0
 
 
-class Duty(Struct, frozen=True):
+class WorkerCommand(Struct, frozen=True):
     """What a worker process is to do."""
 
     target: str
@@ -89,7 +89,7 @@ async def worker(
     app
         MODULE:APP, the module and the name of its Tocsin object, like reminders:app; or of its AgentScheduler.
     """
-    duty = Duty(
+    duty = WorkerCommand(
         app, None if queues is None else split_weights(queues), concurrency, parse_duration(grace, "--grace"), shard
     )
     _check(shard, processes, metrics_port)
@@ -102,7 +102,7 @@ async def worker(
             return 0
         try:
             if processes > 1:
-                return await Crew(processes, duty.arguments(options), duty.grace).work(stop, hurry)
+                return await WorkerProcesses(processes, duty.arguments(options), duty.grace).work(stop, hurry)
             with shown(metrics_host, metrics_port):
                 if isinstance(hosted, AgentScheduler):
                     return await work_for_agents(hosted, duty, stop, hurry)
@@ -121,7 +121,7 @@ def _check(shard: str | None, processes: int, metrics_port: int | None) -> None:
             raise WrongUsage(str(error)) from None
 
 
-def _app_of(hosted: Hosted, duty: Duty, options: Options) -> Tocsin:
+def _app_of(hosted: Hosted, duty: WorkerCommand, options: Options) -> Tocsin:
     """Where the options say. A scheduler is hosted itself, because its agents may schedule others on it."""
     where = options.where()
     if isinstance(hosted, Tocsin):
@@ -143,7 +143,7 @@ def shown(host: str, port: int | None) -> Iterator[None]:
             end()
 
 
-async def work(app: Tocsin, duty: Duty, stop: asyncio.Event, hurry: asyncio.Event) -> int:
+async def work(app: Tocsin, duty: WorkerCommand, stop: asyncio.Event, hurry: asyncio.Event) -> int:
     shard = None if duty.shard is None else parse_shard(duty.shard)
     made = await app.worker(queues=duty.queues, concurrency=duty.concurrency, shard=shard)
     await made.start()
@@ -155,7 +155,9 @@ async def work(app: Tocsin, duty: Duty, stop: asyncio.Event, hurry: asyncio.Even
     return 1 if made.finisher.left() else 0
 
 
-async def work_for_agents(scheduler: AgentScheduler, duty: Duty, stop: asyncio.Event, hurry: asyncio.Event) -> int:
+async def work_for_agents(
+    scheduler: AgentScheduler, duty: WorkerCommand, stop: asyncio.Event, hurry: asyncio.Event
+) -> int:
     made = await scheduler.initialize()
     freeze_loaded_objects()
     try:

@@ -44,7 +44,7 @@ class Group(Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fi
     """Settings that belong together."""
 
 
-class Agent(Group, frozen=True):
+class AgentGroup(Group, frozen=True):
     # 0 or less: unbounded.
     max_concurrent_agents: Switchable = 100
     # Regexes for the whole name. Who is disabled is so, enabled or not.
@@ -124,7 +124,7 @@ class Reconcile(Group, frozen=True):
     executor_shutdown_force_await_ms: WaitMs = 2_000
 
 
-class Keys(Group, frozen=True):
+class KeysGroup(Group, frozen=True):
     prefix: str = ""
     waiting_set: str = "waiting"
     working_set: str = "working"
@@ -148,10 +148,10 @@ class Scheduler(Group, frozen=True):
     zombie_cleanup: ZombieCleanup = ZombieCleanup()
     orphan_cleanup: OrphanCleanup = OrphanCleanup()
     reconcile: Reconcile = Reconcile()
-    keys: Keys = Keys()
+    keys: KeysGroup = KeysGroup()
 
 
-class Pool(Group, frozen=True):
+class PoolGroup(Group, frozen=True):
     max_wait_millis: PeriodMs = 5_000
     max_total: Some = 50
     max_idle: Number = 10
@@ -161,7 +161,7 @@ class Pool(Group, frozen=True):
 class Connection(Group, frozen=True):
     # Empty: not given. May hold a password: `masked` before it is shown.
     url: str = ""
-    pool: Pool = Pool()
+    pool: PoolGroup = PoolGroup()
     timeout: PeriodMs = 3_000
     connect_timeout: PeriodMs = 2_000
 
@@ -171,7 +171,7 @@ class Connection(Group, frozen=True):
 
 
 class Redis(Group, frozen=True):
-    agent: Agent = Agent()
+    agent: AgentGroup = AgentGroup()
     scheduler: Scheduler = Scheduler()
     connection: Connection = Connection()
 
@@ -187,7 +187,7 @@ class Schedules(Group, frozen=True):
     retry_exceeds_interval: Literal["warn", "error"] = "warn"
 
 
-class Results(Group, frozen=True):
+class ResultsGroup(Group, frozen=True):
     # How long the outcome of a job is kept that `enqueue` put without an id and without `keep`; 0: not at all.
     keep: str = "10m"
     # Of jobs without an id, in each queue; the oldest go first.
@@ -200,7 +200,7 @@ class Limits(Group, frozen=True):
     result_bytes: Bytes = 512 * 1024
 
 
-class Http(Group, frozen=True):
+class HttpGroup(Group, frozen=True):
     # Networks and hosts that requests may go to although they are private: 10.0.0.0/8, localhost, *.internal.
     allow: tuple[str, ...] = ()
     # Requests of one worker to one host at a time, and never more than half of what it runs.
@@ -209,18 +209,18 @@ class Http(Group, frozen=True):
     max_timeout: str = "10m"
 
 
-class Message(Group, frozen=True):
+class MessageGroup(Group, frozen=True):
     # Networks and hosts where brokers may be although they are private, in the words of `http.allow`.
     allow: tuple[str, ...] = ()
 
 
-class Secrets(Group, frozen=True):
+class SecretsGroup(Group, frozen=True):
     # Variables and files that jobs may name, beside those that are there for it (docs/guide/webhooks.md), and the hosts
     # that each may go to.
     allow: Annotated[Grants, Meta(extra={"alone": (ANY,)})] = {}
 
 
-class Subprocess(Group, frozen=True):
+class SubprocessGroup(Group, frozen=True):
     # Programs that jobs may start, by their paths; `*` for any. None: this worker takes no such jobs. With each, the
     # variables that jobs may set for it (docs/guide/programs.md).
     allow: Annotated[Grants, Meta(extra={"alone": ()})] = {}
@@ -230,9 +230,9 @@ class Config(Group, frozen=True):
     redis: Redis = Redis()
     recovery: Recovery = Recovery()
     schedules: Schedules = Schedules()
-    results: Results = Results()
+    results: ResultsGroup = ResultsGroup()
     limits: Limits = Limits()
-    http: Http = Http()
-    message: Message = Message()
-    secrets: Secrets = Secrets()
-    subprocess: Subprocess = Subprocess()
+    http: HttpGroup = HttpGroup()
+    message: MessageGroup = MessageGroup()
+    secrets: SecretsGroup = SecretsGroup()
+    subprocess: SubprocessGroup = SubprocessGroup()

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tocsin.engine.served_queue import Lane
+    from tocsin.engine.served_queue import ServedQueue
 
 # The heap is built anew without superseded entries when it is this much more than twice as long as it was then.
 SLACK = 64
@@ -22,17 +22,17 @@ class Agenda:
 
     def __init__(self) -> None:
         # Lanes with partitions to ask now; the one that waits longest comes first.
-        self.ripe: dict[Lane, None] = {}
+        self.ripe: dict[ServedQueue, None] = {}
         # Also holds times that are superseded; they are passed over when they come up.
-        self._later: list[tuple[float, int, Lane, int]] = []
+        self._later: list[tuple[float, int, ServedQueue, int]] = []
         self._most = SLACK
-        self._lanes: list[Lane] = []
+        self._lanes: list[ServedQueue] = []
         self._count = itertools.count()
 
-    def serve(self, lane: Lane) -> None:
+    def serve(self, lane: ServedQueue) -> None:
         self._lanes.append(lane)
 
-    def note(self, lane: Lane, partition: int) -> None:
+    def note(self, lane: ServedQueue, partition: int) -> None:
         """Its due time has changed, or its answer has come."""
         at = lane.next_due[partition]
         if partition in lane.asked or at == math.inf:
@@ -59,19 +59,19 @@ class Agenda:
             heapq.heappop(later)
         return later[0][0] if later else math.inf
 
-    def picked(self, lane: Lane, partition: int) -> None:
+    def picked(self, lane: ServedQueue, partition: int) -> None:
         """It is being asked. A lane that has more to ask queues up again behind the others."""
         lane.ripe.discard(partition)
         self.ripe.pop(lane, None)
         if lane.ripe:
             self.ripe[lane] = None
 
-    def drop(self, lane: Lane) -> None:
+    def drop(self, lane: ServedQueue) -> None:
         """Nothing of it is to be asked now."""
         lane.ripe.clear()
         self.ripe.pop(lane, None)
 
-    def _ripen(self, lane: Lane, partition: int) -> None:
+    def _ripen(self, lane: ServedQueue, partition: int) -> None:
         lane.ripe.add(partition)
         self.ripe.setdefault(lane)
 
@@ -86,7 +86,7 @@ class Agenda:
         self._later, self._most = entries, SLACK + 2 * len(entries)
 
 
-def _superseded(entry: tuple[float, int, Lane, int]) -> bool:
+def _superseded(entry: tuple[float, int, ServedQueue, int]) -> bool:
     at, _, lane, partition = entry
     dues = lane.next_due
     return partition >= len(dues) or dues[partition] != at or partition in lane.asked or partition in lane.ripe

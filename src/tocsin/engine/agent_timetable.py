@@ -17,7 +17,7 @@ from tocsin.telemetry import agent_log
 AGAIN_MS = 100
 
 
-class Timetable:
+class AgentTimetable:
     """Ids and times; what is not waiting, as far as known, has none."""
 
     def __init__(self) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from tocsin.engine.runner_pool import Pool
-from tocsin.engine.served_queue import Lane
-from tocsin.store.transitions.fleet import Ear
-from tocsin.telemetry.log_throttle import Seldom
+from tocsin.engine.runner_pool import RunnerPool
+from tocsin.engine.served_queue import ServedQueue
+from tocsin.store.transitions.fleet import BellReader
+from tocsin.telemetry.log_throttle import LogThrottle
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.listen")
@@ -39,9 +39,9 @@ class Listener:
 
     def __init__(
         self,
-        ear: Ear,
-        lanes: dict[str, Lane],
-        pool: Pool,
+        ear: BellReader,
+        lanes: dict[str, ServedQueue],
+        pool: RunnerPool,
         has_room: Callable[[], bool],
         on_bell: Callable[[], None],
         on_election: Callable[[], None] = lambda: None,
@@ -52,7 +52,7 @@ class Listener:
         self._pool = pool
         self._has_room = has_room
         self._on_bell = on_bell
-        self._seldom = Seldom()
+        self._seldom = LogThrottle()
         self._on_election = on_election
 
     async def step(self) -> float:

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from tocsin.engine.agent_timetable import Timetable
-from tocsin.engine.runner_pool import Pool
-from tocsin.engine.served_queue import Lane
-from tocsin.engine.throughput import Pace
+from tocsin.engine.agent_timetable import AgentTimetable
+from tocsin.engine.runner_pool import RunnerPool
+from tocsin.engine.served_queue import ServedQueue
+from tocsin.engine.throughput import Throughput
 from tocsin.model.clock import Clock
 from tocsin.store.store import LARGEST_BATCH
-from tocsin.store.transitions.claims import Wish
+from tocsin.store.transitions.claims import ClaimRequest
 
 # Fetched ahead: what the permits get through in this time, if each run takes less than the second, at most the third.
 AHEAD_S = 0.1
@@ -52,18 +52,18 @@ class Batching(Struct, frozen=True):
 class ClaimPlanner:
     """Knows the pool and the queues, changes neither."""
 
-    def __init__(self, pool: Pool, clock: Clock, batching: Batching) -> None:
+    def __init__(self, pool: RunnerPool, clock: Clock, batching: Batching) -> None:
         self._pool = pool
         self._clock = clock
         self._batching = batching
-        self._pace = Pace()
+        self._pace = Throughput()
         self._turnover = _Turnover()
 
     def frees_soon(self) -> float:
         """How many permits come free within a moment, going by the last one."""
         return self._turnover.look(self._pool.left, self._clock.monotonic())
 
-    def plan(self, ripe: Iterable[Lane], asked: int) -> list[tuple[Lane, Wish]]:
+    def plan(self, ripe: Iterable[ServedQueue], asked: int) -> list[tuple[ServedQueue, ClaimRequest]]:
         """`asked`: how many runs other passes are asking for, or were given and have not handed out."""
         pool = self._pool
         self._pace.look(pool.ran, self._clock.monotonic())
@@ -72,7 +72,7 @@ class ClaimPlanner:
         due = sum(lane.weight for lane in lanes)
         at_work = pool.weight_at_work + sum(lane.weight for lane in lanes if not lane.busy)
         free, soon = max(0.0, pool.permits - pool.busy - asked), self.frees_soon()
-        given: list[tuple[Lane, float, float]] = []
+        given: list[tuple[ServedQueue, float, float]] = []
         hungry = False
         for lane in lanes:
             share = pool.permits * lane.weight / at_work
@@ -81,7 +81,7 @@ class ClaimPlanner:
             given.append((lane, share, max(permits, 0.0)))
             free = free if free == math.inf else max(0.0, free - permits)
             hungry = hungry or (room >= 1 > permits)
-        wishes: list[tuple[Lane, Wish]] = []
+        wishes: list[tuple[ServedQueue, ClaimRequest]] = []
         for left, (lane, share, permits) in zip(range(len(given), 0, -1), given, strict=True):
             # What no queue below its share wants is for any.
             spare = 0.0 if free == math.inf else _whole(free / left)
@@ -93,7 +93,7 @@ class ClaimPlanner:
         self._wake_for_room(lanes, due, hungry, not wishes)
         return wishes
 
-    def _wake_for_room(self, lanes: list[Lane], due: int, hungry: bool, nothing: bool) -> None:
+    def _wake_for_room(self, lanes: list[ServedQueue], due: int, hungry: bool, nothing: bool) -> None:
         """The pool is asked to wake the fetcher: for a queue below its share by the next permit, else when a claim for
         what is fetched ahead is worth its while."""
         pool = self._pool
@@ -105,7 +105,7 @@ class ClaimPlanner:
             ahead = sum(self._ahead(lane) * lane.weight / due for lane in lanes) * (1 - REFILL)
             pool.starved_at = int(pool.permits + ahead) if ahead >= 1 else int(pool.permits) - 1
 
-    def _ahead(self, lane: Lane) -> float:
+    def _ahead(self, lane: ServedQueue) -> float:
         """How many units to fetch beyond the permits: none of what is slow or not known yet, nor of what was recovered,
         which the collector would release."""
         slowest = lane.slowest()
@@ -113,7 +113,7 @@ class ClaimPlanner:
             return 0.0
         return min(self._pool.permits * AHEAD_S / max(slowest, 1e-6), self._pace.rate * AHEAD_S, MOST_AHEAD)
 
-    def _wishes(self, lane: Lane, units: float) -> list[tuple[Lane, Wish]]:
+    def _wishes(self, lane: ServedQueue, units: float) -> list[tuple[ServedQueue, ClaimRequest]]:
         """As many from each partition as are known to be due there; equal parts where that is not known."""
         room = int(min(units, self._batching.size, MOST_ASKED // min(PASSES, len(lane.next_due))))
         if room < 1:
@@ -122,26 +122,28 @@ class ClaimPlanner:
             return self._own_wishes(lane, lane.timetable, room)
         due = sorted(lane.ripe, key=lane.next_due.__getitem__)[: self._partitions(lane)]
         equal = max(1, room // len(due))
-        wishes: list[tuple[Lane, Wish]] = []
+        wishes: list[tuple[ServedQueue, ClaimRequest]] = []
         for partition in due:
             limit = min(room, max(lane.left[partition], equal), LARGEST_BATCH)
             if limit < 1:
                 break
-            wishes.append((lane, Wish(lane.queue, partition, limit, suspects=0, layout=lane.layout)))
+            wishes.append((lane, ClaimRequest(lane.queue, partition, limit, suspects=0, layout=lane.layout)))
             room -= limit
         return wishes
 
-    def _partitions(self, lane: Lane) -> int:
+    def _partitions(self, lane: ServedQueue) -> int:
         """Of how many a pass asks: if one asked for all, the others would come back with a few runs each."""
         count = len(lane.next_due)
         return count if lane.busy + lane.coming < MANY else -(-count // PASSES)
 
-    def _own_wishes(self, lane: Lane, timetable: Timetable, room: int) -> list[tuple[Lane, Wish]]:
+    def _own_wishes(
+        self, lane: ServedQueue, timetable: AgentTimetable, room: int
+    ) -> list[tuple[ServedQueue, ClaimRequest]]:
         """By ids, of more than there is room for: other workers may have taken some of them. The agents' queue has one
         partition."""
         named = math.ceil(max(room * NAMED_EACH, NAMED_LEAST) * (1 + self._batching.extra_attempts))
         members = timetable.take(self._clock.server_ms(), min(named, LARGEST_BATCH))
-        return [(lane, Wish(lane.queue, 0, min(room, len(members)), members, suspects=0))] if members else []
+        return [(lane, ClaimRequest(lane.queue, 0, min(room, len(members)), members, suspects=0))] if members else []
 
 
 class _Turnover:

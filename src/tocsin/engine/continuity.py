@@ -7,7 +7,7 @@ two things that tell: our own counter, which only we raise, and the name of the 
 
 from __future__ import annotations
 
-from tocsin.store.transitions.fleet import Beat, History
+from tocsin.store.transitions.fleet import HeartbeatReply, History
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.heart")
@@ -25,7 +25,7 @@ class Continuity:
         self._cluster = cluster
         self._history: History | None = None
 
-    def look(self, beat: Beat, confirmed: int) -> bool:
+    def look(self, beat: HeartbeatReply, confirmed: int) -> bool:
         """Whether writes may be lost. `confirmed`: the counter of our last beat that was answered."""
         known, self._history = self._history, beat.history or self._history
         lost = confirmed - beat.before if beat.before is not None else 0

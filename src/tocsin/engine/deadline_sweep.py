@@ -18,8 +18,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from tocsin.engine.finisher import Finisher
-from tocsin.engine.runner_pool import UNSTARTED_S, Pool, Runner
-from tocsin.engine.work_item import Unit
+from tocsin.engine.runner_pool import UNSTARTED_S, Runner, RunnerPool
+from tocsin.engine.work_item import WorkItem
 from tocsin.model.clock import Clock
 from tocsin.model.errors import ClaimLost, StoreError
 from tocsin.model.queue import AGENTS_QUEUE
@@ -39,7 +39,7 @@ AGAIN_S = 5.0
 ENDING_S = 5.0
 
 
-class Patience(Struct, frozen=True):
+class OverrunLimits(Struct, frozen=True):
     """How long runs may take to end after their deadline."""
 
     # How many seconds past its deadline a run of this member is a zombie. None: no run ever is.
@@ -52,7 +52,7 @@ class Patience(Struct, frozen=True):
     agents_recovered_s: float = 600.0
 
 
-class Late(Struct):
+class OverdueItem(Struct):
     """A unit that is past its deadline. In monotonic seconds."""
 
     # When it is told to stop, or again: the first time as it becomes a zombie.
@@ -65,18 +65,18 @@ class Late(Struct):
     zombie: bool = False
 
 
-class Sweep:
+class DeadlineSweep:
     """Stops runs that are past their deadline, hands back what does not start, cleans up zombies."""
 
     name = "sweep"
 
     def __init__(
         self,
-        pool: Pool,
+        pool: RunnerPool,
         finisher: Finisher,
         runs: Callable[[], Runs],
         clock: Clock,
-        patience: Patience | None = None,
+        patience: OverrunLimits | None = None,
         is_waking: Callable[[], bool] = lambda: False,
     ) -> None:
         """`is_waking`: the event loop stood still until a moment ago."""
@@ -84,12 +84,12 @@ class Sweep:
         # Threads that outlive their timeout, now; runs that became zombies, since the start.
         self.stuck = 0
         self.zombies = 0
-        self._late: dict[Unit, Late] = {}
+        self._late: dict[WorkItem, OverdueItem] = {}
         self._pool = pool
         self._finisher = finisher
         self._runs = runs
         self._clock = clock
-        self._patience = patience or Patience()
+        self._patience = patience or OverrunLimits()
         self._is_waking = is_waking
 
     async def step(self) -> float:
@@ -108,7 +108,7 @@ class Sweep:
         await self._keep_claims(known, now)
         return EVERY_S
 
-    def _meet(self, runner: Runner, unit: Unit, now: float) -> Late:
+    def _meet(self, runner: Runner, unit: WorkItem, now: float) -> OverdueItem:
         """Its deadline has just passed."""
         patience, stoppable, is_agent = self._patience, unit.handler.stoppable, unit.lane.name == AGENTS_QUEUE
         recovered_s = patience.agents_recovered_s if is_agent else patience.recovered_s
@@ -117,15 +117,15 @@ class Sweep:
         if not is_agent:
             self._tell(runner, unit)
             if not stoppable:
-                return Late(strike_at=math.inf, keep_until=math.inf, extend_at=extend_at, told=True)
+                return OverdueItem(strike_at=math.inf, keep_until=math.inf, extend_at=extend_at, told=True)
         if patience.zombie_after is None:
-            return Late(strike_at=math.inf, keep_until=-math.inf, extend_at=extend_at, told=not is_agent)
+            return OverdueItem(strike_at=math.inf, keep_until=-math.inf, extend_at=extend_at, told=not is_agent)
         # A batch ends as a whole: the most patient of its members decides.
         zombie_at = unit.ends_at() + max(patience.zombie_after(claim.member) for claim, _ in unit.all())
         keep_until = zombie_at + ENDING_S - recovered_s if stoppable else math.inf
-        return Late(zombie_at, keep_until, extend_at, told=not is_agent)
+        return OverdueItem(zombie_at, keep_until, extend_at, told=not is_agent)
 
-    def _tell(self, runner: Runner, unit: Unit) -> None:
+    def _tell(self, runner: Runner, unit: WorkItem) -> None:
         runner.stop("timeout")
         if not unit.handler.stoppable:
             log.warning(
@@ -134,7 +134,7 @@ class Sweep:
                 handler=unit.handler.name,
             )
 
-    def _strike_zombies(self, known: list[tuple[Runner, Unit, Late]], now: float) -> None:
+    def _strike_zombies(self, known: list[tuple[Runner, WorkItem, OverdueItem]], now: float) -> None:
         budget = self._patience.budget_s
         for runner, unit, late in known:
             if late.strike_at > now:
@@ -145,7 +145,7 @@ class Sweep:
                 # The next pass goes on with the others.
                 return
 
-    def _strike(self, runner: Runner, unit: Unit, late: Late, now: float) -> None:
+    def _strike(self, runner: Runner, unit: WorkItem, late: OverdueItem, now: float) -> None:
         says = "run goes on although it was told to stop: it is told again, and others may recover it"
         if late.told:
             runner.strike(unit)
@@ -159,7 +159,7 @@ class Sweep:
             past_s = round(now - unit.ends_at(), 1)
             log.warning(says, run=unit.claim.run_id, handler=unit.handler.name, past_s=past_s)
 
-    async def _keep_claims(self, known: list[tuple[Runner, Unit, Late]], now: float) -> None:
+    async def _keep_claims(self, known: list[tuple[Runner, WorkItem, OverdueItem]], now: float) -> None:
         """One failure ends it for this pass: while the server is away deadlines are looked at all the same."""
         for runner, unit, late in known:
             if not late.extend_at <= now < late.keep_until:
@@ -173,7 +173,7 @@ class Sweep:
                 return
             late.extend_at = now + EXTENSION_S / 2 if held else math.inf
 
-    async def _extend(self, runner: Runner, unit: Unit, by: float) -> bool:
+    async def _extend(self, runner: Runner, unit: WorkItem, by: float) -> bool:
         """In Redis its deadline moves on while it lives, so that nobody starts it twice. Whether any claim is held."""
         held = False
         for claim, _ in unit.all():

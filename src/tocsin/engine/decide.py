@@ -8,7 +8,7 @@ from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import PLAIN, Spec
 from tocsin.model.run import MAX_RECOVERIES, Claim
-from tocsin.model.skipped_ticks import Skip
+from tocsin.model.skipped_ticks import SkippedTicks
 from tocsin.model.trigger import Every
 from tocsin.resilience.backoff import BackoffSettings, delay_ms
 from tocsin.store.transitions.claims import CANCELLED, FAILED, SKIPPED, SUCCEEDED
@@ -22,22 +22,22 @@ class Finish(Struct, frozen=True):
     next_due: Millis
     outcome: int
     # Ticks that the job passes on its way there.
-    skips: tuple[Skip, ...] = ()
+    skips: tuple[SkippedTicks, ...] = ()
 
 
-class Plan(Struct, frozen=True):
+class ExtraRun(Struct, frozen=True):
     """The occurrence gets a run of its own, if `alone` in the place of the last one; the job waits for `next_due`."""
 
     next_due: Millis
     alone: bool
-    skips: tuple[Skip, ...] = ()
+    skips: tuple[SkippedTicks, ...] = ()
 
 
 class Advance(Struct, frozen=True):
     """The run ended before, when nobody could tell what follows; the job waits for `next_due`, or with 0 ends."""
 
     next_due: Millis
-    skips: tuple[Skip, ...] = ()
+    skips: tuple[SkippedTicks, ...] = ()
 
 
 class RetryIn(Struct, frozen=True):
@@ -46,7 +46,7 @@ class RetryIn(Struct, frozen=True):
     delay: Millis
 
 
-class Bury(Struct, frozen=True):
+class Dead(Struct, frozen=True):
     """The job is dead."""
 
 
@@ -54,8 +54,8 @@ class Release(Struct, frozen=True):
     """Nothing happened; another worker may have it at once."""
 
 
-Decision = Finish | Plan | Advance | RetryIn | Bury | Release
-BURY, RELEASE = Bury(), Release()
+Decision = Finish | ExtraRun | Advance | RetryIn | Dead | Release
+BURY, RELEASE = Dead(), Release()
 NO_BACKOFF = BackoffSettings(enabled=False, jitter_ratio=0.0)
 # Classes whose own delay goes before that of `Retry`, and those that may be over at once.
 _OWN_DELAY = frozenset([FailureClass.PERMANENT_FORBIDDEN, FailureClass.THROTTLED])
@@ -90,7 +90,7 @@ def _before_a_tick(claim: Claim, spec: Spec, now: Millis) -> tuple[Decision, str
     if rules.overlap not in misfires.APART:
         return None
     step = misfires.apart(spec, claim.due, now, shift, claim.held_since)
-    return Plan(step.next_due or 0, rules.overlap == "cancel_other", step.skips), "has a run of its own"
+    return ExtraRun(step.next_due or 0, rules.overlap == "cancel_other", step.skips), "has a run of its own"
 
 
 def after_success(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> Decision:
@@ -108,7 +108,7 @@ def on_time(claim: Claim, spec: Spec, now: Millis) -> Millis:
     return following if following >= now else 0
 
 
-class Setback(Struct, frozen=True):
+class FailureFacts(Struct, frozen=True):
     """How a run failed: its class, how often in a row by now on this worker, and the luck of its jitter."""
 
     chance: float = 0.0
@@ -120,7 +120,7 @@ class Setback(Struct, frozen=True):
 
 
 def after_failure(
-    claim: Claim, spec: Spec, recurring: bool, now: Millis, setback: Setback, backoff: BackoffSettings = NO_BACKOFF
+    claim: Claim, spec: Spec, recurring: bool, now: Millis, setback: FailureFacts, backoff: BackoffSettings = NO_BACKOFF
 ) -> Decision:
     """The class of the failure says how long, `Retry` how often. Out of retries, one-shots are dead, the others wait
     for their next time. A failure that trying again cannot mend is not retried at all."""
@@ -150,7 +150,9 @@ def after_failure(
     return _ended(claim, spec, recurring, now, FAILED)
 
 
-def _as_asked(claim: Claim, spec: Spec, recurring: bool, now: Millis, setback: Setback, may_retry: bool) -> Decision:
+def _as_asked(
+    claim: Claim, spec: Spec, recurring: bool, now: Millis, setback: FailureFacts, may_retry: bool
+) -> Decision:
     """The other side said when to come back. Not all at that very moment: jitter comes on top."""
     wait = setback.wait or 0
     if may_retry and spec.retry is not None:

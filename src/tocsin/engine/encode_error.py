@@ -61,7 +61,7 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-class Results:
+class ResultEncoder:
     """Packs what handlers return for those who ask for it. What cannot be packed, or is too large, is lost: the run has
     succeeded all the same, the log says so, and whoever asks for the result is told why there is none."""
 

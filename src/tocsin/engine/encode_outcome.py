@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from tocsin.engine import decide
 from tocsin.engine.decide import on_time
-from tocsin.engine.encode_error import LONGEST_ERROR, Results, keep_of
-from tocsin.engine.served_queue import Lane
+from tocsin.engine.encode_error import LONGEST_ERROR, ResultEncoder, keep_of
+from tocsin.engine.served_queue import ServedQueue
 from tocsin.model import codec
 from tocsin.model.codec import LARGEST_RESULT, RECURRING, UNNAMED
 from tocsin.model.delivery import Delivered, DeliveryFailed, note_of
@@ -47,10 +47,10 @@ UNPLANNED_S = 3600.0
 _ENDS = {"succeeded": SUCCEEDED, "cancelled": CANCELLED}
 
 
-class Ended(Struct, gc=False):
+class EndedRun(Struct, gc=False):
     """A run that has ended and is not written down yet."""
 
-    lane: Lane
+    lane: ServedQueue
     claim: Claim
     spec: Spec | None
     # succeeded, failed, cancelled, released, parked or settled (already decided).
@@ -69,27 +69,27 @@ class Ended(Struct, gc=False):
     stuck: Failure | None = None
 
 
-class Settler:
+class OutcomeEncoder:
     """Decides one run after the other. Knows how often each job failed in a row, as this worker saw it."""
 
     def __init__(self, backoff: BackoffSettings, largest_result: int = LARGEST_RESULT) -> None:
         self._backoff = backoff
-        self._results = Results(largest_result)
+        self._results = ResultEncoder(largest_result)
         self._streaks = Streaks()
         # What is released waits for a random part of this long.
         self.spread_ms = 0.0
 
     @property
-    def settled(self) -> Callable[[Ended, Millis], tuple[str, Item, Millis]]:
+    def settled(self) -> Callable[[EndedRun, Millis], tuple[str, Item, Millis]]:
         """To be looked up once for many runs: the way that logs costs nothing while nobody reads that."""
         return self._settle_and_log if agent_log.is_wanted() else self._settle
 
-    def _settle_and_log(self, ended: Ended, now: Millis) -> tuple[str, Item, Millis]:
+    def _settle_and_log(self, ended: EndedRun, now: Millis) -> tuple[str, Item, Millis]:
         if ended.claim.queue == AGENTS_QUEUE:
             agent_log.executed(ended.claim, ended.how)
         return self._settle(ended, now)
 
-    def _settle(self, ended: Ended, now: Millis) -> tuple[str, Item, Millis]:
+    def _settle(self, ended: EndedRun, now: Millis) -> tuple[str, Item, Millis]:
         """The verb, its item, and when the job waits for then; 0 if it does not, or nobody can tell."""
         claim, how, spec = ended.claim, ended.how, ended.spec
         recurring = claim.record[1] & RECURRING != 0
@@ -116,7 +116,7 @@ class Settler:
         note = b"" if ended.failure is None else note_of(ended.failure.told)
         return _item(claim, decision, ended.error, now, note)
 
-    def unplanned(self, ended: Ended, error: Exception, now: Millis) -> tuple[str, Item, Millis]:
+    def unplanned(self, ended: EndedRun, error: Exception, now: Millis) -> tuple[str, Item, Millis]:
         """Nobody can tell what follows this run, mostly because its trigger fails. It counts as it ended; its job is
         set aside with the reason, and a person may give it another trigger."""
         reason, outcome = reason_of(error, now), _ENDS.get(ended.how, FAILED)
@@ -140,13 +140,13 @@ class Settler:
         packed = b"" if result is None else self._results.packed(result, spec)
         return finish_item(claim, 0, SUCCEEDED, keep_of(record), packed, note=note, unnamed=unnamed)
 
-    def _failed(self, ended: Ended, spec: Spec, recurring: bool, now: Millis) -> decide.Decision:
+    def _failed(self, ended: EndedRun, spec: Spec, recurring: bool, now: Millis) -> decide.Decision:
         claim, failure = ended.claim, ended.failure
         streak = self._streaks.failed(_who(claim)) if recurring else claim.attempt
-        setback = decide.Setback(random.random(), ended.kind, streak)
+        setback = decide.FailureFacts(random.random(), ended.kind, streak)
         if failure is not None:
             wait = None if failure.retry_after is None else ceil_ms(failure.retry_after)
-            setback = decide.Setback(setback.chance, ended.kind, streak, failure.final, wait)
+            setback = decide.FailureFacts(setback.chance, ended.kind, streak, failure.final, wait)
         return decide.after_failure(claim, spec, recurring, now, setback, self._backoff)
 
 
@@ -171,11 +171,11 @@ def _item(claim: Claim, decision: decide.Decision, error: bytes, now: Millis, no
         return "finish", item, decision.next_due
     if isinstance(decision, decide.Advance):
         return "advance", advance_item(claim, decision.next_due, decision.skips), decision.next_due
-    if isinstance(decision, decide.Plan):
+    if isinstance(decision, decide.ExtraRun):
         return "plan", plan_item(claim, decision.next_due, decision.alone, decision.skips), decision.next_due
     if isinstance(decision, decide.RetryIn):
         return "retry", retry_item(claim, decision.delay, error, note), now + decision.delay
-    if isinstance(decision, decide.Bury):
+    if isinstance(decision, decide.Dead):
         return "bury", failed_item(claim, error, note), 0
     return "release", release_item(claim), claim.due
 

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tocsin.engine.decide import Finish
-from tocsin.engine.encode_outcome import Ended
-from tocsin.engine.work_item import Unit
+from tocsin.engine.encode_outcome import EndedRun
+from tocsin.engine.work_item import WorkItem
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis, moment
@@ -28,7 +28,7 @@ from tocsin.model.run import Claim, Run
 from tocsin.store.transitions.claims import FAILED
 from tocsin.telemetry.handler_metrics import HandlerTally
 from tocsin.telemetry.logs import get_logger
-from tocsin.telemetry.metrics import OTHER, Tally
+from tocsin.telemetry.metrics import OTHER, Counters
 
 log = get_logger("tocsin.failures")
 
@@ -60,7 +60,7 @@ _NAMED = {"hook": "hook", "not started": "handler"}
 _Key = tuple[str, str]
 
 
-class Window:
+class LogWindow:
     """What was logged of one kind, and one handler, in the last second."""
 
     __slots__ = ("dead", "more", "since", "told")
@@ -71,7 +71,7 @@ class Window:
         self.told = self.more = self.dead = 0
 
 
-class Failures:
+class FailureReports:
     """`report` gets each outcome that is no success; the pass writes the lines with the numbers."""
 
     name = "failures"
@@ -81,7 +81,7 @@ class Failures:
         worker: Callable[[], str],
         namespace: str,
         clock: Clock,
-        tally: Tally,
+        tally: Counters,
         hooks: Sequence[FailureHook] = (),
     ) -> None:
         self.wake = asyncio.Event()
@@ -91,9 +91,9 @@ class Failures:
         self._tally = tally
         self._hooks = hooks
         self._calls: set[asyncio.Task[None]] = set()
-        self._windows: dict[_Key, Window] = {}
+        self._windows: dict[_Key, LogWindow] = {}
 
-    def report(self, ended: Ended, verb: str, due: Millis, now: Millis) -> None:
+    def report(self, ended: EndedRun, verb: str, due: Millis, now: Millis) -> None:
         """What `Settler` decided: `due` is when the job waits for then, in server ms, 0 if it does not."""
         if ended.how == "parked" or ended.stuck is not None:
             failure = ended.stuck or codec.decode_failure(ended.error)
@@ -115,7 +115,7 @@ class Failures:
         else:
             self._count(window, verb == "bury")
 
-    def not_started(self, unit: Unit, error: BaseException) -> None:
+    def not_started(self, unit: WorkItem, error: BaseException) -> None:
         """A run that was claimed goes back, because this machine has no thread or process left for it."""
         name = unit.handler.name
         if self._is_told("not started", name):
@@ -147,7 +147,7 @@ class Failures:
 
     # Lines
 
-    def _log(self, ended: Ended, name: str, follows: FollowUp | None, failure: Failure) -> None:
+    def _log(self, ended: EndedRun, name: str, follows: FollowUp | None, failure: Failure) -> None:
         """`follows`: None for a job that is parked."""
         is_dead = follows is not None and follows.kind == "dead"
         if not self._is_told("failed", name, is_dead):
@@ -176,22 +176,22 @@ class Failures:
         window.told += 1
         return True
 
-    def _window(self, kind: str, name: str) -> Window:
+    def _window(self, kind: str, name: str) -> LogWindow:
         key = kind, name
         now, window = self._clock.monotonic(), self._windows.get(key)
         if window is None or now - window.since >= WINDOW_S:
             if window is not None:
                 self._close(key, window)
-            window = self._windows[key] = Window(now)
+            window = self._windows[key] = LogWindow(now)
         return window
 
-    def _count(self, window: Window, is_dead: bool) -> None:
+    def _count(self, window: LogWindow, is_dead: bool) -> None:
         window.more += 1
         window.dead += is_dead
         if window.more == 1:
             self.wake.set()
 
-    def _close(self, key: _Key, window: Window) -> None:
+    def _close(self, key: _Key, window: LogWindow) -> None:
         del self._windows[key]
         if not window.more:
             return
@@ -211,7 +211,7 @@ class Failures:
 
     # Hooks
 
-    def _call(self, hook: FailureHook, ended: Ended, spec: Spec, follows: FollowUp) -> None:
+    def _call(self, hook: FailureHook, ended: EndedRun, spec: Spec, follows: FollowUp) -> None:
         run = Run(ended.claim, codec.decode_header(ended.claim.record), spec, self._namespace, _has_ended)
         try:
             called = hook(run, _error(ended), follows)
@@ -241,7 +241,7 @@ class Failures:
             log.error("failure hook failed", hook=name, exc_info=error)
 
 
-def _has_failed(ended: Ended, verb: str) -> bool:
+def _has_failed(ended: EndedRun, verb: str) -> bool:
     if ended.how == "failed":
         return True
     # Decided before it was executed. Other verdicts are that it was cancelled, or too late.
@@ -258,7 +258,7 @@ def _follow_up(claim: Claim, spec: Spec, verb: str, due: Millis, now: Millis) ->
     return FollowUp("retry", moment(due), (due - now) / 1000, claim.attempt + 1, attempts)
 
 
-def _error(ended: Ended) -> BaseException:
+def _error(ended: EndedRun) -> BaseException:
     """What the handler raised; where it raised nothing, what the record of the failure says."""
     if ended.cause is not None:
         return ended.cause

@@ -9,30 +9,37 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from tocsin.engine.agenda import Agenda
-from tocsin.engine.agent_timetable import Timetable
+from tocsin.engine.agent_timetable import AgentTimetable
 from tocsin.engine.claim_planner import MANY, Batching, ClaimPlanner
-from tocsin.engine.encode_outcome import Ended
+from tocsin.engine.encode_outcome import EndedRun
 from tocsin.engine.finisher import Finisher
 from tocsin.engine.handlers import Catalog
-from tocsin.engine.intake import Collector
-from tocsin.engine.partition_faults import Faults
-from tocsin.engine.requested_runs import Asked
-from tocsin.engine.runner_pool import Pool
-from tocsin.engine.served_queue import Lane
-from tocsin.engine.work_item import Unit
+from tocsin.engine.intake import ClaimIntake
+from tocsin.engine.partition_faults import PartitionFaults
+from tocsin.engine.requested_runs import RequestedRuns
+from tocsin.engine.runner_pool import RunnerPool
+from tocsin.engine.served_queue import ServedQueue
+from tocsin.engine.work_item import WorkItem
 from tocsin.model.clock import Clock
-from tocsin.model.errors import InvalidConfig, NodeUnavailable, QueueMoving, StoreChanged, StoreError, StoreUnavailable
+from tocsin.model.errors import (
+    InvalidConfig,
+    NodeUnavailable,
+    QueueRepartitioning,
+    StoreChanged,
+    StoreError,
+    StoreUnavailable,
+)
 from tocsin.model.ids import EXTRA
 from tocsin.model.run import Claim
-from tocsin.resilience.breaker import Breaker, Permit, State
-from tocsin.store.connection.cluster import Cluster
+from tocsin.resilience.breaker import Breaker, BreakerState, Permit
+from tocsin.store.connection.cluster import ClusterClient
 from tocsin.store.connection.nodes import by_node, each_by_itself
 from tocsin.store.store import LARGEST_BATCH, Call, Store
 from tocsin.store.suspect_scores import not_before
-from tocsin.store.transitions.claims import Claimed, Runs, Wish
-from tocsin.store.transitions.held_runs import Holdings
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs
+from tocsin.store.transitions.held_runs import HeldRuns
 from tocsin.telemetry.logs import get_logger
-from tocsin.telemetry.metrics import Tally
+from tocsin.telemetry.metrics import Counters
 
 log = get_logger("tocsin.fetch")
 
@@ -55,7 +62,7 @@ PASSED_OVER_MS = 200.0
 LOSS_S = 10.0
 
 
-OnAnswers = Callable[[list[tuple[Lane, Wish]], list[Claimed | StoreError], float], None]
+OnAnswers = Callable[[list[tuple[ServedQueue, ClaimRequest]], list[ClaimReply | StoreError], float], None]
 
 
 class Fetcher:
@@ -67,20 +74,20 @@ class Fetcher:
         self,
         store: Store,
         runs: Callable[[], Runs],
-        lanes: list[Lane],
+        lanes: list[ServedQueue],
         agenda: Agenda,
         catalog: Catalog,
-        pool: Pool,
+        pool: RunnerPool,
         finisher: Finisher,
         clock: Clock,
         lease: Callable[[], float],
-        ring: Callable[[Lane, int], None],
+        ring: Callable[[ServedQueue, int], None],
         refer: Callable[[str, int], None],
         poll_s: float,
-        on_change: Callable[[Lane], None],
+        on_change: Callable[[ServedQueue], None],
         breaker: Breaker,
         batching: Batching,
-        tally: Tally,
+        tally: Counters,
     ) -> None:
         self.wake = asyncio.Event()
         self.lanes = lanes
@@ -108,19 +115,19 @@ class Fetcher:
         # When each partition was handed on last.
         self._handed_on: dict[tuple[str, int], float] = {}
         # Runs that passes are asking for at the moment, and those claimed and not handed out yet.
-        self._asked = Asked(clock, several_nodes=isinstance(store.client, Cluster))
+        self._asked = RequestedRuns(clock, several_nodes=isinstance(store.client, ClusterClient))
         self._coming = 0
         # Which wish may bring a suspect next; whether a pass is asking for one; which partition was asked meanwhile.
         self._allowed = 0
         self._allows_suspect = False
-        self._passed_over: tuple[Lane, int] | None = None
+        self._passed_over: tuple[ServedQueue, int] | None = None
         # When data that is gone is logged again.
         self._next_loss = -math.inf
-        self._collector = Collector(catalog, pool, finisher, clock, tally)
-        self._holdings = Holdings(store)
+        self._collector = ClaimIntake(catalog, pool, finisher, clock, tally)
+        self._holdings = HeldRuns(store)
         # Runs that were claimed in a name which this worker has given up since, with that name.
-        self._former: list[tuple[Lane, str, list[Claim]]] = []
-        self.faults = Faults(clock)
+        self._former: list[tuple[ServedQueue, str, list[Claim]]] = []
+        self.faults = PartitionFaults(clock)
 
     async def step(self) -> float:
         await self._hand_back_former()
@@ -154,7 +161,7 @@ class Fetcher:
         finally:
             self._allows_suspect = False
 
-    async def _ask(self, wishes: list[tuple[Lane, Wish]], permit: Permit) -> float:
+    async def _ask(self, wishes: list[tuple[ServedQueue, ClaimRequest]], permit: Permit) -> float:
         for lane, wish in wishes:
             lane.ask(wish.partition, wish.limit)
         if self.agenda.ripe:
@@ -164,7 +171,7 @@ class Fetcher:
         groups = [(some, self._asked.begin(sum(wish.limit for _, wish in some))) for some in nodes]
         unanswered = len(groups)
 
-        async def ask(group: tuple[list[tuple[Lane, Wish]], int]) -> float:
+        async def ask(group: tuple[list[tuple[ServedQueue, ClaimRequest]], int]) -> float:
             nonlocal unanswered
             try:
                 return await self._ask_node(*group, permit)
@@ -176,7 +183,7 @@ class Fetcher:
 
         return await each_by_itself(groups, ask)
 
-    async def _ask_node(self, wishes: list[tuple[Lane, Wish]], asked: int, permit: Permit) -> float:
+    async def _ask_node(self, wishes: list[tuple[ServedQueue, ClaimRequest]], asked: int, permit: Permit) -> float:
         asked_at, runs = self._clock.monotonic(), self._runs()
         try:
             answers = await runs.claim([wish for _, wish in wishes], self._lease())
@@ -195,12 +202,14 @@ class Fetcher:
         """Whether there is a permit, or will be one in a moment: then a bell is for us to hear."""
         return self._pool.free() >= 1 or self._planner.frees_soon() >= 1
 
-    def _put_back(self, wishes: list[tuple[Lane, Wish]]) -> None:
+    def _put_back(self, wishes: list[tuple[ServedQueue, ClaimRequest]]) -> None:
         for lane, wish in wishes:
             if lane.timetable is not None:
                 lane.timetable.put_back(wish.members)
 
-    def _without_faulty(self, wishes: list[tuple[Lane, Wish]], now: float) -> list[tuple[Lane, Wish]]:
+    def _without_faulty(
+        self, wishes: list[tuple[ServedQueue, ClaimRequest]], now: float
+    ) -> list[tuple[ServedQueue, ClaimRequest]]:
         """Those of partitions that fail by themselves are asked when they have rested."""
         left = []
         for lane, wish in wishes:
@@ -212,7 +221,7 @@ class Fetcher:
                 left.append((lane, wish))
         return left
 
-    def _allow_suspect(self, wishes: list[tuple[Lane, Wish]]) -> bool:
+    def _allow_suspect(self, wishes: list[tuple[ServedQueue, ClaimRequest]]) -> bool:
         """One at a time, each partition in turn: if it kills this worker, it takes no other such run with it. Passes
         may keep step, so that one always comes while another asks for a suspect: its partition is then next."""
         asked = [(lane, wish.partition) for lane, wish in wishes]
@@ -251,7 +260,7 @@ class Fetcher:
             return max(poll, 0.001)
         return max(min((self.agenda.soonest() - now) / 1000, poll), 0.0005)
 
-    async def _look_up(self, lane: Lane, now: float) -> None:
+    async def _look_up(self, lane: ServedQueue, now: float) -> None:
         """When the lane has work next. What rang may be an extra run of one of our jobs, under an id of its own."""
         timetable = lane.timetable
         assert timetable is not None
@@ -260,11 +269,11 @@ class Fetcher:
             await self._ask_for_extras(lane, timetable, now)
         lane.plan(timetable.soonest())
 
-    async def _ask_for_extras(self, lane: Lane, timetable: Timetable, now: float) -> None:
+    async def _ask_for_extras(self, lane: ServedQueue, timetable: AgentTimetable, now: float) -> None:
         """While no agent is due these looks alone find out that the server does not answer. But that it answers says
         nothing of claims that it refuses."""
         breaker, permit = self.breaker, None
-        if breaker.away or breaker.state is not State.HALF_OPEN:
+        if breaker.away or breaker.state is not BreakerState.HALF_OPEN:
             permit = breaker.allow()
             if permit is None:
                 return
@@ -278,7 +287,7 @@ class Fetcher:
         if permit is not None:
             breaker.answered(permit, [])
 
-    async def _find_extras(self, lane: Lane, timetable: Timetable, now: float) -> None:
+    async def _find_extras(self, lane: ServedQueue, timetable: AgentTimetable, now: float) -> None:
         """From where the last look ended: page by page all that is due is looked at, however much of it is foreign."""
         line, at = lane.queue.keys[0]["waiting"], timetable.looked_to
         timetable.looked_to = 0
@@ -295,7 +304,7 @@ class Fetcher:
             at += LARGEST_BATCH
         timetable.looked_to = at
 
-    def _hand_on(self, lanes: set[Lane]) -> None:
+    def _hand_on(self, lanes: set[ServedQueue]) -> None:
         """No permit for what is due there: tell an idle worker, now and then."""
         now = self._clock.monotonic()
         for lane in lanes:
@@ -307,11 +316,13 @@ class Fetcher:
 
     # What came
 
-    async def _take(self, wishes: list[tuple[Lane, Wish]], answers: list[Claimed | StoreError], runs: Runs) -> float:
+    async def _take(
+        self, wishes: list[tuple[ServedQueue, ClaimRequest]], answers: list[ClaimReply | StoreError], runs: Runs
+    ) -> float:
         trouble: StoreError | None = None
         rest = 0.0
-        changed: dict[Lane, StoreChanged] = {}
-        came: list[tuple[Lane, Claimed]] = []
+        changed: dict[ServedQueue, StoreChanged] = {}
+        came: list[tuple[ServedQueue, ClaimReply]] = []
         for (lane, wish), answer in zip(wishes, answers, strict=True):
             if isinstance(answer, StoreError) or answer.lease_over:
                 self._put_back([(lane, wish)])
@@ -342,7 +353,7 @@ class Fetcher:
             raise trouble
         return rest
 
-    async def _hand_out(self, came: list[tuple[Lane, Claimed]], runs: Runs) -> None:
+    async def _hand_out(self, came: list[tuple[ServedQueue, ClaimReply]], runs: Runs) -> None:
         """To the pool. If that takes a while, the server gets more to do from another pass first. What was claimed in a
         name that this worker has given up meanwhile is not started: its outcome would be refused."""
         count = sum(len(answer.claims) for _, answer in came)
@@ -358,8 +369,8 @@ class Fetcher:
         finally:
             # Whatever ends this pass: what was claimed is ours to run or to give back.
             self._coming -= count
-            units: list[Unit] = []
-            batches: dict[str, Unit] = {}
+            units: list[WorkItem] = []
+            batches: dict[str, WorkItem] = {}
             for lane, answer in came:
                 lane.coming -= len(answer.claims)
                 if runs is self._runs():
@@ -371,11 +382,11 @@ class Fetcher:
             if units:
                 self._pool.submit(units)
 
-    async def _open_again(self, lane: Lane, error: StoreChanged) -> None:
+    async def _open_again(self, lane: ServedQueue, error: StoreChanged) -> None:
         before = lane.queue.layout
         try:
             await self._store.reopen(lane.queue)
-        except QueueMoving as moving:
+        except QueueRepartitioning as moving:
             if lane.stand_still(self._clock.server_ms() + STILL_MS):
                 log.info("waiting for a queue that is being repartitioned", queue=lane.name, to=moving.partitions)
             return
@@ -393,7 +404,7 @@ class Fetcher:
         self._runs().forget_doubts(lane.queue)
         self._on_change(lane)
 
-    def _log_loss(self, lane: Lane, error: StoreChanged) -> None:
+    def _log_loss(self, lane: ServedQueue, error: StoreChanged) -> None:
         """Once for all queues and passes that find it out at about the same time."""
         now = self._clock.monotonic()
         if now >= self._next_loss:
@@ -429,13 +440,13 @@ class Fetcher:
             for call in self._runs().in_doubt(lane.queue):
                 await self._hand_back_unseen(lane, call)
 
-    async def _hand_back_unseen(self, lane: Lane, call: Call) -> None:
+    async def _hand_back_unseen(self, lane: ServedQueue, call: Call) -> None:
         """A claim of which we did not hear, in a partition that has changed since: nobody runs what it gave us."""
         for key, token in await self._runs().claimed_unseen(call):
             claim = Claim(lane.name, 0, key, token, 0, 1, 0, False, 0, bytes(2))
-            self._finisher.add(Ended(lane, claim, None, "released"))
+            self._finisher.add(EndedRun(lane, claim, None, "released"))
 
-    def _learn(self, lane: Lane, wish: Wish, answer: Claimed) -> None:
+    def _learn(self, lane: ServedQueue, wish: ClaimRequest, answer: ClaimReply) -> None:
         if wish.layout != lane.layout:
             lane.answered(wish.partition)
             return

@@ -16,17 +16,24 @@ from msgspec import Struct
 
 from tocsin.engine import decide
 from tocsin.engine.encode_error import batch_outcomes, describe, timed_out
-from tocsin.engine.encode_outcome import Ended, Settler
-from tocsin.engine.partition_faults import Faults
-from tocsin.engine.refused_outcomes import Place, Rescue, evidence_in
-from tocsin.engine.served_queue import Lane
-from tocsin.engine.stop_requests import Letters, Tell
-from tocsin.engine.unwritten_outcomes import Unwritten
-from tocsin.engine.work_item import Sent, Unit
+from tocsin.engine.encode_outcome import EndedRun, OutcomeEncoder
+from tocsin.engine.partition_faults import PartitionFaults
+from tocsin.engine.refused_outcomes import Place, RefusedOutcomes, evidence_in
+from tocsin.engine.served_queue import ServedQueue
+from tocsin.engine.stop_requests import StopRequests, Tell
+from tocsin.engine.unwritten_outcomes import UnwrittenOutcomes
+from tocsin.engine.work_item import PendingCall, WorkItem
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.model.errors import InvalidConfig, NodeUnavailable, QueueMoving, StoreChanged, StoreError, StoreUnavailable
+from tocsin.model.errors import (
+    InvalidConfig,
+    NodeUnavailable,
+    QueueRepartitioning,
+    StoreChanged,
+    StoreError,
+    StoreUnavailable,
+)
 from tocsin.model.failure_class import FailureClass
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import Breaker, BreakerSettings, Permit
@@ -35,7 +42,7 @@ from tocsin.store.connection.nodes import by_node, each_by_itself
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.transitions.claims import Item, Runs, fitting, key_of
 from tocsin.telemetry.logs import get_logger
-from tocsin.telemetry.metrics import Tally
+from tocsin.telemetry.metrics import Counters
 
 log = get_logger("tocsin.finish")
 
@@ -54,11 +61,11 @@ GIVE_WAY_S = 0.05
 STILL_S = 0.25
 
 
-class Heard(Struct):
+class AnsweredCalls(Struct):
     """What came of some calls, apart from their answers."""
 
     # Calls into queues that have changed: for later.
-    changed: list[tuple[Place, Sent]] = []
+    changed: list[tuple[Place, PendingCall]] = []
     trouble: StoreError | None = None
     # A node is away, or a partition fails by itself: what is theirs need not be tried at once.
     rests: bool = False
@@ -75,27 +82,27 @@ class Finisher:
         runs: Callable[[], Runs],
         clock: Clock,
         on_lost: Callable[[str], None],
-        on_due: Callable[[Lane, int], None],
+        on_due: Callable[[ServedQueue, int], None],
         classifier: Classifier | None = None,
         backoff: BackoffSettings = decide.NO_BACKOFF,
         breaker: Breaker | None = None,
-        tally: Tally | None = None,
+        tally: Counters | None = None,
         batch: int = LARGEST_BATCH,
         tell: Tell | None = None,
         on_carry: Callable[[OpenQueue, int], None] = lambda queue, partition: None,
         largest_result: int = codec.LARGEST_RESULT,
-        report: Callable[[Ended, str, int, int], None] = lambda ended, verb, due, now: None,
+        report: Callable[[EndedRun, str, int, int], None] = lambda ended, verb, due, now: None,
     ) -> None:
         self.wake = asyncio.Event()
-        self.waiting: deque[Ended] = deque()
+        self.waiting: deque[EndedRun] = deque()
         self.lost = 0
         self._store = store
         self._runs = runs
         self._clock = clock
         self._classifier = classifier or Classifier()
-        self._settler = Settler(backoff, largest_result)
+        self._settler = OutcomeEncoder(backoff, largest_result)
         self.breaker = breaker or Breaker(BreakerSettings(), clock.monotonic)
-        self._tally = tally or Tally()
+        self._tally = tally or Counters()
         self._batch = batch
         self._on_lost = on_lost
         # Something is due sooner than the fetcher knows.
@@ -105,24 +112,24 @@ class Finisher:
         # Gets each outcome that is no success, with what was decided.
         self.report = report
         # Calls by place: one of each in flight at most, so that repeating keeps their order.
-        self._unanswered: dict[Place, Sent] = {}
+        self._unanswered: dict[Place, PendingCall] = {}
         # Those of them that another pass is waiting for.
         self._in_flight: set[Place] = set()
-        self._rescue = Rescue(clock, self._tally)
+        self._rescue = RefusedOutcomes(clock, self._tally)
         # How many outcomes the last pass took, and when it sent them.
         self._sent = 0
         self._sent_at = 0.0
-        self._letters = Letters(tell)
-        self.unwritten = Unwritten(clock)
+        self._letters = StopRequests(tell)
+        self.unwritten = UnwrittenOutcomes(clock)
         # Lanes that have outcomes which no call has taken yet.
-        self._unsent: set[Lane] = set()
+        self._unsent: set[ServedQueue] = set()
         # The number of the last call for each place: who waits longest is next.
         self._calls: dict[Place, int] = {}
-        self._count, self._faults = itertools.count(1), Faults(clock)
+        self._count, self._faults = itertools.count(1), PartitionFaults(clock)
 
     # Reports of the runners
 
-    def succeeded(self, unit: Unit, result: Any) -> None:
+    def succeeded(self, unit: WorkItem, result: Any) -> None:
         if unit.handler.batch is not None:
             self._batch_ended(unit, result)
             return
@@ -130,19 +137,19 @@ class Finisher:
         if not self.waiting:
             # Whoever was woken for those that wait takes this one too.
             self.wake.set()
-        self.waiting.append(Ended(unit.lane, unit.claim, unit.spec, "succeeded", result))
+        self.waiting.append(EndedRun(unit.lane, unit.claim, unit.spec, "succeeded", result))
         self.unwritten.add()
 
-    def failed(self, unit: Unit, error: BaseException) -> None:
+    def failed(self, unit: WorkItem, error: BaseException) -> None:
         described, kind = describe(error, self._clock.server_ms()), self._classifier.classify(error)
         if isinstance(error, DeliveryFailed):
-            ended = Ended(unit.lane, unit.claim, unit.spec, "failed", error=described, kind=kind, failure=error)
+            ended = EndedRun(unit.lane, unit.claim, unit.spec, "failed", error=described, kind=kind, failure=error)
             ended.cause = error
             self.add(ended)
         else:
             self._add(unit, "failed", described, kind, error)
 
-    def stopped(self, unit: Unit, reason: str) -> None:
+    def stopped(self, unit: WorkItem, reason: str) -> None:
         """Its handler was cancelled by us: why decides what becomes of it."""
         if reason == "timeout":
             self._add(unit, "failed", timed_out(unit.claim, int(self._clock.server_ms())))
@@ -152,9 +159,9 @@ class Finisher:
             self.release(unit)
         # "lost": another incarnation or worker has it; there is nothing to write.
 
-    def release(self, unit: Unit, delay: float = 0.0) -> None:
+    def release(self, unit: WorkItem, delay: float = 0.0) -> None:
         if delay:
-            self.add(Ended(unit.lane, unit.claim, unit.spec, "released", delay=delay))
+            self.add(EndedRun(unit.lane, unit.claim, unit.spec, "released", delay=delay))
         else:
             self._add(unit, "released", b"")
 
@@ -162,23 +169,23 @@ class Finisher:
         """From now on what goes back waits for a random part of this long: a fleet that stops wakes others gently."""
         self._settler.spread_ms = seconds * 1000
 
-    def add(self, ended: Ended) -> None:
+    def add(self, ended: EndedRun) -> None:
         self.waiting.append(ended)
         self.unwritten.add()
         self.wake.set()
 
     def _add(
         self,
-        unit: Unit,
+        unit: WorkItem,
         how: str,
         error: bytes,
         kind: FailureClass = FailureClass.UNKNOWN,
         cause: BaseException | None = None,
     ) -> None:
         for claim, spec in unit.all():
-            self.add(Ended(unit.lane, claim, spec, how, error=error, kind=kind, cause=cause))
+            self.add(EndedRun(unit.lane, claim, spec, how, error=error, kind=kind, cause=cause))
 
-    def _batch_ended(self, unit: Unit, returned: Any) -> None:
+    def _batch_ended(self, unit: WorkItem, returned: Any) -> None:
         try:
             outcomes = batch_outcomes(unit.handler.name, unit.size(), returned)
         except TypeError as error:
@@ -188,10 +195,10 @@ class Finisher:
             if isinstance(outcome, BaseException):
                 error_bytes = describe(outcome, self._clock.server_ms())
                 kind = self._classifier.classify(outcome)
-                self.add(Ended(unit.lane, claim, spec, "failed", error=error_bytes, kind=kind, cause=outcome))
+                self.add(EndedRun(unit.lane, claim, spec, "failed", error=error_bytes, kind=kind, cause=outcome))
             else:
                 unit.handler.tally.succeeded += 1
-                self.add(Ended(unit.lane, claim, spec, "succeeded", outcome))
+                self.add(EndedRun(unit.lane, claim, spec, "succeeded", outcome))
 
     # The pass
 
@@ -206,7 +213,7 @@ class Finisher:
         keys = [key_of(item).decode(errors="replace") for item in items]
         return sorted({*keys, *(ended.claim.member for ended in self.waiting)})
 
-    def keys_in_hand(self, lane: Lane) -> set[bytes]:
+    def keys_in_hand(self, lane: ServedQueue) -> set[bytes]:
         """The runs of a lane whose outcomes are not confirmed, and those whose outcomes were refused: run again
         at once, they would be refused again."""
         items = [item for sent in self._unanswered.values() if sent.lane is lane for item in sent.items]
@@ -242,7 +249,7 @@ class Finisher:
         permit = self.breaker.allow()
         if permit is None:
             return max(self.breaker.status().probe_in, PACE_S)
-        heard = Heard()
+        heard = AnsweredCalls()
         if self._rescue:
             await self._try_refused(permit, heard)
             self._prepare()
@@ -256,16 +263,16 @@ class Finisher:
         rest = max(rest, await self._after(heard))
         return 60.0 if self.idle() else rest
 
-    async def _send_to_node(self, sent: list[tuple[Place, Sent]], permit: Permit) -> float:
+    async def _send_to_node(self, sent: list[tuple[Place, PendingCall]], permit: Permit) -> float:
         """Seconds to rest."""
         answers = await self._call(sent)
         own = self._faults.tell(self.breaker, permit, [key[:2] for key, _ in sent], answers)
-        heard = Heard()
+        heard = AnsweredCalls()
         for (key, each), answer, is_own in zip(sent, answers, own, strict=True):
             self._hear(key, each, answer, heard, is_own)
         return await self._after(heard)
 
-    async def _after(self, heard: Heard) -> float:
+    async def _after(self, heard: AnsweredCalls) -> float:
         """Seconds to rest. Last, because it waits, and the other pass goes on meanwhile."""
         await self._letters.post()
         resting = STILL_S if heard.rests else 0.0
@@ -275,17 +282,19 @@ class Finisher:
             raise heard.trouble
         return rest
 
-    def _sendable(self) -> list[tuple[Place, Sent]]:
+    def _sendable(self) -> list[tuple[Place, PendingCall]]:
         return [(key, each) for key, each in self._unanswered.items() if key not in self._in_flight]
 
-    async def _call(self, sent: list[tuple[Place, Sent]]) -> list[list[Any] | StoreError]:
+    async def _call(self, sent: list[tuple[Place, PendingCall]]) -> list[list[Any] | StoreError]:
         self._in_flight.update(key for key, _ in sent)
         try:
             return await self._store.call_all([each.call for _, each in sent])
         finally:
             self._in_flight.difference_update(key for key, _ in sent)
 
-    def _hear(self, key: Place, sent: Sent, answer: list[Any] | StoreError, heard: Heard, is_own: bool) -> None:
+    def _hear(
+        self, key: Place, sent: PendingCall, answer: list[Any] | StoreError, heard: AnsweredCalls, is_own: bool
+    ) -> None:
         """`is_own`: it is a failure of its partition alone."""
         if self._unanswered.get(key, sent) is not sent:
             return  # The other pass was told first, and the key is that of a later call.
@@ -303,12 +312,12 @@ class Finisher:
         else:
             self._answered(key, sent, answer)
 
-    async def _try_refused(self, permit: Permit, heard: Heard) -> None:
+    async def _try_refused(self, permit: Permit, heard: AnsweredCalls) -> None:
         """Each alone."""
         answers: list[list[Any] | StoreError] = []
         for key, refused in self._rescue.due(self._unanswered, self._unsent):
             call = self._runs().settle(key[2], refused.lane.queue, key[1], [refused.item])
-            sent = self._unanswered[key] = Sent(refused.lane, call, [refused.item], refused.tries + 1)
+            sent = self._unanswered[key] = PendingCall(refused.lane, call, [refused.item], refused.tries + 1)
             [answer] = await self._call([(key, sent)])
             [is_own] = self._faults.own([key[:2]], [answer])
             if not is_own:
@@ -320,7 +329,7 @@ class Finisher:
         if evidence is not None:
             self.breaker.answered(permit, evidence)
 
-    async def _follow(self, key: Place, sent: Sent) -> float:
+    async def _follow(self, key: Place, sent: PendingCall) -> float:
         """Open the queue again; where it was repartitioned, the jobs of the call are elsewhere. Seconds to rest.
         If the claims are gone with the store they were made in, the token check will say so."""
         lane = sent.lane
@@ -329,7 +338,7 @@ class Finisher:
         except StoreUnavailable:
             raise
         except (StoreError, InvalidConfig) as error:
-            if not isinstance(error, QueueMoving) and self._unanswered.get(key) is sent:
+            if not isinstance(error, QueueRepartitioning) and self._unanswered.get(key) is sent:
                 # Its settings are garbled. Other queues do not wait for it.
                 self._refused(key, sent, error)
             return STILL_S
@@ -347,7 +356,7 @@ class Finisher:
             self._unsent.add(lane)
         return 0.0
 
-    def _refused(self, key: Place, sent: Sent, error: Exception) -> None:
+    def _refused(self, key: Place, sent: PendingCall, error: Exception) -> None:
         """The server is there and fails this call: its outcomes are tried alone in the next passes, then given up."""
         self._forget_call(key, sent.lane, written=False)
         given_up = self._rescue.refuse(key, sent)
@@ -356,7 +365,7 @@ class Finisher:
             names = [key_of(item).decode(errors="replace") for item in given_up]
             log.error("outcome refused by the server: its run will be recovered", jobs=names, error=str(error))
 
-    def _forget_call(self, key: Place, lane: Lane, written: bool = True) -> None:
+    def _forget_call(self, key: Place, lane: ServedQueue, written: bool = True) -> None:
         # A new incarnation may have forgotten it meanwhile.
         sent = self._unanswered.pop(key, None)
         if sent is not None and written:
@@ -365,7 +374,7 @@ class Finisher:
             lane.timetable.answered(key[2])
             self._on_due(lane, key[1])
 
-    def _answered(self, key: Place, sent: Sent, answer: list[Any]) -> None:
+    def _answered(self, key: Place, sent: PendingCall, answer: list[Any]) -> None:
         lane = sent.lane
         self._rescue.saved(sent)
         lane.log_answer(key[2], answer[1])
@@ -384,7 +393,7 @@ class Finisher:
     def _prepare(self, left_free: Collection[Place] = ()) -> None:
         """Turn what is unsent into calls where none is unanswered: few calls with many outcomes each."""
         busy = {*self._unanswered, *left_free}
-        ready: list[tuple[int, Place, Lane, list[Item]]] = []
+        ready: list[tuple[int, Place, ServedQueue, list[Item]]] = []
         for lane in list(self._unsent):
             lane.follow()
             left = [((lane.name, partition, verb), items) for (verb, partition), items in lane.unsent.items()]
@@ -399,10 +408,10 @@ class Finisher:
             room -= len(items)
             self._send(key, lane, items)
 
-    def _send(self, key: Place, lane: Lane, items: list[Item]) -> None:
+    def _send(self, key: Place, lane: ServedQueue, items: list[Item]) -> None:
         size = fitting(items, self._batch)
         batch, rest = items[:size], items[size:]
-        self._unanswered[key] = Sent(lane, self._runs().settle(key[2], lane.queue, key[1], batch), batch)
+        self._unanswered[key] = PendingCall(lane, self._runs().settle(key[2], lane.queue, key[1], batch), batch)
         self._calls[key] = next(self._count)
         if rest:
             lane.unsent[key[2], key[1]] = rest

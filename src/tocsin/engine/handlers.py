@@ -26,7 +26,7 @@ class NotStarted(Exception):
     """The target could not even begin, for lack of something here: nothing has happened, another worker may try."""
 
 
-class NotYet(NotStarted):
+class TryLater(NotStarted):
     """The other side takes no more for now: nothing has happened, and the run goes back for so many seconds."""
 
     def __init__(self, why: str, delay: float, *, is_trouble: bool = False) -> None:

@@ -21,7 +21,7 @@ from tocsin.engine.continuity import Continuity
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreError
-from tocsin.store.transitions.fleet import LATE_BEATS, About, Beat, Pulse
+from tocsin.store.transitions.fleet import LATE_BEATS, HeartbeatReply, HeartbeatSender, WorkerInfo
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.heart")
@@ -34,7 +34,7 @@ AGAIN_S = 0.5
 STEP_MS = 1000.0
 
 
-class Reading(Struct, frozen=True):
+class ClockReading(Struct, frozen=True):
     """The server's time, and ours before and after it was asked, in monotonic seconds."""
 
     now: Millis
@@ -42,7 +42,7 @@ class Reading(Struct, frozen=True):
     received: float
 
 
-def step_between(before: Reading, after: Reading) -> float:
+def step_between(before: ClockReading, after: ClockReading) -> float:
     """By how many ms the server's clock was set between two readings; 0 if the time that passed explains both."""
     shown = after.now - before.now
     least, most = (after.sent - before.received) * 1000, (after.received - before.sent) * 1000
@@ -51,14 +51,14 @@ def step_between(before: Reading, after: Reading) -> float:
     return shown - (least + most) / 2
 
 
-class Heart:
+class Heartbeat:
     """`beat` is one pass; `start` and `stop` are the thread around it."""
 
     def __init__(
         self,
-        pulse: Pulse,
-        about: Callable[[], About],
-        on_beat: Callable[[Beat | None, float], None],
+        pulse: HeartbeatSender,
+        about: Callable[[], WorkerInfo],
+        on_beat: Callable[[HeartbeatReply | None, float], None],
         clock: Clock,
         beat_s: float = BEAT_S,
         ttl_s: float = TTL_S,
@@ -74,7 +74,7 @@ class Heart:
         self._beat_s = beat_s
         self._ttl_s = ttl_s
         self._counter = 0
-        self._reading: Reading | None = None
+        self._reading: ClockReading | None = None
         # The sum of all steps of the server's clock that the fleet knows, and what we saw and could not report yet.
         self._stepped = 0
         self._unreported = 0.0
@@ -88,7 +88,7 @@ class Heart:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def beat(self) -> Beat | None:
+    def beat(self) -> HeartbeatReply | None:
         """Raise our counter and see the others'. None when the server did not answer."""
         beat = self._send()
         if beat is not None and beat.accepted and (step := self._unreported):
@@ -98,7 +98,7 @@ class Heart:
         self._on_beat(beat, self._clock.monotonic())
         return beat
 
-    def _send(self) -> Beat | None:
+    def _send(self) -> HeartbeatReply | None:
         sent, step = self._clock.monotonic(), self._unreported
         late = int(self._beat_s * LATE_BEATS * 1000)
         try:
@@ -111,7 +111,7 @@ class Heart:
             self.away = True
             return None
         self.away = False
-        reading = Reading(beat.now, sent, self._clock.monotonic())
+        reading = ClockReading(beat.now, sent, self._clock.monotonic())
         self._clock.observe(beat.now, reading.sent, reading.received)
         if beat.accepted:
             self.lost_writes = self._continuity.look(beat, self._counter)
@@ -125,7 +125,7 @@ class Heart:
             self.lease = 0.0
         return beat
 
-    def _notice_step(self, reading: Reading, stepped: int, reported: bool) -> None:
+    def _notice_step(self, reading: ClockReading, stepped: int, reported: bool) -> None:
         if reported:
             self._unreported, self._stepped = 0.0, stepped
         if self._reading is not None:
@@ -153,7 +153,7 @@ class Heart:
             if beat is not None and not beat.accepted:
                 return
 
-    def _try_to_beat(self) -> Beat | None:
+    def _try_to_beat(self) -> HeartbeatReply | None:
         """Whatever goes wrong, the thread goes on: without it this worker would claim nothing more."""
         try:
             beat = self.beat()

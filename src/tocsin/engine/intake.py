@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 
 from tocsin.engine import decide
-from tocsin.engine.encode_outcome import UNPLANNED_S, Ended, reason_of
+from tocsin.engine.encode_outcome import UNPLANNED_S, EndedRun, reason_of
 from tocsin.engine.finisher import Finisher
 from tocsin.engine.handlers import Catalog
-from tocsin.engine.runner_pool import Pool
-from tocsin.engine.served_queue import Lane
-from tocsin.engine.work_item import Unit
+from tocsin.engine.runner_pool import RunnerPool
+from tocsin.engine.served_queue import ServedQueue
+from tocsin.engine.work_item import WorkItem
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.codec import decode_spec
@@ -19,9 +19,9 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import RecordUnreadable, TriggerFailed
 from tocsin.model.job import Failure, Spec
 from tocsin.model.run import SUSPECT, Claim
-from tocsin.store.transitions.claims import Claimed
+from tocsin.store.transitions.claims import ClaimReply
 from tocsin.telemetry import agent_log
-from tocsin.telemetry.metrics import Tally
+from tocsin.telemetry.metrics import Counters
 
 # Reading a recurrence rule may take 50 ms (model/step_budget.py). After so much of it others get their turn.
 GIVE_WAY_S = 0.02
@@ -29,17 +29,17 @@ GIVE_WAY_S = 0.02
 _RULE = b"rrule"
 
 
-class Collector:
+class ClaimIntake:
     """Answer by answer."""
 
-    def __init__(self, catalog: Catalog, pool: Pool, finisher: Finisher, clock: Clock, tally: Tally) -> None:
+    def __init__(self, catalog: Catalog, pool: RunnerPool, finisher: Finisher, clock: Clock, tally: Counters) -> None:
         self._catalog = catalog
         self._pool = pool
         self._finisher = finisher
         self._clock = clock
         self._tally = tally
 
-    async def read_rules(self, answer: Claimed) -> None:
+    async def read_rules(self, answer: ClaimReply) -> None:
         """Before `collect`, which does not wait: rules that were read are remembered (model/rrule.py). An answer may
         bring a hundred slow ones, and all at once would block the loop for seconds."""
         began = self._clock.monotonic()
@@ -51,7 +51,9 @@ class Collector:
                     await asyncio.sleep(0)
                     began = self._clock.monotonic()
 
-    def collect(self, lane: Lane, answer: Claimed, units: list[Unit], batches: dict[str, Unit]) -> None:
+    def collect(
+        self, lane: ServedQueue, answer: ClaimReply, units: list[WorkItem], batches: dict[str, WorkItem]
+    ) -> None:
         """What was claimed is always run, released, parked or settled: nothing falls through."""
         taken, now, age = self._clock.monotonic(), answer.now, answer.age
         self._measure(lane, answer)
@@ -79,7 +81,7 @@ class Collector:
                 self._park(lane, claim, spec, Failure(f"no handler is named {spec.name!r}", at=now))
                 continue
             seen(handler)
-            unit = Unit(claim, spec, handler, lane, taken, taken + (claim.deadline - now) / 1000)
+            unit = WorkItem(claim, spec, handler, lane, taken, taken + (claim.deadline - now) / 1000)
             if age and claim.deadline - now <= age:
                 # Most of its time went by before we heard of it. A timeout now would be no fault of its handler.
                 self._finisher.release(unit)
@@ -90,7 +92,7 @@ class Collector:
             else:
                 self._add_to_batch(unit, units, batches)
 
-    def _measure(self, lane: Lane, answer: Claimed) -> None:
+    def _measure(self, lane: ServedQueue, answer: ClaimReply) -> None:
         """How long they waited. All at once: a call for each run would cost as much as running it."""
         claims, now = answer.claims, answer.now
 
@@ -107,7 +109,7 @@ class Collector:
                 first = claims if alike else [each for each in claims if each.attempt == 1 and each.record[2] == band]
                 waits[min(band, 4)].add_all(first, waited)
 
-    def _accept_recovered(self, unit: Unit, batches: dict[str, Unit]) -> bool:
+    def _accept_recovered(self, unit: WorkItem, batches: dict[str, WorkItem]) -> bool:
         """No more of them than permits: one may be what kills workers, and each that waits here would be recovered once
         more with it. Of suspects one: a second comes only with an answer that was lost at first."""
         pool, is_suspect = self._pool, unit.claim.recoveries >= SUSPECT
@@ -119,11 +121,11 @@ class Collector:
             pool.recovered += 1
         return True
 
-    def _open_batch(self, unit: Unit, batches: dict[str, Unit]) -> Unit | None:
+    def _open_batch(self, unit: WorkItem, batches: dict[str, WorkItem]) -> WorkItem | None:
         whole, size = batches.get(unit.spec.name), unit.handler.batch or 1
         return whole if whole is not None and whole.lane is unit.lane and whole.size() < size else None
 
-    def _add_to_batch(self, unit: Unit, units: list[Unit], batches: dict[str, Unit]) -> None:
+    def _add_to_batch(self, unit: WorkItem, units: list[WorkItem], batches: dict[str, WorkItem]) -> None:
         whole = self._open_batch(unit, batches)
         if whole is not None:
             whole.others = whole.others or []
@@ -133,17 +135,17 @@ class Collector:
             batches[unit.spec.name] = unit
             units.append(unit)
 
-    def _is_settled(self, lane: Lane, claim: Claim, spec: Spec, now: Millis) -> bool:
+    def _is_settled(self, lane: ServedQueue, claim: Claim, spec: Spec, now: Millis) -> bool:
         """Whether it is not to be executed: that is settled then."""
         early = decide.before(claim, spec, claim.record[1] & codec.RECURRING != 0, now)
         if early is None:
             return False
         failure = codec.encode_failure(Failure(early[1], at=now))
-        self._finisher.add(Ended(lane, claim, spec, "settled", error=failure, decision=early[0]))
+        self._finisher.add(EndedRun(lane, claim, spec, "settled", error=failure, decision=early[0]))
         return True
 
-    def _park(self, lane: Lane, claim: Claim, spec: Spec | None, why: Failure) -> None:
-        ended = Ended(lane, claim, spec, "parked", error=codec.encode_failure(why))
+    def _park(self, lane: ServedQueue, claim: Claim, spec: Spec | None, why: Failure) -> None:
+        ended = EndedRun(lane, claim, spec, "parked", error=codec.encode_failure(why))
         if why.type == TriggerFailed.__name__:
             ended.delay = UNPLANNED_S
         self._finisher.add(ended)

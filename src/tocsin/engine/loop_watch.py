@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from tocsin.model.clock import monotonic
 from tocsin.telemetry.logs import get_logger
-from tocsin.telemetry.metrics import Tally
+from tocsin.telemetry.metrics import Counters
 
 log = get_logger("tocsin.loop")
 
@@ -38,7 +38,10 @@ class LoopWatch:
     name = "watch"
 
     def __init__(
-        self, tally: Tally, running: Callable[[asyncio.Task[object] | None], str], now: Callable[[], float] = monotonic
+        self,
+        tally: Counters,
+        running: Callable[[asyncio.Task[object] | None], str],
+        now: Callable[[], float] = monotonic,
     ) -> None:
         """`running` names the handler that a task is executing, '' if it executes none."""
         self.wake = asyncio.Event()

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import StoreError
-from tocsin.store.transitions.fleet import Fleet, Worker
-from tocsin.store.views.parked_handlers import Parked
+from tocsin.store.transitions.fleet import Fleet, WorkerRecord
+from tocsin.store.views.parked_handlers import ParkedHandlers
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.parked")
@@ -22,7 +22,7 @@ QUIET_S = 60.0
 MOST_NAMED = 1000
 
 
-class Referrer:
+class ParkedNotifier:
     """One pass: mail for every worker that serves the queue and knows a handler that this one does not."""
 
     name = "refer"
@@ -32,7 +32,7 @@ class Referrer:
         fleet: Fleet,
         worker: Callable[[], str],
         handlers: list[str],
-        look: Callable[[str, int], Awaitable[list[Parked]]],
+        look: Callable[[str, int], Awaitable[list[ParkedHandlers]]],
     ) -> None:
         """`look` finds what is parked in a partition."""
         self.wake = asyncio.Event()
@@ -69,7 +69,7 @@ class Referrer:
             for found in await self._look(queue, partition):
                 self._name_missing(queue, found, workers)
 
-    def _name_missing(self, queue: str, parked: Parked, workers: list[Worker]) -> None:
+    def _name_missing(self, queue: str, parked: ParkedHandlers, workers: list[WorkerRecord]) -> None:
         key, now = (queue, parked.handler), monotonic()
         if parked.handler in self._handlers or now - self._named.get(key, -QUIET_S) < QUIET_S:
             return

@@ -31,7 +31,7 @@ MOST_TOLD = 5
 Place = tuple[str, int]
 
 
-class Fault(Struct):
+class PartitionFault(Struct):
     """A partition that fails: what the server said, and until when it rests, in monotonic seconds."""
 
     error: str
@@ -40,9 +40,9 @@ class Fault(Struct):
     next_log: float = -math.inf
 
 
-class Faults:
+class PartitionFaults:
     def __init__(self, clock: Clock) -> None:
-        self.by_place: dict[Place, Fault] = {}
+        self.by_place: dict[Place, PartitionFault] = {}
         self._clock = clock
         # The place that was served last, and the last one before it that is another; and when.
         self._last: tuple[Place | None, float] = (None, -math.inf)
@@ -68,7 +68,7 @@ class Faults:
     def add(self, place: Place, error: Exception) -> None:
         """It fails, whatever becomes of the others."""
         now = self._clock.monotonic()
-        fault = self.by_place.setdefault(place, Fault(str(error)))
+        fault = self.by_place.setdefault(place, PartitionFault(str(error)))
         fault.error, fault.times = str(error), fault.times + 1
         rest = min(SHORTEST_REST_S * 2 ** min(fault.times - 1, 10), LONGEST_REST_S)
         fault.until = now + rest

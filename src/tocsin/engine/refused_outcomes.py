@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import Struct
 
-from tocsin.engine.served_queue import Lane
-from tocsin.engine.work_item import Sent
+from tocsin.engine.served_queue import ServedQueue
+from tocsin.engine.work_item import PendingCall
 from tocsin.model.clock import Clock
 from tocsin.model.errors import NodeUnavailable, StoreError, StoreUnavailable
 from tocsin.store.store import LARGEST_BATCH
 from tocsin.store.transitions.claims import Item, key_of
-from tocsin.telemetry.metrics import Tally
+from tocsin.telemetry.metrics import Counters
 
 # A queue, a partition and a verb: one call of each is on its way at most.
 Place = tuple[str, int, str]
@@ -44,8 +44,8 @@ def evidence_in(answers: Sequence[object]) -> Sequence[object] | None:
     return errors if len(errors) > 1 else None
 
 
-class Refused(Struct, frozen=True):
-    lane: Lane
+class RefusedOutcome(Struct, frozen=True):
+    lane: ServedQueue
     # The layout of the queue that its place belongs to.
     layout: str
     item: Item
@@ -60,19 +60,19 @@ class GivenUp(Struct, frozen=True):
     until: float
 
 
-class Rescue:
+class RefusedOutcomes:
     """What was refused and is to be tried again, and what was given up."""
 
-    def __init__(self, clock: Clock, tally: Tally) -> None:
+    def __init__(self, clock: Clock, tally: Counters) -> None:
         self._clock = clock
         self._tally = tally
-        self._waiting: dict[Place, deque[Refused]] = {}
+        self._waiting: dict[Place, deque[RefusedOutcome]] = {}
         self._given_up: deque[GivenUp] = deque(maxlen=MOST_GIVEN_UP)
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def refuse(self, place: Place, sent: Sent) -> list[Item]:
+    def refuse(self, place: Place, sent: PendingCall) -> list[Item]:
         """The server refused a call. Those of its outcomes that were tried often enough."""
         if sent.tries:
             self._tally.recovery[False] += 1
@@ -81,11 +81,11 @@ class Rescue:
             until = self._clock.monotonic() + AGENT_RELEASED_S if sent.lane.timetable is not None else math.inf
             self._given_up.extend(GivenUp(sent.lane.name, key_of(item), until) for item in sent.items)
             return sent.items
-        again = [Refused(sent.lane, sent.call.layout, item, sent.tries) for item in sent.items]
+        again = [RefusedOutcome(sent.lane, sent.call.layout, item, sent.tries) for item in sent.items]
         self._waiting.setdefault(place, deque()).extend(again)
         return []
 
-    def saved(self, sent: Sent) -> None:
+    def saved(self, sent: PendingCall) -> None:
         """The server has written down the outcomes of a call."""
         if not sent.tries:
             return
@@ -100,7 +100,7 @@ class Rescue:
     def places(self) -> Collection[Place]:
         return self._waiting.keys()
 
-    def due(self, busy: Collection[Place], unsent: set[Lane]) -> Iterator[tuple[Place, Refused]]:
+    def due(self, busy: Collection[Place], unsent: set[ServedQueue]) -> Iterator[tuple[Place, RefusedOutcome]]:
         """Those to try in this pass, each once. `busy` may change on the way. Where a queue has other partitions by
         now, its outcomes are sent like new ones: the lane is added to `unsent`."""
         room = MOST_PER_PASS
@@ -119,7 +119,7 @@ class Rescue:
             if not waiting:
                 self._waiting.pop(place, None)
 
-    def items(self, lane: Lane | None = None) -> list[Item]:
+    def items(self, lane: ServedQueue | None = None) -> list[Item]:
         """Those that are to be tried again, of one lane or of all."""
         return [each.item for some in self._waiting.values() for each in some if lane in (None, each.lane)]
 

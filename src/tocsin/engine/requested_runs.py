@@ -10,7 +10,7 @@ from tocsin.model.clock import Clock
 SLOW_S = 0.25
 
 
-class Asked:
+class RequestedRuns:
     def __init__(self, clock: Clock, *, several_nodes: bool) -> None:
         """`several_nodes`: one may be slow, or away, while others answer."""
         self._clock = clock

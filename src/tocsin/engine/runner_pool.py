@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import Any, Protocol
 
-from tocsin.engine.handlers import NotStarted, NotYet
-from tocsin.engine.served_queue import Lane
-from tocsin.engine.work_item import Unit
+from tocsin.engine.handlers import NotStarted, TryLater
+from tocsin.engine.served_queue import ServedQueue
+from tocsin.engine.work_item import WorkItem
 from tocsin.model.clock import Clock, monotonic
 from tocsin.model.run import SUSPECT
 
@@ -35,20 +35,20 @@ CLOSE_S = 1.0
 WEIGHT = 0.1
 
 
-class Report(Protocol):
+class OutcomeSink(Protocol):
     """Where outcomes go: the finisher."""
 
-    def succeeded(self, unit: Unit, result: Any) -> None: ...
-    def failed(self, unit: Unit, error: BaseException) -> None: ...
-    def stopped(self, unit: Unit, reason: str) -> None: ...
-    def release(self, unit: Unit, delay: float = 0.0) -> None: ...
+    def succeeded(self, unit: WorkItem, result: Any) -> None: ...
+    def failed(self, unit: WorkItem, error: BaseException) -> None: ...
+    def stopped(self, unit: WorkItem, reason: str) -> None: ...
+    def release(self, unit: WorkItem, delay: float = 0.0) -> None: ...
 
 
 class Runner:
     """One permit: executes unit after unit."""
 
-    def __init__(self, pool: Pool) -> None:
-        self.unit: Unit | None = None
+    def __init__(self, pool: RunnerPool) -> None:
+        self.unit: WorkItem | None = None
         # Why the unit inside the handler was asked to end; empty while it was not.
         self.reason = ""
         self._pool = pool
@@ -65,7 +65,7 @@ class Runner:
         if unit.handler.stoppable:
             self.task.cancel()
 
-    def strike(self, unit: Unit) -> None:
+    def strike(self, unit: WorkItem) -> None:
         """Ask this unit again, if it goes on although it was asked: its handler swallowed the cancellation."""
         if self.unit is unit and self.reason and unit.handler.stoppable:
             self.task.cancel()
@@ -118,10 +118,10 @@ class Runner:
             return not _is_at_work(self.task)
         return isinstance(error, asyncio.CancelledError) and not self.reason and self.task.cancelling() > 0
 
-    def _failed(self, unit: Unit, error: BaseException) -> bool:
+    def _failed(self, unit: WorkItem, error: BaseException) -> bool:
         """Report what came out of the handler. Whether it says something about how long the handler takes."""
         pool, reason = self._pool, self.reason
-        if isinstance(error, NotYet):
+        if isinstance(error, TryLater):
             if error.is_trouble:
                 pool.on_not_started(unit, error)
             pool.report.release(unit, error.delay)
@@ -147,16 +147,16 @@ class Runner:
             pass
 
 
-class Pool:
+class RunnerPool:
     """Runners, and the units that wait for one."""
 
     def __init__(
         self,
         permits: float,
-        report: Report,
+        report: OutcomeSink,
         on_room: Callable[[], None],
         clock: Clock,
-        on_not_started: Callable[[Unit, BaseException], None] = lambda unit, error: None,
+        on_not_started: Callable[[WorkItem, BaseException], None] = lambda unit, error: None,
     ) -> None:
         self.permits = permits if permits > 0 else math.inf
         self.report = report
@@ -164,7 +164,7 @@ class Pool:
         self.on_not_started = on_not_started
         # Units that wait for a runner, in the lines of these lanes; the first of them is next.
         self.waiting = 0
-        self._turns: deque[Lane] = deque()
+        self._turns: deque[ServedQueue] = deque()
         # The weights of all lanes that have units here.
         self.weight_at_work = 0
         self.idle: deque[Runner] = deque()
@@ -194,7 +194,7 @@ class Pool:
         self._woken = 0
         self._turning = False
 
-    def submit(self, units: list[Unit]) -> None:
+    def submit(self, units: list[WorkItem]) -> None:
         for unit in units:
             lane = unit.lane
             if not lane.line:
@@ -244,7 +244,7 @@ class Pool:
         self._turning = True
         asyncio.get_running_loop().call_soon(self._turn)
 
-    def next_unit(self) -> Unit:
+    def next_unit(self) -> WorkItem:
         """Out of its line. There is one."""
         turns = self._turns
         lane = turns[0] if len(turns) == 1 else self._whose_turn()
@@ -255,7 +255,7 @@ class Pool:
         lane.running += 1
         return unit
 
-    def _whose_turn(self) -> Lane:
+    def _whose_turn(self) -> ServedQueue:
         """Of several. If all hold their share of the permits there are some to spare, and it is the first's."""
         turns, share = self._turns, self.permits / self.weight_at_work
         for _ in range(len(turns)):
@@ -267,7 +267,7 @@ class Pool:
             turns.rotate(-1)
         return turns[0]
 
-    def is_too_late(self, unit: Unit) -> bool:
+    def is_too_late(self, unit: WorkItem) -> bool:
         """Its deadline passed while it waited here for a runner: release it. A timeout that is shorter than any wait
         here begins with the handler instead; otherwise a busy worker would release such a run for ever."""
         if unit.taken >= self.turn_began - UNSTARTED_S:
@@ -292,9 +292,9 @@ class Pool:
         """Permits that nobody holds and no unit waits for."""
         return max(0.0, self.permits - self.busy)
 
-    def withdraw(self, taken_before: float) -> list[Unit]:
+    def withdraw(self, taken_before: float) -> list[WorkItem]:
         """Units that were claimed before then and have not started: take them out."""
-        old: list[Unit] = []
+        old: list[WorkItem] = []
         for lane in list(self._turns):
             # Those that were recovered stand first, whenever they were claimed.
             late = [unit for unit in lane.line if unit.taken < taken_before]
@@ -308,12 +308,12 @@ class Pool:
             self._give_back_permit(unit)
         return old
 
-    def running(self) -> Iterator[tuple[Runner, Unit]]:
+    def running(self) -> Iterator[tuple[Runner, WorkItem]]:
         for runner in self.runners:
             if runner.unit is not None:
                 yield runner, runner.unit
 
-    def keys_in_hand(self, lane: Lane) -> set[bytes]:
+    def keys_in_hand(self, lane: ServedQueue) -> set[bytes]:
         """The runs of a lane that are inside their handlers or wait for a runner."""
         units = [*lane.line, *(unit for _, unit in self.running() if unit.lane is lane)]
         return {claim.key for unit in units for claim, _ in unit.all()}
@@ -323,7 +323,7 @@ class Pool:
         units = [runner.unit for runner in tuple(self.runners) if runner.task is task]
         return next((unit.handler.name for unit in units if unit is not None), "")
 
-    def leave(self, unit: Unit, started: float | None = None, ended: float = 0.0) -> None:
+    def leave(self, unit: WorkItem, started: float | None = None, ended: float = 0.0) -> None:
         """A runner is done with it. When it was inside its handler; None: that says nothing about the handler."""
         if started is not None:
             handler, took = unit.handler, ended - started
@@ -333,7 +333,7 @@ class Pool:
         unit.lane.running -= 1
         self._give_back_permit(unit)
 
-    def _give_back_permit(self, unit: Unit) -> None:
+    def _give_back_permit(self, unit: WorkItem) -> None:
         lane = unit.lane
         self.left += 1
         self.busy -= 1
@@ -378,7 +378,7 @@ def _is_at_work(task: asyncio.Task[None]) -> bool:
         return False
 
 
-def _put_first(unit: Unit, line: deque[Unit]) -> None:
+def _put_first(unit: WorkItem, line: deque[WorkItem]) -> None:
     """Before all that were never recovered: it is older than they are, and waits for the next permit only."""
     ahead = 0 if not line or not line[-1].recovered else len(line)
     while ahead < len(line) and line[ahead].recovered:

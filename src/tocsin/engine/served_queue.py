@@ -8,34 +8,34 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from tocsin.engine.agenda import Agenda
-from tocsin.engine.agent_timetable import Timetable
+from tocsin.engine.agent_timetable import AgentTimetable
 from tocsin.engine.handlers import UNKNOWN_S, Handler
 from tocsin.model.run import Claim
 from tocsin.store.store import OpenQueue
 from tocsin.store.transitions.claims import Item, key_of
 
 if TYPE_CHECKING:
-    from tocsin.engine.work_item import Unit
+    from tocsin.engine.work_item import WorkItem
 
 # A partition that gave this many runs at once and has no more due is asked again after this long, not run by run.
 BUSY = 8
 PACE_MS = 4.0
 
 
-class Lane:
+class ServedQueue:
     """When each partition has work next, on the server's clock in ms, and what of it this worker has in hand."""
 
     def __init__(self, queue: OpenQueue, agenda: Agenda | None = None, weight: int = 1) -> None:
         self.queue = queue
         # Which jobs to claim, by id, where this worker may not run all of them.
-        self.timetable: Timetable | None = None
+        self.timetable: AgentTimetable | None = None
         self.name = queue.name
         # Queues that have work share the permits in proportion to their weights.
         self.weight = weight
         # Units claimed and not ended; of these, how many are inside their handlers, and those that wait for a runner.
         self.busy = 0
         self.running = 0
-        self.line: deque[Unit] = deque()
+        self.line: deque[WorkItem] = deque()
         # How many more units it may start before the turn goes to the next queue.
         self.turn_left = weight
         # Partitions that a pass is asking at the moment, and for how many runs; runs claimed and not handed out yet.

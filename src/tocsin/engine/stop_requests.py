@@ -11,7 +11,7 @@ from tocsin.model.errors import StoreError
 Tell = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 
-class Letters:
+class StopRequests:
     """Written while answers are read, posted when there is time to wait for the server."""
 
     def __init__(self, tell: Tell | None) -> None:

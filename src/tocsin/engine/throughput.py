@@ -13,7 +13,7 @@ KEEP = 0.8
 HEADROOM = 2.0
 
 
-class Pace:
+class Throughput:
     """Runs per second. Those that share a processor do not take place all at once, however short each of them is:
     fetched ahead by their number and their time alone, most of what was claimed would have to go back."""
 

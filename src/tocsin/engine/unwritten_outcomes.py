@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tocsin.engine.throughput import HEADROOM, Pace
+from tocsin.engine.throughput import HEADROOM, Throughput
 from tocsin.model.clock import Clock
 
 MOMENT_S = 0.05
@@ -16,7 +16,7 @@ MOMENT_S = 0.05
 FEWEST, MOST = 400, 5000
 
 
-class Unwritten:
+class UnwrittenOutcomes:
     def __init__(self, clock: Clock) -> None:
         self.count = 0
         # With so many `on_full` is called, with half as many `on_room`.
@@ -26,7 +26,7 @@ class Unwritten:
         self.on_room: Callable[[], None] = _nothing
         self._clock = clock
         self._written = 0
-        self._pace = Pace()
+        self._pace = Throughput()
 
     def add(self) -> None:
         self.count += 1

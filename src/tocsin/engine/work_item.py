@@ -5,20 +5,20 @@ from __future__ import annotations
 from msgspec import Struct
 
 from tocsin.engine.handlers import Handler
-from tocsin.engine.served_queue import Lane
+from tocsin.engine.served_queue import ServedQueue
 from tocsin.model.job import Spec
 from tocsin.model.run import Claim, Run
 from tocsin.store.store import Call
 from tocsin.store.transitions.claims import Item
 
 
-class Unit(Struct, eq=False, weakref=False, gc=False):
+class WorkItem(Struct, eq=False, weakref=False, gc=False):
     """One permit's worth of work."""
 
     claim: Claim
     spec: Spec
     handler: Handler
-    lane: Lane
+    lane: ServedQueue
     # Monotonic seconds: when it was claimed, and when it must end unless it is extended.
     taken: float
     deadline: float
@@ -52,10 +52,10 @@ class Unit(Struct, eq=False, weakref=False, gc=False):
             run.cancelled = True
 
 
-class Sent(Struct, frozen=True):
+class PendingCall(Struct, frozen=True):
     """A call that settles claims and is not answered yet, with what it is about."""
 
-    lane: Lane
+    lane: ServedQueue
     call: Call
     items: list[Item]
     # Which try this is of one that was refused before (engine/refused_outcomes.py); 0: the first of its runs.

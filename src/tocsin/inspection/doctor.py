@@ -19,19 +19,19 @@ from tocsin.inspection.doctor_lines import LineAudit
 from tocsin.inspection.findings import Finding, Findings, diagnose
 from tocsin.model.codec import read_record
 from tocsin.model.durations import Millis
-from tocsin.model.errors import QueueMoved, QueueMoving, RecordUnreadable
+from tocsin.model.errors import QueueRepartitioned, QueueRepartitioning, RecordUnreadable
 from tocsin.model.ids import partition_of
 from tocsin.model.queue import AGENTS_QUEUE, outgrown
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.views.audit import LARGEST_WAIT, Node, Session, Settings, Survey
-from tocsin.store.views.audit_line import Lines
-from tocsin.store.views.blocked_jobs import Waits, readable_waits
+from tocsin.store.views.audit import LARGEST_WAIT, AuditReader, Node, PartitionMeta, Session
+from tocsin.store.views.audit_line import FairLineReader
+from tocsin.store.views.blocked_jobs import BlockedJobs, readable_waits
 from tocsin.store.views.garbage import Garbage
-from tocsin.store.views.strays import Strays
+from tocsin.store.views.strays import StrayReader
 from tocsin.upkeep import silent_workers
-from tocsin.upkeep.outbox_carrier import LONGEST_CARRY, Carrier
+from tocsin.upkeep.outbox_carrier import LONGEST_CARRY, OutboxCarrier
 
 # A worker beats every 2 s; one that is silent for this long has missed two.
 PATIENCE_S = 4.5
@@ -58,7 +58,7 @@ class QueueSize(Struct, frozen=True):
     bytes: int | None
 
 
-class Report(Struct, frozen=True):
+class DoctorReport(Struct, frozen=True):
     findings: list[Finding]
     queues: list[QueueSize]
     nodes: list[Node]
@@ -70,12 +70,12 @@ class Report(Struct, frozen=True):
         return any(finding.level == "wrong" and finding.left for finding in self.findings)
 
 
-class Audit:
+class Doctor:
     """One audit of one namespace. With `repair` what is provably safe to mend is mended on the way."""
 
     def __init__(
         self,
-        survey: Survey,
+        survey: AuditReader,
         fleet: Fleet,
         *,
         queues: Collection[str] | None = None,
@@ -93,16 +93,16 @@ class Audit:
         self._findings = Findings()
         self._queues: dict[str, OpenQueue] = {}
         self._looked, self._total = 0, 0
-        self._waits = Waits(survey.store)
-        self._line_audit = LineAudit(Lines(survey), fleet, self._findings, repair=repair)
-        garbage, strays = Garbage(survey.store, survey.most), Strays(survey.store)
+        self._waits = BlockedJobs(survey.store)
+        self._line_audit = LineAudit(FairLineReader(survey), fleet, self._findings, repair=repair)
+        garbage, strays = Garbage(survey.store, survey.most), StrayReader(survey.store)
         self._garbage = GarbageAudit(garbage, strays, survey.store.keys, self._findings, repair=repair)
 
-    async def run(self) -> Report:
+    async def run(self) -> DoctorReport:
         nodes = await self._look_at_servers()
         if await self._garbage.fleet_keys():
             # Nothing can be looked at without the register and the workers.
-            return Report(self._findings.all(), [], nodes, [])
+            return DoctorReport(self._findings.all(), [], nodes, [])
         # Hearts take their time: they are listened to meanwhile.
         listening = asyncio.ensure_future(silent_workers.listen(self._fleet, self._patience_s))
         try:
@@ -122,7 +122,7 @@ class Audit:
         await self._garbage.workers(self._patience_s)
         await self._look_at_burials()
         alive = [worker.shown for worker in workers if worker.id not in silent]
-        return Report(self._findings.all(), sizes, nodes, alive)
+        return DoctorReport(self._findings.all(), sizes, nodes, alive)
 
     async def _look_at_jobs(self, queues: list[OpenQueue]) -> None:
         alive = {worker.id for worker in await self._fleet.workers()}
@@ -137,7 +137,7 @@ class Audit:
                 self._findings.add("moving", queue.name, to)
                 continue
             # What is mended may be told that the queue has other partitions by now.
-            with contextlib.suppress(QueueMoved, QueueMoving):
+            with contextlib.suppress(QueueRepartitioned, QueueRepartitioning):
                 for partition in range(queue.partitions):
                     await self.step(queue, partition, alive)
         self._progress(self._total, self._total)
@@ -184,7 +184,7 @@ class Audit:
         async for sessions in self._survey.sessions(queue, partition):
             await self._check_sessions(queue, partition, sessions, alive)
 
-    async def _ids(self, queue: OpenQueue, partition: int, settings: Settings) -> AsyncIterator[list[bytes]]:
+    async def _ids(self, queue: OpenQueue, partition: int, settings: PartitionMeta) -> AsyncIterator[list[bytes]]:
         """Every id that the partition mentions anywhere."""
         async for records in self._survey.fields(queue, partition, "jobs", settings.widest):
             self._check_records(queue, partition, records)
@@ -233,7 +233,7 @@ class Audit:
         """And carry what that leads to: there may be no worker that would. How many were blocked."""
         store, freed = self._survey.store, set[tuple[OpenQueue, int]]()
         renewed = await self._survey.outbox.renew(queue, members)
-        carrier = Carrier(store, store.clock, lambda *place: freed.add(place))
+        carrier = OutboxCarrier(store, store.clock, lambda *place: freed.add(place))
         carrier.hear(queue, partition)
         for _ in range(LONGEST_CARRY):
             if not await carrier.carry_some():
@@ -252,7 +252,7 @@ class Audit:
         standings = await self._survey.look(queue, partition, tried)
         return {member for member, standing in zip(tried, standings, strict=True) if diagnose(standing) is None}
 
-    async def _compare(self, queue: OpenQueue, partition: int, settings: Settings, has_jobs: bool) -> None:
+    async def _compare(self, queue: OpenQueue, partition: int, settings: PartitionMeta, has_jobs: bool) -> None:
         where = f"partition {partition}"
         if settings.epoch is None:
             # A partition that nobody has used yet has no settings either.

@@ -10,7 +10,7 @@ from tocsin.store.keys import TYPES, Keys
 from tocsin.store.store import OpenQueue
 from tocsin.store.views import wrong_types
 from tocsin.store.views.garbage import Garbage
-from tocsin.store.views.strays import STAGES, Strays
+from tocsin.store.views.strays import STAGES, StrayReader
 
 # How often workers are looked at while they are listened for.
 PAUSE_S = 0.5
@@ -19,7 +19,7 @@ PAUSE_S = 0.5
 class GarbageAudit:
     """Looks at the fleet's keys, then at one partition after the other; with `repair` what it finds is cleared."""
 
-    def __init__(self, garbage: Garbage, strays: Strays, keys: Keys, findings: Findings, *, repair: bool) -> None:
+    def __init__(self, garbage: Garbage, strays: StrayReader, keys: Keys, findings: Findings, *, repair: bool) -> None:
         self._garbage = garbage
         self._strays = strays
         self._keys = keys

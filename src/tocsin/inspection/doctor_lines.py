@@ -5,19 +5,19 @@ from __future__ import annotations
 from tocsin.inspection.findings import Findings
 from tocsin.store.store import OpenQueue
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.views.audit_line import TENANTS_AT_ONCE, Lines, Place, Trouble, id_of
+from tocsin.store.views.audit_line import TENANTS_AT_ONCE, FairLineReader, Place, TenantFault, id_of
 
 KINDS = {
-    Trouble.PASSED_OVER: "passed-over",
-    Trouble.MISCOUNTED: "miscounted-tenant",
-    Trouble.RESTS_IN_VAIN: "rests-in-vain",
+    TenantFault.PASSED_OVER: "passed-over",
+    TenantFault.MISCOUNTED: "miscounted-tenant",
+    TenantFault.RESTS_IN_VAIN: "rests-in-vain",
 }
 
 
 class LineAudit:
     """Looks at one partition after the other; with `repair` what it finds is mended on the way."""
 
-    def __init__(self, lines: Lines, fleet: Fleet, findings: Findings, *, repair: bool) -> None:
+    def __init__(self, lines: FairLineReader, fleet: Fleet, findings: Findings, *, repair: bool) -> None:
         self._lines = lines
         self._fleet = fleet
         self._findings = findings

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from tocsin.store.views.audit import Standing
+from tocsin.store.views.audit import JobPresence
 
 # wrong: an invariant is broken, or jobs are in danger. warning: look at it. note: good to know.
 Level = Literal["wrong", "warning", "note"]
@@ -15,174 +15,180 @@ EXAMPLES = 5
 _REPAIR = "`tocsin doctor --repair`"
 
 
-class Kind(Struct, frozen=True):
+class FindingKind(Struct, frozen=True):
     level: Level
     what: str
     todo: str
 
 
-KINDS: dict[str, Kind] = {
-    "no-stage": Kind("wrong", "jobs are in no stage and would never run", f"{_REPAIR} puts them back in line"),
-    "no-record": Kind("wrong", "ids are in a stage but have no record", f"{_REPAIR} takes them out"),
-    "two-stages": Kind(
+KINDS: dict[str, FindingKind] = {
+    "no-stage": FindingKind("wrong", "jobs are in no stage and would never run", f"{_REPAIR} puts them back in line"),
+    "no-record": FindingKind("wrong", "ids are in a stage but have no record", f"{_REPAIR} takes them out"),
+    "two-stages": FindingKind(
         "wrong",
         "jobs are in two stages at once",
         f"{_REPAIR} settles those that a worker holds, and takes out of `ready` what stands elsewhere as well; "
         "take the others out of the stage that is wrong (ZREM)",
     ),
-    "misplaced": Kind(
+    "misplaced": FindingKind(
         "wrong", "jobs are ready, but not where the line has them", f"{_REPAIR} gives them their places again"
     ),
-    "stray-place": Kind(
+    "stray-place": FindingKind(
         "wrong",
         "places in line belong to no job, or to one that stands elsewhere",
         f"{_REPAIR} takes them out; a job that stands nowhere else keeps its place",
     ),
-    "passed-over": Kind("wrong", "tenants have work that is ready, but no turn", f"{_REPAIR} gives them their turns"),
-    "miscounted-tenant": Kind(
+    "passed-over": FindingKind(
+        "wrong", "tenants have work that is ready, but no turn", f"{_REPAIR} gives them their turns"
+    ),
+    "miscounted-tenant": FindingKind(
         "wrong", "tenants' counts of runs are not what their claims say", f"{_REPAIR} counts them anew"
     ),
-    "rests-in-vain": Kind(
+    "rests-in-vain": FindingKind(
         "wrong", "tenants rest until one of their runs ends, although they are below their cap", f"{_REPAIR} wakes them"
     ),
-    "over-cap": Kind(
+    "over-cap": FindingKind(
         "wrong",
         "more runs are worked on than the queue's max_active",
         "nothing more is claimed until they have ended; if it comes back, report it",
     ),
-    "held-not-working": Kind("wrong", "claims are held although their job is not working", f"{_REPAIR} lets them go"),
-    "working-unclaimed": Kind(
+    "held-not-working": FindingKind(
+        "wrong", "claims are held although their job is not working", f"{_REPAIR} lets them go"
+    ),
+    "working-unclaimed": FindingKind(
         "wrong",
         "jobs are working but nobody holds their claim",
         f"{_REPAIR} puts them back in line; without it they come back after their deadline",
     ),
-    "unreadable-claim": Kind(
+    "unreadable-claim": FindingKind(
         "wrong", "claims cannot be read, and stop every script that meets them", f"{_REPAIR} drops them"
     ),
-    "done-and-alive": Kind(
+    "done-and-alive": FindingKind(
         "wrong", "ids are remembered as done and exist as well", "remove or rename one of the two by hand"
     ),
-    "blocked-for-nothing": Kind(
+    "blocked-for-nothing": FindingKind(
         "wrong",
         "jobs are blocked, and nothing is known of what they wait for",
         f"{_REPAIR} pauses them; then resume or cancel each",
     ),
-    "unheard-wait": Kind(
+    "unheard-wait": FindingKind(
         "wrong",
         "jobs are blocked, and nothing will tell them of the end of what they wait for: a server lost its last writes",
         f"nothing, if a worker runs: it asks anew within minutes; {_REPAIR} does it now",
     ),
-    "wrong-partition": Kind(
+    "wrong-partition": FindingKind(
         "wrong", "jobs are in a partition that their id does not belong to", "put them again and remove these by hand"
     ),
-    "settings": Kind(
+    "settings": FindingKind(
         "wrong",
         "partitions disagree with the register about order or number of partitions",
         "restore the queue's meta keys from a backup, or wipe the queue",
     ),
-    "no-settings": Kind(
+    "no-settings": FindingKind(
         "wrong",
         "partitions hold jobs but have lost their epoch",
         "start a worker of this queue: it opens them anew; then look again",
     ),
-    "unreadable-queue": Kind(
+    "unreadable-queue": FindingKind(
         "wrong",
         "queues are registered with what cannot be read",
         f"{_REPAIR} registers them as their first partition says; if a newer version wrote it, use that",
     ),
-    "wrong-type": Kind(
+    "wrong-type": FindingKind(
         "wrong",
         "keys hold another kind of data than Tocsin keeps there, and stop what needs them",
         f"{_REPAIR} renames them to KEY:set-aside and puts jobs that lost their place back in line; then find out who "
         "else writes to Tocsin's keys",
     ),
-    "garbled-settings": Kind(
+    "garbled-settings": FindingKind(
         "wrong",
         "settings or counters of partitions are no numbers",
         f"{_REPAIR} drops them: counters begin anew; then set the queue's limits again (`tocsin queues set`)",
     ),
-    "garbage": Kind(
+    "garbage": FindingKind(
         "wrong",
         "entries of keys are such as no version of Tocsin writes",
         f"{_REPAIR} drops those that nobody can read, and makes due now what has an impossible time; then find out who "
         "else writes to Tocsin's keys",
     ),
-    "write-errors": Kind(
+    "write-errors": FindingKind(
         "wrong", "the server cannot write to its disk", "free disk space or mend the disk, and read the server's log"
     ),
-    "left-over": Kind(
+    "left-over": FindingKind(
         "warning", "claims, errors or waits are left of jobs that do not exist, or do not wait", f"{_REPAIR} drops them"
     ),
-    "done-without-result": Kind(
+    "done-without-result": FindingKind(
         "warning", "jobs are remembered as done without their outcome", "nothing: they are forgotten in their time"
     ),
-    "result-without-done": Kind("warning", "outcomes are kept that nobody remembers", f"{_REPAIR} drops them"),
-    "unreadable-record": Kind(
+    "result-without-done": FindingKind("warning", "outcomes are kept that nobody remembers", f"{_REPAIR} drops them"),
+    "unreadable-record": FindingKind(
         "warning",
         "records cannot be read by this version, and are parked when they are due",
         "upgrade if a newer version wrote them; otherwise somebody else did: `tocsin jobs remove ID`",
     ),
-    "bell": Kind("warning", "bells rang more often than there are partitions", "nothing: workers answer them all"),
-    "overdue": Kind(
+    "bell": FindingKind(
+        "warning", "bells rang more often than there are partitions", "nothing: workers answer them all"
+    ),
+    "overdue": FindingKind(
         "warning",
         "runs are long past their deadline and nobody has brought them back",
         "start a worker of this queue",
     ),
-    "late-agents": Kind(
+    "late-agents": FindingKind(
         "warning",
         "agents have been due for a quarter of an hour or longer and no worker runs them",
         "start a worker that declares them and whose patterns and shard have their names; resume the queue if it is "
         "paused; `tocsin why NAME` says more of one",
     ),
-    "moving": Kind(
+    "moving": FindingKind(
         "warning",
         "queues are being repartitioned or deleted, and stand still until that is done",
         "wait, or if nobody does it any more: run `tocsin queues repartition` again with the same number, or "
         "`tocsin queues delete`",
     ),
-    "moved": Kind("warning", "queues were repartitioned while this audit looked at them", "run it again"),
-    "sealed": Kind(
+    "moved": FindingKind("warning", "queues were repartitioned while this audit looked at them", "run it again"),
+    "sealed": FindingKind(
         "warning", "partitions are sealed, although nobody repartitions their queue", f"{_REPAIR} opens them"
     ),
-    "buried": Kind("warning", "dead workers' runs are not brought back yet", "start a worker: any will do it"),
-    "unreadable-worker": Kind(
+    "buried": FindingKind("warning", "dead workers' runs are not brought back yet", "start a worker: any will do it"),
+    "unreadable-worker": FindingKind(
         "warning",
         "entries of workers cannot be read",
         f"nothing if workers live: they declare these dead soon; {_REPAIR} does it now",
     ),
-    "silent-worker": Kind(
+    "silent-worker": FindingKind(
         "warning",
         "workers were not heard while this audit listened",
         "nothing if other workers live: these are declared dead soon; otherwise start one",
     ),
-    "no-aof": Kind(
+    "no-aof": FindingKind(
         "warning",
         "servers keep no append-only file: a crash loses what changed since the last snapshot",
         "set appendonly to yes",
     ),
-    "memory": Kind("warning", "servers are nearly out of memory", "raise maxmemory, or remove jobs"),
-    "parked": Kind(
+    "memory": FindingKind("warning", "servers are nearly out of memory", "raise maxmemory, or remove jobs"),
+    "parked": FindingKind(
         "note",
         "jobs are parked: no live worker knows their handler, declares them as agents, can read their record, or can "
         "work out their next time",
         "start a worker that knows them, or remove them; `tocsin jobs list --stage parked` shows them",
     ),
-    "outgrown": Kind(
+    "outgrown": FindingKind(
         "note",
         "queues hold so many jobs in one partition that each run costs the server more",
         "give them more partitions, as the example says",
     ),
-    "stale-session": Kind(
+    "stale-session": FindingKind(
         "note",
         "sessions are left of workers or programs that are gone",
         f"nothing: workers drop them after a day; {_REPAIR} does it now",
     ),
-    "cap-lowered": Kind(
+    "cap-lowered": FindingKind(
         "note",
         "more runs are worked on than the max_active that was set meanwhile",
         "nothing: nothing more is claimed until they have ended",
     ),
-    "dead": Kind("note", "jobs are dead", "`tocsin dead list` shows them; retry or drop them"),
+    "dead": FindingKind("note", "jobs are dead", "`tocsin dead list` shows them; retry or drop them"),
 }
 
 
@@ -246,28 +252,28 @@ class Findings:
 
 # There are few ways to stand, and millions of jobs.
 @functools.cache
-def diagnose(standing: Standing) -> str | None:
+def diagnose(standing: JobPresence) -> str | None:
     """The first thing that is wrong with how a job stands at one instant; None: it is in order, or does not exist."""
     stages = standing.stages
-    if Standing.UNREADABLE in standing:
+    if JobPresence.UNREADABLE in standing:
         return "unreadable-claim"
-    if Standing.RECORD not in standing:
+    if JobPresence.RECORD not in standing:
         if stages:
             return "no-record"
-        if standing & (Standing.CLAIM | Standing.ERROR | Standing.NEEDS):
+        if standing & (JobPresence.CLAIM | JobPresence.ERROR | JobPresence.NEEDS):
             return "left-over"
-    elif Standing.DONE in standing:
+    elif JobPresence.DONE in standing:
         return "done-and-alive"
     elif len(stages) != 1:
         return "two-stages" if stages else "no-stage"
-    elif Standing.MISPLACED in standing:
+    elif JobPresence.MISPLACED in standing:
         return "misplaced"
-    elif (Standing.WORKING in standing) != (Standing.HELD in standing):
-        return "working-unclaimed" if Standing.WORKING in standing else "held-not-working"
-    if Standing.RECORD in standing and (Standing.BLOCKED in standing) != (Standing.NEEDS in standing):
-        return "blocked-for-nothing" if Standing.BLOCKED in standing else "left-over"
-    if (Standing.DONE in standing) != (Standing.RESULT in standing):
-        return "done-without-result" if Standing.DONE in standing else "result-without-done"
-    if Standing.UNNAMED in standing and Standing.DONE not in standing:
+    elif (JobPresence.WORKING in standing) != (JobPresence.HELD in standing):
+        return "working-unclaimed" if JobPresence.WORKING in standing else "held-not-working"
+    if JobPresence.RECORD in standing and (JobPresence.BLOCKED in standing) != (JobPresence.NEEDS in standing):
+        return "blocked-for-nothing" if JobPresence.BLOCKED in standing else "left-over"
+    if (JobPresence.DONE in standing) != (JobPresence.RESULT in standing):
+        return "done-without-result" if JobPresence.DONE in standing else "result-without-done"
+    if JobPresence.UNNAMED in standing and JobPresence.DONE not in standing:
         return "result-without-done"
     return None

@@ -18,14 +18,14 @@ from tocsin.store.keys import BANDS, COUNTERS, STAGE_KEYS
 from tocsin.store.numbers import time_of, whole
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.dependencies import Outbox, Upstream
-from tocsin.store.transitions.fleet import About, Fleet
+from tocsin.store.transitions.fleet import Fleet, WorkerInfo
 from tocsin.store.transitions.jobs import Jobs, Outcome, due_by
 from tocsin.store.transitions.queue_settings import shown
 from tocsin.store.views import line
-from tocsin.store.views.audit import Survey
-from tocsin.store.views.tenants import Tenants, read_tenants
+from tocsin.store.views.audit import AuditReader
+from tocsin.store.views.tenants import TenantReader, read_tenants
 from tocsin.upkeep import silent_workers
-from tocsin.upkeep.silent_workers import Pulse
+from tocsin.upkeep.silent_workers import WorkerPulse
 
 # So many tenants of a queue are shown.
 TENANTS = 20
@@ -53,21 +53,21 @@ class QueueDetail(Struct, frozen=True):
     """A queue with what a list has no room for; tenants only of one of order fair."""
 
     queue: QueueView
-    tenants: Tenants | None
+    tenants: TenantReader | None
 
 
 class WorkerView(Struct, frozen=True):
     """A worker: what it said of itself with its last beat, and how long ago that was, if its version says so."""
 
     id: str
-    pulse: Pulse
+    pulse: WorkerPulse
     age: Millis | None
-    about: About
+    about: WorkerInfo
 
     @property
     def alive(self) -> bool | None:
         """None where nobody can say."""
-        return None if self.pulse is Pulse.UNKNOWN else self.pulse is Pulse.LIVE
+        return None if self.pulse is WorkerPulse.UNKNOWN else self.pulse is WorkerPulse.LIVE
 
     @property
     def state(self) -> str:
@@ -105,7 +105,7 @@ class Inspector:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._survey = Survey(store)
+        self._survey = AuditReader(store)
         self._jobs = Jobs(store)
         self._fleet = Fleet(store)
 

@@ -21,7 +21,7 @@ _HOST = re.compile(rf"(\*\.)?{_NAME.pattern}")
 _NUMERIC = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
 
 
-class Places(Struct, frozen=True):
+class AllowedHosts(Struct, frozen=True):
     """Some networks, and some hosts by their names."""
 
     networks: tuple[Network, ...] = ()
@@ -47,10 +47,10 @@ class Places(Struct, frozen=True):
         return bool(self.endings) and name.endswith(self.endings) and _NAME.fullmatch(name) is not None
 
 
-def places(entries: Iterable[str]) -> Places:
+def places(entries: Iterable[str]) -> AllowedHosts:
     read = [entry_of(entry) for entry in entries]
     names = [entry for entry in read if isinstance(entry, str)]
-    return Places(
+    return AllowedHosts(
         networks=tuple(entry for entry in read if not isinstance(entry, str)),
         names=frozenset(name for name in names if not name.startswith("*")),
         endings=tuple(name[1:] for name in names if name.startswith("*")),

@@ -95,7 +95,7 @@ class Server(Struct, frozen=True):
         return f"<Server {self}>"
 
 
-class Place(Struct, frozen=True):
+class BrokerDestination(Struct, frozen=True):
     """Where on a broker: a stream, a topic, a queue, a subject."""
 
     server: Server
@@ -106,7 +106,7 @@ class Place(Struct, frozen=True):
     maxlen: int = 0
 
 
-def parse(url: object) -> Place:
+def parse(url: object) -> BrokerDestination:
     """Raise InvalidArgument without quoting what may be part of a password."""
     if not isinstance(url, str):
         raise InvalidArgument(f"the address of a message is text, not {url!r:.200}")
@@ -131,7 +131,7 @@ def parse(url: object) -> Place:
     )
     if not server.nodes and (login or options.keys() - {"maxlen"}):
         _refuse(url, "is Tocsin's own server, which has its login and database already: leave them out")
-    place = Place(server, unquote(path), options.get("exchange", ""), _number(options, "maxlen"))
+    place = BrokerDestination(server, unquote(path), options.get("exchange", ""), _number(options, "maxlen"))
     _NAMES[server.broker](url, place)
     return place
 
@@ -207,21 +207,21 @@ def _mechanism(options: dict[str, str]) -> str:
     return said
 
 
-def _check_stream(url: str, place: Place) -> None:
+def _check_stream(url: str, place: BrokerDestination) -> None:
     if not place.name:
         _refuse(url, "does not say where to: add the name of the stream after the host, as redis://HOST/STREAM")
     if len(place.name) > LONGEST_NAME:
         _refuse(url, f"has a name of more than {LONGEST_NAME} characters")
 
 
-def _check_topic(url: str, place: Place) -> None:
+def _check_topic(url: str, place: BrokerDestination) -> None:
     if not place.name:
         _refuse(url, "does not say where to: add the topic after the hosts, as kafka://HOST/TOPIC")
     if not _TOPIC.fullmatch(place.name) or place.name in (".", ".."):
         _refuse(url, "has a topic that Kafka does not take: 1 to 249 of A-Z a-z 0-9 . _ -")
 
 
-def _check_route(url: str, place: Place) -> None:
+def _check_route(url: str, place: BrokerDestination) -> None:
     if not place.name and not place.exchange:
         _refuse(url, "does not say where to: add the queue after the host, as amqp://HOST/QUEUE, or ?exchange=NAME")
     for text in (place.name, place.exchange, place.server.vhost):
@@ -229,14 +229,14 @@ def _check_route(url: str, place: Place) -> None:
             _refuse(url, f"has a name of more than {LONGEST_ROUTE} bytes")
 
 
-def _check_subject(url: str, place: Place) -> None:
+def _check_subject(url: str, place: BrokerDestination) -> None:
     if not place.name:
         _refuse(url, "does not say where to: add the subject after the hosts, as nats://HOST/SUBJECT")
     if not _SUBJECT.fullmatch(place.name) or len(place.name) > LONGEST_NAME:
         _refuse(url, "has a subject that NATS does not take: words joined by dots, without * and >")
 
 
-_NAMES: dict[str, Callable[[str, Place], None]] = {
+_NAMES: dict[str, Callable[[str, BrokerDestination], None]] = {
     "redis": _check_stream,
     "kafka": _check_topic,
     "rabbitmq": _check_route,

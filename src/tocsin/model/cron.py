@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from tocsin.model import cron_fields as fields
-from tocsin.model.cron_fields import Fault, Field
+from tocsin.model.cron_fields import Field, FieldError
 from tocsin.model.cron_walk import Crontab, Walk
 from tocsin.model.errors import InvalidTrigger, nearest
 from tocsin.model.local_time import DAY, TimesOfDay, day_number
@@ -113,7 +113,7 @@ def _meant_by(alias: str) -> str:
 def _naming(field: Field, expression: str) -> Iterator[None]:
     try:
         yield
-    except Fault as fault:
+    except FieldError as fault:
         raise InvalidTrigger(
             f"the {field.name} in {expression!r} is wrong: {fault}; it can be {field.takes}, *, lists (1,2), "
             "ranges (1-5) and steps (*/5)"

@@ -70,7 +70,7 @@ class NthWeekday(Struct, frozen=True):
     nth: int
 
 
-class Fault(Exception):
+class FieldError(Exception):
     """What is wrong with a term; whoever reads the expression knows the rest of the sentence."""
 
 
@@ -88,12 +88,12 @@ def read_days(text: str, odd: list[str]) -> tuple[set[int], list[DaySpecial]]:
             numbers |= _numbers(term, DAY, odd)
         elif match[1] is not None:
             if DAY.number(match[1]) is None:
-                raise Fault(f"{term!r}: a day is from 1 to 31")
+                raise FieldError(f"{term!r}: a day is from 1 to 31")
             special.append(DaySpecial(int(match[1]), from_end=False, weekday=True))
         else:
             before = int(match[2] or 0)
             if before > 30:
-                raise Fault(f"{term!r}: no month has a day that is {before} days before its last")
+                raise FieldError(f"{term!r}: no month has a day that is {before} days before its last")
             special.append(DaySpecial(before, from_end=True, weekday=match[3] is not None))
     return numbers, special
 
@@ -110,7 +110,7 @@ def read_weekdays(text: str, odd: list[str]) -> tuple[set[int], list[NthWeekday]
             continue
         nth = int(match[2]) if match[2] and len(match[2]) == 1 else 0
         if match[2] is not None and not 1 <= nth <= 5:
-            raise Fault(f"{term!r}: a month has at most five of a weekday, so #1 to #5")
+            raise FieldError(f"{term!r}: a month has at most five of a weekday, so #1 to #5")
         special.append(NthWeekday(weekday % 7, nth))
     return numbers, special
 
@@ -126,7 +126,7 @@ def _numbers(term: str, field: Field, odd: list[str]) -> set[int]:
         raise _unknown(term, term, field)
     first, last, step = match[1], match[2], None if match[3] is None else int(match[3])
     if step == 0:
-        raise Fault(f"{term!r} has a step of 0: a step is 1 or more")
+        raise FieldError(f"{term!r} has a step of 0: a step is 1 or more")
     low, high = (field.low, field.high) if first == "*" else _span(term, first, last, step, field)
     if step is not None and last is None and step > len(_values(field)):
         odd.append(_same_as(term, low, step, field))
@@ -150,7 +150,7 @@ def _span(term: str, first: str, last: str | None, step: int | None, field: Fiel
     if field is WEEKDAY:
         # From Friday to Monday. A range that begins with 7 begins with Sunday.
         return (0, high) if low == 7 else (low, high + 7)
-    raise Fault(f"{term!r} runs backwards: write {_forwards(low, high, step or 1, field)}")
+    raise FieldError(f"{term!r} runs backwards: write {_forwards(low, high, step or 1, field)}")
 
 
 def _forwards(low: int, high: int, step: int, field: Field) -> str:
@@ -167,12 +167,14 @@ def _same_as(term: str, low: int, step: int, field: Field) -> str:
     return f"{term!r} is the same as {low}: steps begin anew with each {field.round}{instead}"
 
 
-def _unknown(term: str, word: str, field: Field) -> Fault:
+def _unknown(term: str, word: str, field: Field) -> FieldError:
     advice = _advice(term.upper(), field)
     if advice is not None:
-        return Fault(f"{term!r}: {advice}")
+        return FieldError(f"{term!r}: {advice}")
     where = repr(term) if word == term else f"{word!r} in {term!r}"
-    return Fault(f"{where} is not from {field.low} to {field.high}" if word.isdigit() else f"{where} cannot be read")
+    return FieldError(
+        f"{where} is not from {field.low} to {field.high}" if word.isdigit() else f"{where} cannot be read"
+    )
 
 
 def _advice(term: str, field: Field) -> str | None:

@@ -24,8 +24,8 @@ TocsinError
     │   └── StoreTimeout     the server did not answer in time; it may have done what was asked
     ├── StoreRefused         the server will never do: version, password, replica, eviction policy
     ├── StoreChanged         the epoch is not the one this process opened: wiped, restored or another server
-    │   ├── QueueMoving      the queue is being repartitioned; try again
-    │   └── QueueMoved       the queue has other partitions by now, and the call was not made
+    │   ├── QueueRepartitioning  the queue is being repartitioned; try again
+    │   └── QueueRepartitioned   the queue has other partitions by now, and the call was not made
     ├── ClockDisagrees       the server's time is not what the caller took it for; nothing was changed
     ├── WrongKeyType         a key holds another kind of data than Tocsin keeps there
     └── RecordUnreadable     a record of an unknown schema, or garbage
@@ -163,7 +163,7 @@ class StoreChanged(StoreError):
     """The queue was wiped, restored, sealed or replaced since this process opened it."""
 
 
-class QueueMoving(StoreChanged):
+class QueueRepartitioning(StoreChanged):
     """The queue is being repartitioned, or with 0 partitions deleted, or whoever did it was stopped half-way."""
 
     def __init__(self, queue: str, partitions: int) -> None:
@@ -178,7 +178,7 @@ class QueueMoving(StoreChanged):
         self.partitions = partitions
 
 
-class QueueMoved(StoreChanged):
+class QueueRepartitioned(StoreChanged):
     """The queue was given other partitions; what was asked of one of the old ones was not done."""
 
 

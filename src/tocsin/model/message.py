@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from tocsin.model import broker_address
-from tocsin.model.broker_address import SCHEMES, Place
+from tocsin.model.broker_address import SCHEMES, BrokerDestination
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.http import check_header, check_headers, encode_json, without_login
@@ -97,7 +97,7 @@ class Message(Struct, frozen=True, array_like=True):
             raise InvalidArgument("a CloudEvent has a content type of its own: leave the header out")
         return checked
 
-    def _check_login(self, place: Place) -> None:
+    def _check_login(self, place: BrokerDestination) -> None:
         if self.password is not None and not isinstance(self.password, Secret):
             raise InvalidArgument("password= takes Secret.env(…) or Secret.file(…): secrets are not stored with jobs")
         if self.user is None and self.password is None:
@@ -112,7 +112,7 @@ class Message(Struct, frozen=True, array_like=True):
             raise InvalidArgument(f"{self} needs user= beside password=")
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BrokerDestination:
         return _parsed(self.url)
 
     @property

@@ -10,7 +10,18 @@ from zoneinfo import ZoneInfo
 from tocsin.model.errors import InvalidTrigger, nearest
 from tocsin.model.local_time import DAY, TimesOfDay
 from tocsin.model.rrule_days import DayParts, Days
-from tocsin.model.rrule_walk import DAILY, FREQS, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, Periods, Rule
+from tocsin.model.rrule_walk import (
+    DAILY,
+    FREQS,
+    HOURLY,
+    MINUTELY,
+    MONTHLY,
+    SECONDLY,
+    WEEKLY,
+    YEARLY,
+    ParsedRrule,
+    Periods,
+)
 from tocsin.model.step_budget import STEPS, Budget, BudgetSpent
 from tocsin.model.zones import find_zone
 
@@ -46,7 +57,7 @@ _COUNTED_S = 100 * 366 * DAY
 
 
 @lru_cache(maxsize=4096)
-def parse(text: str, start: datetime, tz: str) -> Rule:
+def parse(text: str, start: datetime, tz: str) -> ParsedRrule:
     """Raises InvalidTrigger."""
     if len(text) > _LONGEST:
         raise InvalidTrigger(f"a rule has at most {_LONGEST} characters, not {len(text)}")
@@ -64,7 +75,7 @@ def parse(text: str, start: datetime, tz: str) -> Rule:
     _check_combination(given, freq)
     begins = _DAYS.index(_choice(given, "WKST", _DAYS)) if "WKST" in given else 0
     interval = _number(given, "INTERVAL", _MOST_INTERVAL) if "INTERVAL" in given else 1
-    rule = Rule(
+    rule = ParsedRrule(
         Periods(freq, interval, _seconds(local), begins),
         Days(_days(given, freq, local, begins)),
         _times(given, freq, local),
@@ -80,7 +91,7 @@ def parse(text: str, start: datetime, tz: str) -> Rule:
     return rule
 
 
-def _check_fires(text: str, rule: Rule, budget: Budget) -> None:
+def _check_fires(text: str, rule: ParsedRrule, budget: Budget) -> None:
     try:
         first = rule.after(rule.start - 1, budget, until=rule.start + _FAR_S) if rule.can_choose() else None
     except BudgetSpent:
@@ -97,7 +108,7 @@ def _check_fires(text: str, rule: Rule, budget: Budget) -> None:
         ) from None
 
 
-def _end_with(rule: Rule, count: int, text: str) -> int:
+def _end_with(rule: ParsedRrule, count: int, text: str) -> int:
     """The steps that it took to count."""
     budget = Budget()
     try:

@@ -57,7 +57,7 @@ class Periods:
         return self.begin_of(number + self._interval - late) if late else at
 
 
-class Rule:
+class ParsedRrule:
     """`start` and `until` are the first and last moments that may be one of its times."""
 
     def __init__(

@@ -9,7 +9,7 @@ from msgspec import Struct
 from tocsin.model.durations import Millis
 
 
-class Why(IntEnum):
+class SkipReason(IntEnum):
     """Why a tick has no run of its own. The numbers are stored; lua/lib/call.lua has those that scripts give."""
 
     COALESCED = 0
@@ -22,9 +22,9 @@ class Why(IntEnum):
     CANCELLED = 7
 
 
-class Skip(Struct, frozen=True, gc=False):
+class SkippedTicks(Struct, frozen=True, gc=False):
     """All ticks from `first`, which is one, up to `until`, which need not be one and is not among them."""
 
     first: Millis
     until: Millis
-    why: Why
+    why: SkipReason

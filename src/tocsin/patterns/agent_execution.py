@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from tocsin.app.declarations import check_executor
 from tocsin.engine.handlers import Executor, Handler, with_run
-from tocsin.engine.work_item import Unit
+from tocsin.engine.work_item import WorkItem
 from tocsin.model.clock import Clock
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.job import DEFAULT_TIMEOUT, check_timeout
@@ -82,7 +82,7 @@ def handler(name: str, fn: Callable[..., Any], executor: Executor) -> Handler:
     return Handler(name, fn, executor=executor, queue=AGENTS_QUEUE, timeout=check_timeout(DEFAULT_TIMEOUT))
 
 
-class Place:
+class AgentDelivery:
     """Chooses where a run goes by its agent: the record, which all processes share, names one handler."""
 
     stoppable = True
@@ -92,7 +92,7 @@ class Place:
         self._elsewhere = elsewhere
         self._where = where
 
-    def deliver(self, unit: Unit) -> Awaitable[Any]:
+    def deliver(self, unit: WorkItem) -> Awaitable[Any]:
         handler = self._elsewhere.get(self._where(unit.claim.job_id))
         if handler is None:
             return self._deliver(unit)
@@ -104,7 +104,7 @@ class Place:
 # In a process
 
 
-class ToldProcess:
+class InstrumentedProcess:
     """Runs in a process, of which only this side hears."""
 
     stoppable = True
@@ -114,7 +114,7 @@ class ToldProcess:
         self._scheduled = scheduled
         self._clock = clock
 
-    async def deliver(self, unit: Unit) -> Any:
+    async def deliver(self, unit: WorkItem) -> Any:
         with self._scheduled(unit.claim.job_id).told(self._clock):
             return await self._deliver(unit)
 

@@ -14,29 +14,29 @@ from typing import Any
 from msgspec.structs import replace
 
 from tocsin.app import Tocsin, agents
-from tocsin.app.declarations import Agent as Declared
+from tocsin.app.declarations import DeclaredAgent as Declared
 from tocsin.app.declarations import check_executor
 from tocsin.config import merged, read_mapping
 from tocsin.engine.handlers import Catalog, Handler, NotStarted
-from tocsin.engine.work_item import Unit
+from tocsin.engine.work_item import WorkItem
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument, InvalidConfig, TocsinError
 from tocsin.model.run import Run
 from tocsin.model.trigger import Every
 from tocsin.patterns.agent import Agent, AgentStats, Instrumentation
 from tocsin.patterns.agent_execution import (
-    Place,
+    AgentDelivery,
+    InstrumentedProcess,
     Scheduled,
-    ToldProcess,
     arguments_for,
     execute_in_process,
     execution_of,
     handler,
 )
-from tocsin.store.transitions.jobs import Put
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.telemetry.logs import get_logger
 from tocsin.upkeep.agent_ownership import parse_shard
-from tocsin.worker import GRACE_S, Settings, Worker
+from tocsin.worker import GRACE_S, Worker, WorkerSettings
 from tocsin.worker.settings import settings_of
 
 log = get_logger("tocsin.agents")
@@ -67,7 +67,7 @@ class AgentScheduler:
         app: Tocsin,
         *,
         shard: Shard | None = None,
-        settings: Settings | Mapping[str, Any] | None = None,
+        settings: WorkerSettings | Mapping[str, Any] | None = None,
         executor: str | None = None,
     ) -> None:
         """`shard` is "I/N", or a function from a type to whether it is ours, which may change its mind. `settings` are
@@ -75,13 +75,13 @@ class AgentScheduler:
         `executor`: where plain functions run, "thread" or "process"; `schedule` may say otherwise for one of them.
         """
         self.app = app
-        self._settings = settings if isinstance(settings, Settings | None) else _own_settings(settings)
+        self._settings = settings if isinstance(settings, WorkerSettings | None) else _own_settings(settings)
         self._executor = None if executor is None else check_executor(executor, is_async=False)
         self._shard = parse_shard(shard) if isinstance(shard, str) else shard
         self._concurrency: int | None = None
         self._scheduled: dict[str, Scheduled] = {}
         # As Redis is to have them.
-        self._puts: dict[str, Put] = {}
+        self._puts: dict[str, PutItem] = {}
         self._catalog = Catalog()
         self._handler = self._add(handler(HANDLER, self._on_loop, "loop"))
         self._add(handler(f"{HANDLER}.thread", self._in_thread, "thread"))
@@ -147,11 +147,11 @@ class AgentScheduler:
         worker = await agents.worker_for(self.app, self._catalog, lambda: self._puts, self._settings_now(), self._shard)
         handlers = worker.catalog.by_name
         on_loop, in_thread, in_process = (handlers[f"{HANDLER}{end}"] for end in ("", ".thread", ".process"))
-        in_process.deliver_by(ToldProcess(in_process, self._scheduled_for, self.app.store.clock))
-        on_loop.deliver_by(Place(on_loop, {"thread": in_thread, "process": in_process}, self._where))
+        in_process.deliver_by(InstrumentedProcess(in_process, self._scheduled_for, self.app.store.clock))
+        on_loop.deliver_by(AgentDelivery(on_loop, {"thread": in_thread, "process": in_process}, self._where))
         return worker
 
-    def _settings_now(self) -> Settings:
+    def _settings_now(self) -> WorkerSettings:
         """The app's configuration may be another one than when this scheduler was made."""
         settings = self._settings
         if isinstance(settings, Mapping):
@@ -214,7 +214,7 @@ class AgentScheduler:
         with scheduled.told(self.app.store.clock):
             scheduled.call_plain(run)
 
-    def _process_args(self, unit: Unit) -> tuple[Any, ...]:
+    def _process_args(self, unit: WorkItem) -> tuple[Any, ...]:
         return arguments_for(self._scheduled_for(unit.claim.job_id))
 
     def _scheduled_for(self, name: str) -> Scheduled:

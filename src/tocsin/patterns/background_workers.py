@@ -22,7 +22,7 @@ HAND_OVER_S = 0.4
 ABANDON_S = 0.05
 
 
-class Shift:
+class BackgroundWorkers:
     """Begun and ended once. The app is opened anew on the thread: connections belong to one event loop."""
 
     def __init__(

@@ -20,9 +20,9 @@ from tocsin.model.ids import LONGEST_ID, check_job_id
 from tocsin.model.job import Header, check_timeout
 from tocsin.model.queue import Queue
 from tocsin.model.run import Claim
-from tocsin.patterns.manual_claims import Taker
+from tocsin.patterns.manual_claims import ManualClaims
 from tocsin.store.transitions.claims import SUCCEEDED
-from tocsin.store.transitions.jobs import NEW, REPLACE, Put
+from tocsin.store.transitions.jobs import NEW, REPLACE, PutItem
 
 _NAME = "tocsin.patterns.DelayQueue"
 _GIVEN_UP = "given out {n} times and never removed"
@@ -41,7 +41,7 @@ class DelayQueue:
     """Any number of processes may use the same name. No worker serves it: who asks, gets."""
 
     def __init__(self, app: Tocsin, name: str) -> None:
-        self._taker = Taker(app, Queue(name, partitions=1), _NAME)
+        self._taker = ManualClaims(app, Queue(name, partitions=1), _NAME)
 
     async def enqueue(self, obj: Any, expiring_time: datetime) -> bool:
         """Enqueue an object, or give one that is there another time. True if it was not there."""
@@ -49,7 +49,7 @@ class DelayQueue:
         header = Header(recurring=False, timeout=60_000, handler=self._taker.handler)
         record = codec.encode_header(header) + self._taker.body(obj)
         queue = await self._taker.open()
-        code, _ = await self._taker.jobs.put(queue, Put(_id_of(obj), record, max(due, 0), mode=REPLACE))
+        code, _ = await self._taker.jobs.put(queue, PutItem(_id_of(obj), record, max(due, 0), mode=REPLACE))
         return code == NEW
 
     async def get_expired(self, lock_for: Duration) -> Item | None:

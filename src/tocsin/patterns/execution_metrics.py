@@ -8,9 +8,9 @@ import weakref
 
 from tocsin.model.errors import InvalidConfig, StoreError
 from tocsin.model.run import Claim
-from tocsin.patterns.manual_claims import Taker
+from tocsin.patterns.manual_claims import ManualClaims
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.views.queue_counts import QueueCounts
+from tocsin.store.views.queue_counts import QueueCountReader
 from tocsin.telemetry.queue_metrics import shared
 from tocsin.worker.queue_gauges import QueueGauges
 
@@ -31,7 +31,7 @@ class ExecutionMetrics:
             band = claim.record[2]
             shared().waited(claim.queue, band, (store.clock.server_ms() - claim.due) / 1000)
 
-    async def refresh(self, taker: Taker) -> None:
+    async def refresh(self, taker: ManualClaims) -> None:
         now = taker.store.clock.monotonic()
         if now < self._next and self._store is taker.store:
             return
@@ -46,7 +46,7 @@ class ExecutionMetrics:
         """The app was opened, or opened again."""
         if self._gauges is not None:
             self._gauges.end()
-        gauges = QueueGauges(QueueCounts(store, [queue]), shared(), store.clock, EVERY_S)
+        gauges = QueueGauges(QueueCountReader(store, [queue]), shared(), store.clock, EVERY_S)
         gauges.begin()
         self._store = store
         # Nobody closes an ExecutionQueue.

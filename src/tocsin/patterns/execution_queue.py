@@ -22,10 +22,10 @@ from tocsin.model.ids import check_job_id
 from tocsin.model.job import DEFAULT_KEEP, NORMAL, PRIORITIES, Header, check_keep, check_priority, check_timeout
 from tocsin.model.queue import Queue
 from tocsin.patterns.execution_metrics import ExecutionMetrics
-from tocsin.patterns.manual_claims import Taker
+from tocsin.patterns.manual_claims import ManualClaims
 from tocsin.store.keys import BANDS
 from tocsin.store.transitions.claims import CANCELLED, SUCCEEDED
-from tocsin.store.transitions.jobs import CONFLICT, EDIT_IN_LINE, MISSING, Put, record_of
+from tocsin.store.transitions.jobs import CONFLICT, EDIT_IN_LINE, MISSING, PutItem, record_of
 
 _NAME = "tocsin.patterns.ExecutionQueue"
 _GIVEN_UP = "scheduled {n} times and never released"
@@ -51,7 +51,7 @@ class ExecutionQueue:
         `keep` is how long an execution that is over is remembered, so that its event, delivered again, changes nothing.
         """
         self._timeout, self._keep = check_timeout(timeout), check_keep(keep)
-        self._taker = Taker(app, Queue(name, "priority", partitions=1), _NAME)
+        self._taker = ManualClaims(app, Queue(name, "priority", partitions=1), _NAME)
         self._tokens: dict[str, int] = {}
         self._metrics = ExecutionMetrics()
 
@@ -62,7 +62,7 @@ class ExecutionQueue:
         """
         member, record = self._record(event)
         queue = await self._taker.bring_back()
-        await self._taker.jobs.put(queue, Put(member, record, 0, relative=True))
+        await self._taker.jobs.put(queue, PutItem(member, record, 0, relative=True))
         await self._metrics.refresh(self._taker)
         return await self._taker.jobs.position(queue, member)
 
@@ -110,7 +110,7 @@ class ExecutionQueue:
             if job is None or job.header.handler != self._taker.handler:
                 return False
             record = record_of(replace(job.header, band=band), job.spec)
-            code, _ = await self._taker.jobs.put(queue, Put(member, record, 0, False, EDIT_IN_LINE, job.version))
+            code, _ = await self._taker.jobs.put(queue, PutItem(member, record, 0, False, EDIT_IN_LINE, job.version))
             if code != CONFLICT:
                 return code != MISSING
 

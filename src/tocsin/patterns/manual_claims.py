@@ -15,26 +15,26 @@ from msgspec import Struct
 from tocsin.app import Tocsin
 from tocsin.model import codec
 from tocsin.model.durations import Millis
-from tocsin.model.errors import InvalidConfig, QueueMoved, RecordUnreadable, StoreChanged, StoreError
+from tocsin.model.errors import InvalidConfig, QueueRepartitioned, RecordUnreadable, StoreChanged, StoreError
 from tocsin.model.ids import check_queue_name
 from tocsin.model.job import Failure, Spec
 from tocsin.model.queue import Queue
 from tocsin.model.run import MAX_RECOVERIES, Claim
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.claims import CANCELLED, Item, Runs, Wish, failed_item, finish_item, settle_as
+from tocsin.store.transitions.claims import CANCELLED, ClaimRequest, Item, Runs, failed_item, finish_item, settle_as
 from tocsin.store.transitions.jobs import Jobs
 
 _NO_LEASE = 1e15
 
 
-class Taken(Struct, frozen=True):
+class HeldItem(Struct, frozen=True):
     """Something that is ours for now, and the proof of it."""
 
     obj: Any
     claim: Claim
 
 
-class Taker:
+class ManualClaims:
     """Takes from one queue of one partition, which no worker serves. Its jobs hold one object each."""
 
     def __init__(self, app: Tocsin, queue: Queue, kind: str) -> None:
@@ -75,19 +75,19 @@ class Taker:
         """Back in line with all that is past its deadline; then the queue is as its calls should find it."""
         while True:
             queue = await self.open()
-            with contextlib.suppress(QueueMoved):
+            with contextlib.suppress(QueueRepartitioned):
                 answer = await self._app.store.change("run_recover", queue, 0, "", "0", 0, LARGEST_BATCH)
                 if len(answer[2]) < LARGEST_BATCH:
                     return queue
 
-    async def take(self, timeout: Millis, given_up: str, max_active: int | None = None) -> Taken | None:
+    async def take(self, timeout: Millis, given_up: str, max_active: int | None = None) -> HeldItem | None:
         """The next one, ours for `timeout`; None if there is none, or if `max_active` are out already.
 
         One that was taken and not ended too often joins the dead letters, with `given_up` as the reason.
         """
         queue = await self.bring_back()
         async with self._turn:
-            while (claim := await self._claim(Wish(queue, 0, 1, max_active=max_active), timeout)) is not None:
+            while (claim := await self._claim(ClaimRequest(queue, 0, 1, max_active=max_active), timeout)) is not None:
                 try:
                     keep, obj = _read(claim)
                 except RecordUnreadable as error:
@@ -98,7 +98,7 @@ class Taker:
                 elif claim.recoveries >= MAX_RECOVERIES:
                     await self._settle("bury", queue, _failed(claim, given_up.format(n=claim.recoveries)))
                 else:
-                    return Taken(obj, claim)
+                    return HeldItem(obj, claim)
         return None
 
     async def end(self, member: str, token: int | None, outcome: int, keep: int = 0) -> bool:
@@ -120,7 +120,7 @@ class Taker:
     async def _settle(self, verb: str, queue: OpenQueue, item: Item) -> None:
         await settle_as(self._app.store, self._claims().owner, verb, queue, item)
 
-    async def _claim(self, wish: Wish, timeout: Millis) -> Claim | None:
+    async def _claim(self, wish: ClaimRequest, timeout: Millis) -> Claim | None:
         """Repeated while the server is away, as other calls of a program; under its seq, by the next call too."""
         runs = self._claims()
 

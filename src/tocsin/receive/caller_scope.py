@@ -25,17 +25,18 @@ LOGINS = ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-ke
 _PLACE, _REQUEST = b"place\0", b"request\0"
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class MemoryKey(msgspec.Struct, frozen=True, order=True):
     name: str
     # Of what the key stands for.
     digest: bytes
 
 
-def places(signers: Sequence[bytes], login: bytes, key: str, scope: Scope, body: bytes) -> set[Place]:
+def places(signers: Sequence[bytes], login: bytes, key: str, scope: Scope, body: bytes) -> set[MemoryKey]:
     """One for each secret that signed, by its bytes; without any, that of the login."""
     asked = msgspec.msgpack.encode((scope["method"], scope["path"], scope.get("query_string", b""), body, login))
     return {
-        Place(_hash(owner, _PLACE + key.encode()).hex(), _hash(owner, _REQUEST + asked)) for owner in signers or [login]
+        MemoryKey(_hash(owner, _PLACE + key.encode()).hex(), _hash(owner, _REQUEST + asked))
+        for owner in signers or [login]
     }
 
 

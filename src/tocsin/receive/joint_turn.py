@@ -13,7 +13,7 @@ from typing import Self
 
 from tocsin.model.durations import Duration
 from tocsin.model.errors import KeyReused, StillRunning, TurnLost
-from tocsin.receive.caller_scope import Place
+from tocsin.receive.caller_scope import MemoryKey
 from tocsin.receive.once import Once
 from tocsin.receive.turn import Turn
 
@@ -50,7 +50,7 @@ class JointTurn:
             await turn.free()
 
 
-async def begin(once: Once, key: str, places: Iterable[Place], wait: Duration) -> bytes | JointTurn:
+async def begin(once: Once, key: str, places: Iterable[MemoryKey], wait: Duration) -> bytes | JointTurn:
     """The packed answer in one of the places, or the turns in all."""
     answer: bytes | None = None
     async with contextlib.AsyncExitStack() as held:

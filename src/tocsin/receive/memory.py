@@ -14,7 +14,7 @@ import msgspec
 from tocsin.model.durations import Millis
 
 
-class Taken(msgspec.Struct, frozen=True):
+class TurnTaken(msgspec.Struct, frozen=True):
     """The turn is the caller's."""
 
 
@@ -36,7 +36,7 @@ class Memory(Protocol):
     async def setup(self) -> None:
         """Make, or check, what the memory needs. Repeating it changes nothing."""
 
-    async def take(self, key: str, token: str, digest: bytes, lease_ms: Millis) -> Taken | Busy | Answered: ...
+    async def take(self, key: str, token: str, digest: bytes, lease_ms: Millis) -> TurnTaken | Busy | Answered: ...
 
     async def answer(self, key: str, token: str, digest: bytes, answer: bytes, keep_ms: Millis) -> bool:
         """False: another has the turn or has answered, and nothing was changed."""

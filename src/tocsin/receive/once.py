@@ -22,7 +22,7 @@ from tocsin.model.clock import monotonic
 from tocsin.model.durations import Duration, millis, seconds
 from tocsin.model.errors import InvalidArgument, InvalidConfig, KeyReused, StillRunning
 from tocsin.receive.answer_bytes import packed, unpacked
-from tocsin.receive.memory import Answered, Busy, Memory, Taken
+from tocsin.receive.memory import Answered, Busy, Memory, TurnTaken
 from tocsin.receive.turn import Turn
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Once:
             raise InvalidArgument("call `await once.setup()` when the program starts: a transaction is no place for it")
         token = _checked(key)
         found = await memory.take_within(connection, key, token, digest)
-        if not isinstance(found, Taken):
+        if not isinstance(found, TurnTaken):
             return unpacked(_answer_of(key, found, digest))
         answer = packed(await work())
         await memory.answer_within(connection, key, token, digest, answer, self.keep_ms)
@@ -120,7 +120,7 @@ class Once:
         pause, place = _FIRST_LOOK_S, place or key
         while True:
             found = await self._memory.take(place, token, digest, self._lease_ms)
-            if isinstance(found, Taken):
+            if isinstance(found, TurnTaken):
                 return Turn(self._memory, key, place, token, digest, self._lease_ms, self.keep_ms)
             left = deadline - monotonic()
             if isinstance(found, Answered) or found.digest != digest or left <= 0:

@@ -41,7 +41,7 @@ _MIB = 1 << 20
 _AWAY_S = 5.0
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     def __init__(self, response: Response) -> None:
         super().__init__(response.status)
         self.response = response
@@ -98,7 +98,7 @@ class Receiver:
                 await self._receive(scope, receive, send)
             else:
                 await self._app(scope, receive, send)
-        except Refused as refused:
+        except RequestRefused as refused:
             await refused.response.send(send)
         except ClientGone:
             pass
@@ -111,12 +111,14 @@ class Receiver:
             return self._paths is None or self._paths.hold(scope["path"])
         except AmbiguousPath:
             told = "write the path without double slashes, dots, encoded slashes and in its own case"
-            raise Refused(problem(400, "Ambiguous path", told)) from None
+            raise RequestRefused(problem(400, "Ambiguous path", told)) from None
 
     async def _receive(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = _header(scope, KEY_HEADER)
         if given is not None and not (0 < len(given) <= LONGEST_KEY and given.isprintable()):
-            raise Refused(problem(400, "Bad key", f"Idempotency-Key must be 1 to {LONGEST_KEY} printable characters"))
+            raise RequestRefused(
+                problem(400, "Bad key", f"Idempotency-Key must be 1 to {LONGEST_KEY} printable characters")
+            )
         body = await self._body(scope, receive)
         key, signers = (given or "", []) if self._secrets is None else self._signed(scope, given, body)
         begun = await self._begin(key, signers, scope, body)
@@ -136,9 +138,11 @@ class Receiver:
             async with asyncio.timeout(self._body_timeout_s):
                 return await read_body(receive, self._largest_body)
         except BodyTooLarge:
-            raise Refused(problem(413, "Too large", f"a body has at most {self._largest_body} bytes here")) from None
+            raise RequestRefused(
+                problem(413, "Too large", f"a body has at most {self._largest_body} bytes here")
+            ) from None
         except TimeoutError:
-            raise Refused(problem(408, "Too slow", f"no whole body within {self._body_timeout_s:g} s")) from None
+            raise RequestRefused(problem(408, "Too slow", f"no whole body within {self._body_timeout_s:g} s")) from None
 
     def _signed(self, scope: Scope, given: str | None, body: bytes) -> tuple[str, list[bytes]]:
         """The key, and the secrets that signed."""
@@ -148,9 +152,9 @@ class Receiver:
         try:
             key, signers = signed_by(_read(self._secrets), headers, body, wall_ms() / 1000, self._tolerance_s)
         except InvalidSignature as error:
-            raise Refused(problem(401, "Not signed", str(error))) from None
+            raise RequestRefused(problem(401, "Not signed", str(error))) from None
         if len(key) > LONGEST_KEY or given not in (None, key):
-            raise Refused(problem(401, "Not signed", "Idempotency-Key is not the id that was signed")) from None
+            raise RequestRefused(problem(401, "Not signed", "Idempotency-Key is not the id that was signed")) from None
         return key, signers
 
     async def _begin(self, key: str, signers: list[bytes], scope: Scope, body: bytes) -> Response | JointTurn:
@@ -161,12 +165,12 @@ class Receiver:
         try:
             found = await joint_turn.begin(self._once, key, where, self._wait_s)
         except StillRunning as error:
-            raise Refused(problem(409, "Still running", str(error), retry_after_s=error.retry_after_s)) from None
+            raise RequestRefused(problem(409, "Still running", str(error), retry_after_s=error.retry_after_s)) from None
         except KeyReused as error:
-            raise Refused(problem(422, "Key used before", str(error))) from None
+            raise RequestRefused(problem(422, "Key used before", str(error))) from None
         except StoreError as error:
             log.warning("no request can be received: %s", error)
-            raise Refused(problem(503, "Not now", "keys cannot be looked up", retry_after_s=_AWAY_S)) from None
+            raise RequestRefused(problem(503, "Not now", "keys cannot be looked up", retry_after_s=_AWAY_S)) from None
         return replayed(found) if isinstance(found, bytes) else found
 
     def _warn_of_strangers(self) -> None:
@@ -198,5 +202,5 @@ def _values(scope: Scope, name: str) -> list[str]:
 def _header(scope: Scope, name: str) -> str | None:
     values = _values(scope, name)
     if len(values) > 1:
-        raise Refused(problem(400, "Twice the same header", f"{name} stands in the request more than once"))
+        raise RequestRefused(problem(400, "Twice the same header", f"{name} stands in the request more than once"))
     return values[0] if values else None

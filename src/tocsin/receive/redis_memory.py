@@ -17,7 +17,7 @@ from redis.backoff import ExponentialWithJitterBackoff
 
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidConfig, StoreError, StoreFull, StoreRefused, StoreTimeout, StoreUnavailable
-from tocsin.receive.memory import Answered, Busy, Taken
+from tocsin.receive.memory import Answered, Busy, TurnTaken
 
 SCHEMES = ("redis", "rediss", "unix")
 
@@ -55,11 +55,11 @@ class RedisMemory:
                 "that requests are done twice: set maxmemory-policy to noeviction, or use another server"
             )
 
-    async def take(self, key: str, token: str, digest: bytes, lease_ms: Millis) -> Taken | Busy | Answered:
+    async def take(self, key: str, token: str, digest: bytes, lease_ms: Millis) -> TurnTaken | Busy | Answered:
         with _our_errors():
             state, whose, more = await self._take(keys=[self._turn(key)], args=[token, digest, lease_ms])
         if state == 1:
-            return Taken()
+            return TurnTaken()
         return Answered(whose, more) if state == 2 else Busy(whose, max(0, more))
 
     async def answer(self, key: str, token: str, digest: bytes, answer: bytes, keep_ms: Millis) -> bool:

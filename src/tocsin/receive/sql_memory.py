@@ -36,7 +36,7 @@ from sqlalchemy.sql.base import Executable
 from tocsin.model.clock import monotonic
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidConfig, StoreUnavailable
-from tocsin.receive.memory import Answered, Busy, Taken
+from tocsin.receive.memory import Answered, Busy, TurnTaken
 
 TURNS = Table(
     "tocsin_receive_turns",
@@ -88,14 +88,14 @@ class SqlMemory:
         await self._call(CreateTable(TURNS, if_not_exists=True), collides=True)
         await self._call(CreateIndex(BY_TIME, if_not_exists=True), collides=True)
 
-    async def take(self, key: str, token: str, digest: bytes, lease_ms: Millis) -> Taken | Busy | Answered:
+    async def take(self, key: str, token: str, digest: bytes, lease_ms: Millis) -> TurnTaken | Busy | Answered:
         while True:
             # A look first: those who wait look often, and on SQLite one who writes keeps all others from it.
             held = await self._call(self._look(key))
             if held is not None and (held.answer is not None or held.token != token):
                 return _told(held)
             if await self._call(self._take(key, token, digest, lease_ms)) is not None:
-                return Taken()
+                return TurnTaken()
 
     async def answer(self, key: str, token: str, digest: bytes, answer: bytes, keep_ms: Millis) -> bool:
         remembered = await self._call(self._remember(key, token, digest, answer, keep_ms)) is not None
@@ -115,13 +115,13 @@ class SqlMemory:
 
     async def take_within(
         self, connection: AsyncConnection, key: str, token: str, digest: bytes
-    ) -> Taken | Busy | Answered:
+    ) -> TurnTaken | Busy | Answered:
         """In the caller's transaction. Whoever comes meanwhile is held up by the database until that has ended."""
         # Without a lease: the row is seen by others only with its answer, or if its writer wants to go on without one.
         while (await connection.execute(self._take(key, token, digest, 0))).first() is None:
             if (held := (await connection.execute(self._look(key))).first()) is not None:
                 return _told(held)
-        return Taken()
+        return TurnTaken()
 
     async def answer_within(
         self, connection: AsyncConnection, key: str, token: str, digest: bytes, answer: bytes, keep_ms: Millis

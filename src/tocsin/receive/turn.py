@@ -8,7 +8,7 @@ from typing import Self
 
 from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreError, TurnLost
-from tocsin.receive.memory import Memory, Taken
+from tocsin.receive.memory import Memory, TurnTaken
 
 # As every library in another's program logs: it is for that program to say where to.
 log = logging.getLogger("tocsin.receive")
@@ -96,7 +96,7 @@ class Turn:
         except StoreError as error:
             log.warning("the lease of key %r is not renewed: %s", self._key, error)
         else:
-            if not isinstance(held, Taken):
+            if not isinstance(held, TurnTaken):
                 log.warning("the turn of key %r is lost to another", self._key)
                 return
         if not self._over:

@@ -30,7 +30,7 @@ PROBES = 4
 Permit = NewType("Permit", int)
 
 
-class State(StrEnum):
+class BreakerState(StrEnum):
     CLOSED = "CLOSED"
     OPEN = "OPEN"
     HALF_OPEN = "HALF_OPEN"
@@ -63,7 +63,7 @@ def redis_breaker_settings(s: BreakerSettings) -> BreakerSettings:
 class BreakerStatus(Struct, frozen=True):
     """`failures` are those in the window; `probe_in` is in seconds, 0 when a call may go now; the rest are totals."""
 
-    state: State
+    state: BreakerState
     failures: int
     probe_in: float
     trips: int
@@ -78,7 +78,7 @@ class Breaker:
         self._window = settings.failure_window_ms / 1000
         self._cooldown = settings.cooldown_ms / 1000
         self._half_open = settings.half_open_duration_ms / 1000
-        self._state = State.CLOSED
+        self._state = BreakerState.CLOSED
         self._permit = Permit(1)
         self._failures: deque[float] = deque()
         # Failures since the last success; None: nobody counts them.
@@ -92,7 +92,7 @@ class Breaker:
         self.away = False
 
     @property
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         self._catch_up(self._monotonic())
         return self._state
 
@@ -100,10 +100,10 @@ class Breaker:
         """A permit to hand back with the answer; None: do not call. A call that gives no answer may keep it."""
         now = self._monotonic()
         self._catch_up(now)
-        if self._state is State.OPEN or (self._state is State.HALF_OPEN and self._probes == PROBES):
+        if self._state is BreakerState.OPEN or (self._state is BreakerState.HALF_OPEN and self._probes == PROBES):
             self._blocked += 1
             return None
-        if self._state is State.HALF_OPEN:
+        if self._state is BreakerState.HALF_OPEN:
             if not self._probes:
                 # Not when the cooldown ended: nobody may have had a call to make.
                 self._first_probe = now
@@ -117,7 +117,7 @@ class Breaker:
         if permit != self._permit:
             return
         self._end_row()
-        if self._state is State.HALF_OPEN:
+        if self._state is BreakerState.HALF_OPEN:
             self._recoveries += 1
             self._close()
 
@@ -126,7 +126,7 @@ class Breaker:
         self._catch_up(now)
         if permit != self._permit or not self._settings.enabled:
             return
-        if self._state is State.HALF_OPEN:
+        if self._state is BreakerState.HALF_OPEN:
             self._open(now)
             return
         self._failures.append(now)
@@ -148,7 +148,7 @@ class Breaker:
         if all(isinstance(error, StoreChanged | NodeUnavailable) for error in errors):
             self.succeeded(permit)
             # A late answer to a call from before it opened says nothing about the server now.
-            if self._state is State.CLOSED:
+            if self._state is BreakerState.CLOSED:
                 self.failing = self.away = False
         else:
             self.failed(permit)
@@ -158,8 +158,8 @@ class Breaker:
     def probe_now(self) -> None:
         """The other side was heard of by another way: no need to wait for the rest of the cooldown."""
         self._catch_up(self._monotonic())
-        if self._state is State.OPEN:
-            self._enter(State.HALF_OPEN)
+        if self._state is BreakerState.OPEN:
+            self._enter(BreakerState.HALF_OPEN)
 
     def trip(self) -> None:
         """Open for a full cooldown, because others found the other side failing."""
@@ -183,7 +183,7 @@ class Breaker:
         )
 
     def _probe_in(self, now: float) -> float:
-        if self._state is State.OPEN:
+        if self._state is BreakerState.OPEN:
             return self._opened + self._cooldown - now
         if self._probes == PROBES:
             # If none of them answers.
@@ -194,21 +194,21 @@ class Breaker:
         """Do what time alone has changed since the last look."""
         while self._failures and now - self._failures[0] >= self._window:
             self._failures.popleft()
-        if self._state is State.HALF_OPEN and self._probes and now >= self._first_probe + self._half_open:
+        if self._state is BreakerState.HALF_OPEN and self._probes and now >= self._first_probe + self._half_open:
             self._open(self._first_probe + self._half_open)
-        if self._state is State.OPEN and now >= self._opened + self._cooldown:
-            self._enter(State.HALF_OPEN)
+        if self._state is BreakerState.OPEN and now >= self._opened + self._cooldown:
+            self._enter(BreakerState.HALF_OPEN)
 
     def _open(self, since: float) -> None:
         self._trips += 1
         self._opened = since
-        self._enter(State.OPEN)
+        self._enter(BreakerState.OPEN)
 
     def _close(self) -> None:
         self._failures.clear()
-        self._enter(State.CLOSED)
+        self._enter(BreakerState.CLOSED)
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: BreakerState) -> None:
         self._state = state
         self._permit = Permit(self._permit + 1)
         self._probes = 0

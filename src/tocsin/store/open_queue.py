@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from tocsin.model.errors import QueueMoved, StoreChanged, StoreError
+from tocsin.model.errors import QueueRepartitioned, StoreChanged, StoreError
 from tocsin.model.ids import partition_of, partition_of_key
 from tocsin.model.queue import Queue
 from tocsin.store import queue_directory
@@ -39,7 +39,7 @@ class OpenQueue:
         # The epochs of earlier layouts that this process knew.
         self.former: dict[str, list[bytes]] = {}
         # The change of partitions under way when a survey looked; who works with the queue waits for its end instead.
-        self.moving: queue_directory.Moving | None = None
+        self.moving: queue_directory.RepartitionUnderWay | None = None
         self._names = keys
         # The settings that this process has declared.
         self.declared: dict[str, str] = {}
@@ -65,12 +65,12 @@ class OpenQueue:
     def expect(self, layout: str) -> None:
         """For who found a partition before it waited for something. Raises QueueMoved if there are others by now."""
         if layout != self.layout:
-            raise QueueMoved(f"queue {self.name!r} was repartitioned: nothing was done, try again")
+            raise QueueRepartitioned(f"queue {self.name!r} was repartitioned: nothing was done, try again")
 
     def call(self, name: str, partition: int, session: str, seq: int, args: Sequence[Any]) -> Call:
         return Call(self.script(name), self, partition, session, seq, args, self.layout)
 
-    def follow(self, entry: queue_directory.Entry, epochs: list[bytes]) -> None:
+    def follow(self, entry: queue_directory.QueueEntry, epochs: list[bytes]) -> None:
         """The queue as it stands now, with these epochs."""
         if entry.move != self.layout:
             self.former[self.layout] = self.epochs

@@ -10,20 +10,20 @@ from tocsin.model.errors import RecordUnreadable
 from tocsin.model.queue import Queue
 
 
-class Moving(Struct, frozen=True):
+class RepartitionUnderWay(Struct, frozen=True):
     """A change of partitions under way: how many there will be, and the name of the change."""
 
     to: int
     move: str
 
 
-class Entry(Struct, frozen=True, omit_defaults=True):
+class QueueEntry(Struct, frozen=True, omit_defaults=True):
     """How a queue stands in the register. `move` is its last change of partitions, '' if there was none."""
 
     order: str
     partitions: int
     move: str = ""
-    moving: Moving | None = None
+    moving: RepartitionUnderWay | None = None
 
     def queue(self, name: str) -> Queue:
         """Raises RecordUnreadable for an order that this version does not know."""
@@ -33,10 +33,10 @@ class Entry(Struct, frozen=True, omit_defaults=True):
             raise _unreadable(error) from error
 
 
-_decoder = msgspec.msgpack.Decoder(Entry)
+_decoder = msgspec.msgpack.Decoder(QueueEntry)
 
 
-def read(raw: bytes) -> Entry:
+def read(raw: bytes) -> QueueEntry:
     """Raises RecordUnreadable for what this version did not write."""
     try:
         return _decoder.decode(raw)
@@ -51,5 +51,5 @@ def _unreadable(error: Exception) -> RecordUnreadable:
     )
 
 
-def written(entry: Entry) -> bytes:
+def written(entry: QueueEntry) -> bytes:
     return codec.encode(entry)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Lanes:
+class SessionPool:
     """Sessions of a program: as many as it ever had calls in flight at once."""
 
     def __init__(self) -> None:

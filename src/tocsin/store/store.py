@@ -20,8 +20,8 @@ from tocsin.model.clock import Clock, ServerClock, monotonic
 from tocsin.model.durations import Millis
 from tocsin.model.errors import (
     InvalidConfig,
-    QueueMoved,
-    QueueMoving,
+    QueueRepartitioned,
+    QueueRepartitioning,
     StoreChanged,
     StoreError,
     StoreFull,
@@ -31,16 +31,16 @@ from tocsin.model.queue import AGENTS_QUEUE, Queue
 from tocsin.store import queue_directory
 from tocsin.store.connection.address import Address, parse
 from tocsin.store.connection.client import Client, check_server, open_client, translate
-from tocsin.store.connection.pool import ConnectionSettings, Single
+from tocsin.store.connection.pool import ConnectionSettings, SingleServerClient
 from tocsin.store.connection.shared_calls import SharedCalls
 from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.store.keys import Keys
 from tocsin.store.numbers import whole
 from tocsin.store.open_queue import LARGEST_BATCH, Call, OpenQueue, kept_session
-from tocsin.store.scripts.reload import Healing
+from tocsin.store.scripts.reload import ScriptReloader
 from tocsin.store.scripts.script import Script, script
-from tocsin.store.sessions import Lanes
-from tocsin.store.transitions.put_batcher import Putter
+from tocsin.store.sessions import SessionPool
+from tocsin.store.transitions.put_batcher import PutBatcher
 from tocsin.store.views import wrong_types
 
 __all__ = ["LARGEST_BATCH", "Call", "OpenQueue", "Store"]
@@ -72,14 +72,14 @@ class Store:
         self.address: Address = parse(url.url if isinstance(url, EmbeddedServer) else url)
         self.keys = Keys(prefix, hash_tag, names)
         self.clock: Clock = clock or ServerClock()
-        self.lanes = Lanes()
+        self.lanes = SessionPool()
         self.connections = connections or ConnectionSettings()
         self._results_max = results_max
         self.client: Client = None  # type: ignore[assignment]  # opened by open()
         # Done once for all who ask at the same time.
         self.shared = SharedCalls()
-        self.putter = Putter(self.change)
-        self._healing = Healing(self.address)
+        self.putter = PutBatcher(self.change)
+        self._healing = ScriptReloader(self.address)
         self._queues: dict[str, OpenQueue] = {}
         self._fleet = self.keys.fleet()
 
@@ -198,7 +198,7 @@ class Store:
     async def catch_up(self, queue: OpenQueue) -> bool:
         """For who found nothing in it, and calls no script that would tell: whether it has other partitions by now."""
         raw = await self.read(lambda c: c.hget(self._fleet["queues"], queue.name))
-        entry = queue_directory.Entry("due", 0, queue.layout) if raw is None else queue_directory.read(raw)
+        entry = queue_directory.QueueEntry("due", 0, queue.layout) if raw is None else queue_directory.read(raw)
         if entry.move == queue.layout and entry.moving is None:
             return False
         await self._while_moving(lambda: self.reopen(queue))
@@ -210,7 +210,7 @@ class Store:
         while True:
             try:
                 return await attempt()
-            except QueueMoving:
+            except QueueRepartitioning:
                 if monotonic() > give_up:
                     raise
                 await asyncio.sleep(4 * PAUSE_S)
@@ -219,21 +219,21 @@ class Store:
         if name == AGENTS_QUEUE and self.address.kind == "cluster" and not self.keys.hash_tag:
             raise InvalidConfig("redis.scheduler.keys.hash-tag must be set for agents on a Redis Cluster, e.g. to 'ps'")
 
-    async def _declare(self, queue: Queue, layout: str = "") -> queue_directory.Entry:
-        settings = queue_directory.written(queue_directory.Entry(queue.order, queue.partitions, layout))
+    async def _declare(self, queue: Queue, layout: str = "") -> queue_directory.QueueEntry:
+        settings = queue_directory.written(queue_directory.QueueEntry(queue.order, queue.partitions, layout))
         stored = queue_directory.read(await self.fleet(script("queue_declare"), queue.name, settings))
         if stored.moving is not None:
-            raise QueueMoving(queue.name, stored.moving.to)
+            raise QueueRepartitioning(queue.name, stored.moving.to)
         return stored
 
-    async def _open_partitions(self, name: str, entry: queue_directory.Entry) -> OpenQueue:
+    async def _open_partitions(self, name: str, entry: queue_directory.QueueEntry) -> OpenQueue:
         opened = OpenQueue(entry.queue(name), self.keys, [], entry.move)
         calls = [([keys["meta"]], [secrets.token_hex(8), entry.order, entry.partitions]) for keys in opened.keys]
         for epoch, order, partitions, _ in await self.read(lambda _: self._call_each(script("partition_open"), calls)):
             if (order, partitions) != (entry.order.encode(), b"%d" % entry.partitions):
                 # A change may have begun, or ended, since the register was read.
                 if await self._declare(opened.queue) != entry:
-                    raise QueueMoving(name, whole(partitions, entry.partitions))
+                    raise QueueRepartitioning(name, whole(partitions, entry.partitions))
                 has = f"has order {order!r} and {partitions!r} partitions, not {entry.order!r} and {entry.partitions}"
                 raise InvalidConfig(f"a partition of queue {name!r} {has}: `tocsin doctor` says what to do")
             opened.epochs.append(epoch)
@@ -278,7 +278,7 @@ class Store:
         while True:
             try:
                 return await self.change(name, queue, queue.partition_of(member), *args)
-            except QueueMoved:
+            except QueueRepartitioned:
                 continue
 
     async def answer_of(self, call: Call) -> list[Any] | None:
@@ -297,7 +297,7 @@ class Store:
     async def call_all(self, calls: Sequence[Call]) -> list[list[Any] | StoreError]:
         """Several at once, each with its own answer or error; one round trip where the server is not a cluster."""
         client = self.client
-        if not isinstance(client, Single) or any(call.layout != call.queue.layout for call in calls):
+        if not isinstance(client, SingleServerClient) or any(call.layout != call.queue.layout for call in calls):
             answers = await asyncio.gather(*map(self.call, calls), return_exceptions=True)
             return [_error_or_answer(answer) for answer in answers]
         try:
@@ -310,7 +310,7 @@ class Store:
     async def _call_each(self, what: Script, calls: Sequence[tuple[list[str], list[Any]]]) -> list[Any]:
         """One script on several keys; one round trip where the server is not a cluster. Raises the first error."""
         client = self.client
-        if not isinstance(client, Single):
+        if not isinstance(client, SingleServerClient):
             return await asyncio.gather(*(what(client, keys, args) for keys, args in calls))
         answers = await client.ask_all([("EVALSHA", what.sha, len(keys), *keys, *args) for keys, args in calls])
         for n, answer in enumerate(answers):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Any
 
-from tocsin.model.allowed_hosts import Address, Places
+from tocsin.model.allowed_hosts import Address, AllowedHosts
 
 # Of clouds: the address that answers to every machine with its credentials, though it looks public.
 _METADATA = frozenset(map(ip_address, ("168.63.129.16", "fd00:ec2::254", "169.254.169.254", "100.100.100.200")))
@@ -29,7 +29,7 @@ _FIRST_MATCHING: tuple[tuple[str, Callable[[Address], bool]], ...] = (
 )
 
 
-class Refused(OSError):
+class AddressRefused(OSError):
     """Not an address that jobs may reach. Raised before a socket is made, so the error is the same for an open and a
     closed port."""
 
@@ -46,7 +46,7 @@ class Refused(OSError):
 class Guard:
     """Public addresses, and what the operator allows beside them in `setting`."""
 
-    def __init__(self, allowed: Places, setting: str = "http.allow") -> None:
+    def __init__(self, allowed: AllowedHosts, setting: str = "http.allow") -> None:
         self._allowed = allowed
         self._setting = setting
 
@@ -59,12 +59,12 @@ class Guard:
         # Of a link-local address the interface is given too.
         what = self._refused(ip_address(address.partition("%")[0]))
         if what is not None:
-            raise Refused(address, what, self._setting)
+            raise AddressRefused(address, what, self._setting)
 
     def permits(self, address: str) -> bool:
         try:
             self.check(address)
-        except Refused:
+        except AddressRefused:
             return False
         return True
 

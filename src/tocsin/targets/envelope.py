@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tocsin.engine.work_item import Unit
+from tocsin.engine.work_item import WorkItem
 from tocsin.model.codec import decode_header
 from tocsin.model.durations import moment
 from tocsin.model.ids import idempotency_key
@@ -21,7 +21,7 @@ _PLAIN = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
 class Envelope:
     """A run as the other side sees it: the same for each attempt, but for their number."""
 
-    def __init__(self, unit: Unit, namespace: str) -> None:
+    def __init__(self, unit: WorkItem, namespace: str) -> None:
         claim = unit.claim
         self._record = claim.record
         self.queue = claim.queue

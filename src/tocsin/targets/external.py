@@ -11,7 +11,7 @@ from tocsin.model.grants import Grants
 from tocsin.model.target import HTTP, MESSAGE, SUBPROCESS
 from tocsin.store.store import Store
 from tocsin.targets.builtin import handler_named
-from tocsin.targets.host_gates import Gates
+from tocsin.targets.host_gates import HostGates
 from tocsin.targets.http.target import HttpTarget
 from tocsin.targets.messages.broker import is_installed
 from tocsin.targets.messages.target import MessageTarget
@@ -19,7 +19,7 @@ from tocsin.targets.secrets import Secrets
 from tocsin.targets.subprocess.target import SubprocessTarget
 
 
-class Reach(Struct, frozen=True):
+class TargetPermissions(Struct, frozen=True):
     """Where jobs may go, as the operator says."""
 
     http_allow: tuple[str, ...] = ()
@@ -34,10 +34,10 @@ class Reach(Struct, frozen=True):
     longest_wait_s: float = 600.0
 
 
-class Outside:
+class ExternalTargets:
     """The targets of one worker, and what they hold open."""
 
-    def __init__(self, store: Store, reach: Reach, gates: Gates) -> None:
+    def __init__(self, store: Store, reach: TargetPermissions, gates: HostGates) -> None:
         secrets, prefix, clock = Secrets(reach.secrets), store.keys.prefix, store.clock
         longest = reach.max_timeout_s
         self._http = HttpTarget(prefix, clock, gates, secrets, reach.longest_wait_s, reach.http_allow, longest)

@@ -10,7 +10,7 @@ import errno
 import os
 import resource
 
-from tocsin.engine.handlers import NotYet
+from tocsin.engine.handlers import TryLater
 from tocsin.model.clock import monotonic
 from tocsin.telemetry.logs import get_logger
 
@@ -47,7 +47,7 @@ def are_used_up() -> bool:
     return False
 
 
-def handed_back(why: str) -> NotYet:
+def handed_back(why: str) -> TryLater:
     """For a run that cannot begin for want of a descriptor. It is no fault of the run or its host: no attempt."""
     global _told_at
     now = monotonic()
@@ -56,4 +56,4 @@ def handed_back(why: str) -> NotYet:
         log.warning(
             "file descriptors are used up, and runs go back: raise the limit of open files (ulimit -n)", error=why
         )
-    return NotYet(f"file descriptors are used up: {why}", AWAY_S)
+    return TryLater(f"file descriptors are used up: {why}", AWAY_S)

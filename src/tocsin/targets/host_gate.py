@@ -16,9 +16,9 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from tocsin.engine.handlers import NotYet
+from tocsin.engine.handlers import TryLater
 from tocsin.model.durations import Millis
-from tocsin.resilience.breaker import Breaker, State
+from tocsin.resilience.breaker import Breaker, BreakerState
 
 # How long a run waits in line at most, and after how long without anybody leaving a host stands still.
 LINE_S = 0.25
@@ -44,7 +44,7 @@ class Returns:
         self._last = 0.0
 
 
-class Room:
+class HostPermits:
     """The permits of a worker, as far as they are held by what goes outside."""
 
     def __init__(self, permits: float, most: int, limit: float, monotonic: Callable[[], float]) -> None:
@@ -91,7 +91,7 @@ class Room:
         self._is_missed = True
         now = self._monotonic()
         wait = min(max(now - self._moved, LINE_S), LONGEST_AWAY_S)
-        raise NotYet(
+        raise TryLater(
             f"requests, messages and programs hold all {self.limit:.0f} permits that this worker has for them",
             self._returns.after(wait, now),
         )
@@ -105,10 +105,10 @@ def limit_of(permits: float, shared: bool) -> float:
     return max(1.0, permits - math.ceil(permits / 4))
 
 
-class Gate:
+class HostGate:
     """For one event loop; it has no lock."""
 
-    def __init__(self, host: str, room: Room, breaker: Breaker, monotonic: Callable[[], float]) -> None:
+    def __init__(self, host: str, room: HostPermits, breaker: Breaker, monotonic: Callable[[], float]) -> None:
         self.host = host
         self.breaker = breaker
         self.inside = 0
@@ -127,7 +127,7 @@ class Gate:
         self._returns = Returns()
 
     def is_well(self) -> bool:
-        return self.breaker.state is State.CLOSED
+        return self.breaker.state is BreakerState.CLOSED
 
     @property
     def at_rest(self) -> bool:
@@ -184,10 +184,10 @@ class Gate:
         self.until = 0
         self._returns.begin_anew()
 
-    def away(self, why: str, seconds: float) -> NotYet:
+    def away(self, why: str, seconds: float) -> TryLater:
         """Come back after so long, or later if others have been sent away before."""
         rate = max(RETURNS, 2 * (self._left_before or 0) / LINE_S)
-        return NotYet(why, self._returns.after(seconds, self._monotonic(), rate))
+        return TryLater(why, self._returns.after(seconds, self._monotonic(), rate))
 
     def _has_room(self) -> bool:
         room = self._room

@@ -17,14 +17,14 @@ import secrets
 from collections.abc import Iterator
 from types import TracebackType
 
-from tocsin.engine.handlers import NotYet
+from tocsin.engine.handlers import TryLater
 from tocsin.model.clock import Clock
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreError
-from tocsin.resilience.breaker import Breaker, BreakerSettings, Permit, State
-from tocsin.store.transitions.host_outages import Hosts, Probe
-from tocsin.targets.host_gate import SHORTEST_AWAY_S, Gate, Room, limit_of
+from tocsin.resilience.breaker import Breaker, BreakerSettings, BreakerState, Permit
+from tocsin.store.transitions.host_outages import HostOutages, HostProbe
+from tocsin.targets.host_gate import SHORTEST_AWAY_S, HostGate, HostPermits, limit_of
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.gates")
@@ -41,7 +41,7 @@ ASK_S = 1.0
 MOST_AT_REST = 1000
 
 
-class Passage:
+class HostDelivery:
     """One delivery to a host: `async with gates.to(host):` around what is sent, and nothing else.
 
     An error that is final is none of the host's. Where it answers that it failed, set `ok` to False.
@@ -49,7 +49,7 @@ class Passage:
 
     __slots__ = ("_deadline", "_gate", "_gates", "is_probe", "ok", "permit", "probe", "since")
 
-    def __init__(self, gates: Gates, gate: Gate, deadline: float) -> None:
+    def __init__(self, gates: HostGates, gate: HostGate, deadline: float) -> None:
         self._gates = gates
         self._gate = gate
         self._deadline = deadline
@@ -61,7 +61,7 @@ class Passage:
         self.probe = ""
         self.since: Millis = 0
 
-    async def __aenter__(self) -> Passage:
+    async def __aenter__(self) -> HostDelivery:
         await self._gates.enter(self._gate, self)
         return self
 
@@ -86,14 +86,14 @@ class Passage:
         return None
 
 
-class Gates:
+class HostGates:
     """Also the part that tells the fleet of hosts, and reads what it tells."""
 
     name = "hosts"
 
     def __init__(
         self,
-        hosts: Hosts,
+        hosts: HostOutages,
         clock: Clock,
         permits: float,
         most: int,
@@ -110,8 +110,8 @@ class Gates:
         self._hosts = hosts
         self._settings = settings or BreakerSettings()
         permits = permits if permits > 0 else math.inf
-        self.room = Room(permits, most, limit_of(permits, shared), clock.monotonic)
-        self._gates: dict[str, Gate] = {}
+        self.room = HostPermits(permits, most, limit_of(permits, shared), clock.monotonic)
+        self._gates: dict[str, HostGate] = {}
         # What fails, as it was read last; what the fleet is to be told: the probe that found it, or the outage.
         self._failing: dict[str, Millis] = {}
         self._trips: dict[str, str] = {}
@@ -121,7 +121,7 @@ class Gates:
         self._used = -math.inf
         self._idle = True
 
-    def to(self, host: str, deadline: float = math.inf) -> Passage:
+    def to(self, host: str, deadline: float = math.inf) -> HostDelivery:
         """`deadline`: of the run, in monotonic seconds. A host that is still silent then has failed.
         Raises NotYet at once where that is known, before anything is done for the delivery."""
         self._used = self.clock.monotonic()
@@ -135,7 +135,7 @@ class Gates:
             gate.check_line()
         elif self._is_left_alone(gate):
             raise self.away(gate)
-        return Passage(self, gate, deadline)
+        return HostDelivery(self, gate, deadline)
 
     @contextlib.contextmanager
     def beside_hosts(self) -> Iterator[None]:
@@ -147,7 +147,7 @@ class Gates:
         finally:
             self.room.leave()
 
-    async def enter(self, gate: Gate, passage: Passage) -> None:
+    async def enter(self, gate: HostGate, passage: HostDelivery) -> None:
         """Raises NotYet."""
         if self.clock.monotonic() - self._looked >= STALE_S:
             await self._look()
@@ -160,7 +160,7 @@ class Gates:
             gate.leave()
         await self._enter_as_probe(gate, passage)
 
-    def left(self, gate: Gate, passage: Passage, ok: bool | None) -> None:
+    def left(self, gate: HostGate, passage: HostDelivery, ok: bool | None) -> None:
         """What came of it."""
         if passage.probe:
             gate.probing = False
@@ -174,7 +174,7 @@ class Gates:
         elif passage.permit is not None and ok is not None:
             self._count(gate, passage.permit, ok)
 
-    def away(self, gate: Gate) -> NotYet:
+    def away(self, gate: HostGate) -> TryLater:
         """Until the host may be probed."""
         self.blocked += 1
         wait = self._rest(gate)
@@ -182,31 +182,31 @@ class Gates:
 
     # Within this worker
 
-    def _new(self, host: str) -> Gate:
-        gate = Gate(host, self.room, Breaker(self._settings, self.clock.monotonic), self.clock.monotonic)
+    def _new(self, host: str) -> HostGate:
+        gate = HostGate(host, self.room, Breaker(self._settings, self.clock.monotonic), self.clock.monotonic)
         if host in self._failing:
             self._shut(gate, self._failing[host])
         return gate
 
-    def _count(self, gate: Gate, permit: Permit, ok: bool) -> None:
+    def _count(self, gate: HostGate, permit: Permit, ok: bool) -> None:
         was = gate.breaker.state
         if not ok:
             gate.breaker.failed(permit)
-        elif was is State.CLOSED:
+        elif was is BreakerState.CLOSED:
             gate.breaker.forgive(permit)
         else:
             gate.breaker.succeeded(permit)
         state = gate.breaker.state
-        if state is State.OPEN and was is not State.OPEN:
+        if state is BreakerState.OPEN and was is not BreakerState.OPEN:
             gate.shut()
             self._tell_trip(gate, "")
-            if was is State.CLOSED:
+            if was is BreakerState.CLOSED:
                 log.warning("host fails: nothing is sent to it for a while", host=gate.host)
-        elif state is State.CLOSED and was is not State.CLOSED:
+        elif state is BreakerState.CLOSED and was is not BreakerState.CLOSED:
             self.recoveries += 1
             self._open_to_all(gate)
 
-    def _shut(self, gate: Gate, until: Millis) -> None:
+    def _shut(self, gate: HostGate, until: Millis) -> None:
         """As others found."""
         gate.until = until
         if gate.is_well():
@@ -214,7 +214,7 @@ class Gates:
             gate.shut()
             log.info("host fails, as another worker found: nothing is sent to it for a while", host=gate.host)
 
-    def _open_to_all(self, gate: Gate) -> None:
+    def _open_to_all(self, gate: HostGate) -> None:
         self._failing.pop(gate.host, None)
         self._trips.pop(gate.host, None)
         gate.breaker.reset()
@@ -223,7 +223,7 @@ class Gates:
             self.wake.set()
         log.info("host answers again", host=gate.host)
 
-    def _tell_trip(self, gate: Gate, probe: str) -> None:
+    def _tell_trip(self, gate: HostGate, probe: str) -> None:
         self.trips += 1
         gate.until = 0
         self._closes.pop(gate.host, None)
@@ -232,7 +232,7 @@ class Gates:
 
     # Probes
 
-    async def _enter_as_probe(self, gate: Gate, passage: Passage) -> None:
+    async def _enter_as_probe(self, gate: HostGate, passage: HostDelivery) -> None:
         if self._is_left_alone(gate):
             raise self.away(gate)
         self.room.check()
@@ -245,7 +245,7 @@ class Gates:
             gate.leave(moves=False)
             raise
 
-    async def _become_probe(self, gate: Gate, passage: Passage) -> None:
+    async def _become_probe(self, gate: HostGate, passage: HostDelivery) -> None:
         name = secrets.token_hex(8)
         try:
             probe = await self._ask(gate, name)
@@ -269,7 +269,7 @@ class Gates:
             self._open_to_all(gate)
             passage.permit = gate.breaker.allow()
 
-    async def _ask(self, gate: Gate, name: str) -> Probe | None:
+    async def _ask(self, gate: HostGate, name: str) -> HostProbe | None:
         """None: the fleet knows nothing of it yet, or cannot be asked."""
         if gate.host in self._trips:
             return None
@@ -279,10 +279,10 @@ class Gates:
         except (StoreError, TimeoutError):
             return None
 
-    def _is_left_alone(self, gate: Gate) -> bool:
+    def _is_left_alone(self, gate: HostGate) -> bool:
         return gate.probing or self._rest(gate) > 0
 
-    def _rest(self, gate: Gate) -> float:
+    def _rest(self, gate: HostGate) -> float:
         """Seconds until the host may be probed."""
         if gate.until:
             return (gate.until - self.clock.server_ms()) / 1000

@@ -28,7 +28,7 @@ SHORTEST_LINE = 16
 MOST_KEPT = 256
 
 
-class Veil:
+class SecretMask:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = sorted({form for secret in secrets if secret for form in _forms(secret)}, key=len, reverse=True)
         self._forms = [_as_bytes(form) for form in forms]
@@ -99,12 +99,12 @@ class Veil:
         return False
 
 
-NOTHING = Veil()
+NOTHING = SecretMask()
 
 
 @lru_cache(MOST_KEPT)
-def veil_of(secrets: tuple[str, ...]) -> Veil:
-    return Veil(secrets)
+def veil_of(secrets: tuple[str, ...]) -> SecretMask:
+    return SecretMask(secrets)
 
 
 def _forms(secret: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from tocsin.model.allowed_hosts import Places, places
+from tocsin.model.allowed_hosts import AllowedHosts, places
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.grants import ANY, Grants
 from tocsin.model.secret import Secret
@@ -24,17 +24,17 @@ _SWAPPED = ".."
 _TRIES = 3
 
 
-class Entry(Struct, frozen=True):
+class SecretGrant(Struct, frozen=True):
     """A name or a pattern in `secrets.allow`, and the hosts that it is bound to; None: it may go anywhere."""
 
     pattern: str
-    hosts: Places | None = None
+    hosts: AllowedHosts | None = None
 
 
 class Secrets:
     def __init__(self, allowed: Grants | None = None) -> None:
         self._entries = [
-            Entry(pattern, None if ANY in hosts else places(hosts)) for pattern, hosts in (allowed or {}).items()
+            SecretGrant(pattern, None if ANY in hosts else places(hosts)) for pattern, hosts in (allowed or {}).items()
         ]
 
     def read(self, secret: Secret, hosts: Iterable[str]) -> str:
@@ -62,7 +62,7 @@ class Secrets:
     def is_bound(self, secret: Secret) -> bool:
         return bool(self._bound_to(secret))
 
-    def _bound_to(self, secret: Secret) -> list[Places]:
+    def _bound_to(self, secret: Secret) -> list[AllowedHosts]:
         """Empty if it may go anywhere. What binds a secret holds, whatever else allows it and by whatever path a job
         names the file: /var/run is a link to /run. Raises DeliveryFailed."""
         fitting = [entry for entry in self._entries if _fits(secret, entry.pattern)]

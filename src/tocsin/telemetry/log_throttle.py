@@ -12,7 +12,7 @@ EVERY_S = 600.0
 MOST = 1000
 
 
-class Seldom:
+class LogThrottle:
     """`if self._seldom(queue, partition): log.warning(...)`"""
 
     def __init__(self, every_s: float = EVERY_S) -> None:

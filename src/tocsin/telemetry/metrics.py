@@ -1,4 +1,4 @@
-"""Every metric, declared once. Parts add to a plain `Tally`; once per cycle it is told to OpenTelemetry.
+"""Every metric, declared once. Parts add to a plain `Counters`; once per cycle it is told to OpenTelemetry.
 
 A call to OpenTelemetry costs 5 to 10 us, so there is none per run. Without its SDK every call is a no-op. `/metrics`
 shows the names in lower case with underscores, counters with `_total` behind them. No metric has a unit, because a unit
@@ -32,7 +32,7 @@ OTHER = "other"
 
 
 class Count(Struct, frozen=True):
-    """Something that only grows. `field` is the attribute of `Tally`; `values` are all that its label may have."""
+    """Something that only grows. `field` is the attribute of `Counters`; `values` are all that its label may have."""
 
     name: str
     field: str
@@ -51,8 +51,8 @@ class Level(Struct, frozen=True):
     together: Callable[[Iterable[float]], float]
 
 
-class Spread(Struct, frozen=True):
-    """How something is distributed. `field` is the attribute of `Tally`."""
+class Distribution(Struct, frozen=True):
+    """How something is distributed. `field` is the attribute of `Counters`."""
 
     name: str
     field: str
@@ -97,7 +97,7 @@ LEVELS = (
     Level("tocsin.scheduler.semaphoreAvailable", "permits_free", "Permits that nobody holds", sum),
     Level("tocsin.clock.skew", "clock_skew_s", "Seconds by which the server's clock is ahead of ours", _farthest),
 )
-SPREADS = (Spread("tocsin.run.lateness", "lateness", "Seconds between due and begun"),)
+SPREADS = (Distribution("tocsin.run.lateness", "lateness", "Seconds between due and begun"),)
 
 
 class Levels(Struct, frozen=True):
@@ -111,7 +111,7 @@ class Levels(Struct, frozen=True):
     clock_skew_s: float = 0.0
 
 
-class Tally:
+class Counters:
     """What happened since the last flush. Parts add to it, on the event loop: `tally.acquired += n`."""
 
     __slots__ = (
@@ -188,7 +188,7 @@ class Metrics:
         for level in LEVELS:
             meter.create_observable_gauge(level.name, [functools.partial(self._observe, level)], "", level.about)
 
-    def flush(self, tally: Tally) -> None:
+    def flush(self, tally: Counters) -> None:
         """Tell what was counted and begin at zero. The first time also the zeros: a series is there before it moves."""
         for count, counter in self._counters:
             counted = getattr(tally, count.field)
@@ -224,7 +224,7 @@ class Metrics:
         return [Observation(value)] if math.isfinite(value) else []
 
 
-def _histogram(meter: Meter, spread: Spread) -> Histogram:
+def _histogram(meter: Meter, spread: Distribution) -> Histogram:
     return meter.create_histogram(spread.name, "", spread.about, explicit_bucket_boundaries_advisory=BOUNDARIES)
 
 
@@ -242,12 +242,12 @@ def _text(value: str | bool) -> str:
     return str(value).lower()
 
 
-class Teller:
+class MetricsFlusher:
     """The part that flushes a tally each cycle, after what others count for themselves was added to it."""
 
     name = "metrics"
 
-    def __init__(self, metrics: Metrics, tally: Tally, gather: Callable[[Tally], None], every_s: float) -> None:
+    def __init__(self, metrics: Metrics, tally: Counters, gather: Callable[[Counters], None], every_s: float) -> None:
         self.wake = asyncio.Event()
         self._metrics = metrics
         self._tally = tally

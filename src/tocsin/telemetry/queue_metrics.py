@@ -19,7 +19,7 @@ from tocsin.telemetry.sample import BOUNDARIES, Sample
 WAITS = (*BOUNDARIES, 1800.0, 7200.0, 43_200.0)
 
 
-class Numbers(Struct, frozen=True):
+class QueueNumbers(Struct, frozen=True):
     """A queue at one look. `depth` is what waits or is ready; the totals count since the queue was made."""
 
     depth: int = 0
@@ -28,7 +28,7 @@ class Numbers(Struct, frozen=True):
     scheduled: int = 0
 
 
-Read = Callable[[], Mapping[str, Numbers]]
+Read = Callable[[], Mapping[str, QueueNumbers]]
 
 
 class QueueMetrics:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.job import Policy, Spec
-from tocsin.model.skipped_ticks import Skip, Why
+from tocsin.model.skipped_ticks import SkippedTicks, SkipReason
 from tocsin.triggers.recurrence import tick_after, tick_from
 
 # Under these a tick gets a run of its own beside the job, which is only planned.
@@ -20,20 +20,20 @@ APART = frozenset(["allow", "cancel_other"])
 _BUFFERED = frozenset(["buffer_one", "buffer_all"])
 
 
-class Step(Struct, frozen=True):
+class NextTick(Struct, frozen=True):
     """Where a job goes on, None if nowhere; and the ticks that it passes without running them."""
 
     next_due: Millis | None
-    skips: tuple[Skip, ...] = ()
+    skips: tuple[SkippedTicks, ...] = ()
 
 
 def after_run(
     spec: Spec, due: Millis, started: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None
-) -> Step:
+) -> NextTick:
     """A run of `due` that started at `started` has ended. `held_since`: from when on the queue's cap held it back."""
     following = tick_after(spec, due, shift)
     if following is None or following >= now:
-        return Step(following)
+        return NextTick(following)
     rules, started = spec.rules, min(started, now)
     since = _since(rules, due, started, now)
     step = following if following >= since else tick_from(spec, due, since, shift)
@@ -41,12 +41,12 @@ def after_run(
         # Nothing is owed from before its start. What passed since then overlapped it.
         since, step = now, tick_from(spec, due, now, shift)
     if step == following:
-        return Step(following)
+        return NextTick(following)
     marks = _marks(rules, started, held_since)
-    return Step(step, _cut(spec, following, since if step is None else step, marks, shift))
+    return NextTick(step, _cut(spec, following, since if step is None else step, marks, shift))
 
 
-def apart(spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None) -> Step:
+def apart(spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None) -> NextTick:
     """`due` gets a run of its own beside the job (overlap `allow`, `cancel_other`), now."""
     return after_run(spec, due, now, now, shift, held_since)
 
@@ -65,29 +65,29 @@ def is_misfire(spec: Spec, due: Millis, now: Millis, shift: Millis = 0) -> bool:
     return _is_late(spec, due, now, shift)
 
 
-def pass_over(spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None) -> Step:
+def pass_over(spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None) -> NextTick:
     """`due` is a misfire and is not run: the job waits for the next tick to come, or the first that is still owed."""
     rules, since = spec.rules, now
     if rules.misfire == "all" and rules.catch_up is not None:
         since = now - ceil_ms(rules.catch_up)
     step = tick_from(spec, due, since, shift)
-    marks = [(0, Why.MISFIRE)]
+    marks = [(0, SkipReason.MISFIRE)]
     if held_since is not None:
-        marks.append((held_since, Why.CAPPED))
-    return Step(step, _cut(spec, due, since if step is None else step, marks, shift))
+        marks.append((held_since, SkipReason.CAPPED))
+    return NextTick(step, _cut(spec, due, since if step is None else step, marks, shift))
 
 
 def after_failure(
     spec: Spec, due: Millis, started: Millis, now: Millis, step: Millis | None, shift: Millis = 0
-) -> Step:
+) -> NextTick:
     """A run has failed and the job waits for `step`, which lies beyond a backoff."""
     following = tick_after(spec, due, shift)
     if following is None or following == step:
-        return Step(step)
-    marks = [*_marks(spec.rules, min(started, now), None), (now, Why.BACKOFF)]
+        return NextTick(step)
+    marks = [*_marks(spec.rules, min(started, now), None), (now, SkipReason.BACKOFF)]
     ends = spec.rules.ends
     until = step if step is not None else max(now, (ends or now) + 1)
-    return Step(step, _cut(spec, following, until, marks, shift))
+    return NextTick(step, _cut(spec, following, until, marks, shift))
 
 
 def _since(rules: Policy, due: Millis, started: Millis, now: Millis) -> Millis:
@@ -116,32 +116,34 @@ def _is_late(spec: Spec, due: Millis, now: Millis, shift: Millis) -> bool:
     return following is not None and following <= now
 
 
-def _marks(rules: Policy, started: Millis, held_since: Millis | None) -> list[tuple[Millis, Why]]:
+def _marks(rules: Policy, started: Millis, held_since: Millis | None) -> list[tuple[Millis, SkipReason]]:
     """From when on what is passed is passed for which reason."""
     if rules.misfire == "all":
         # In a buffer, only what is too old.
-        before, during = Why.MISFIRE, Why.OVERLAP if rules.overlap == "skip" else Why.MISFIRE
+        before, during = SkipReason.MISFIRE, SkipReason.OVERLAP if rules.overlap == "skip" else SkipReason.MISFIRE
     elif rules.misfire == "skip" and rules.overlap == "buffer_one":
         # One that waits behind another is all that this buffer holds.
-        before = during = Why.OVERLAP
+        before = during = SkipReason.OVERLAP
     else:
-        before, during = Why.COALESCED, Why.OVERLAP
+        before, during = SkipReason.COALESCED, SkipReason.OVERLAP
     marks = [(0, before)]
     if held_since is not None:
-        marks.append((min(held_since, started), Why.CAPPED))
+        marks.append((min(held_since, started), SkipReason.CAPPED))
     if during is not before or held_since is not None:
         marks.append((started, during))
     return marks
 
 
-def _cut(spec: Spec, first: Millis, until: Millis, marks: list[tuple[Millis, Why]], shift: Millis) -> tuple[Skip, ...]:
+def _cut(
+    spec: Spec, first: Millis, until: Millis, marks: list[tuple[Millis, SkipReason]], shift: Millis
+) -> tuple[SkippedTicks, ...]:
     """The ticks from `first` up to `until` as ranges, one for each mark that has some; each begins with a tick."""
-    found: list[Skip] = []
+    found: list[SkippedTicks] = []
     for begin, why in reversed(marks):
         if begin < until:
             tick = first if begin <= first else tick_from(spec, first, begin, shift)
             if tick is not None and tick < until:
-                found.append(Skip(tick, until, why))
+                found.append(SkippedTicks(tick, until, why))
             until = begin
     found.reverse()
     return tuple(found)

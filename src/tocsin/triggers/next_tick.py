@@ -17,19 +17,19 @@ from tocsin.model.local_time import date_of
 from tocsin.model.step_budget import Budget, BudgetSpent
 from tocsin.model.trigger import AnyOf, Cron, Dates, Every, Except, Holidays, Once, Rrule, Trigger, phrase, zone_of
 from tocsin.triggers import wallclock
-from tocsin.triggers.wallclock import DAY, Find, Rule
+from tocsin.triggers.wallclock import DAY, DstRule, Find
 
 RULES = {
-    "skip": Rule("skip", "first"),
-    "earlier": Rule("earlier", "first"),
-    "later": Rule("later", "second"),
+    "skip": DstRule("skip", "first"),
+    "earlier": DstRule("earlier", "first"),
+    "later": DstRule("later", "second"),
     # RFC 5545: a time that does not exist is read with the offset before the gap, one that comes twice is the first.
-    "later-first": Rule("later", "first"),
-    "both": Rule("end", "both"),
+    "later-first": DstRule("later", "first"),
+    "both": DstRule("end", "both"),
 }
 # Debian's: what runs at fixed times of the day is made up for and not repeated, the others follow real time.
-_FIXED = Rule("end", "first")
-_WILD = Rule("skip", "both")
+_FIXED = DstRule("end", "first")
+_WILD = DstRule("skip", "both")
 # How far ahead a day is looked for that no calendar leaves out.
 _FAR_MS = 50 * 366 * DAY * 1000
 # Steps of a budget: to ask a trigger once more, and to work out the holidays of a year.
@@ -159,7 +159,7 @@ _SAMPLED_UNTIL = _SAMPLED_FROM + 400 * DAY * 1000
 NextAt = Callable[[Trigger, Millis], Millis | None]
 
 
-class Known:
+class TickCache:
     """`next_at` that remembers: of triggers that a million jobs have in common each tick is worked out once."""
 
     # Ticks of one trigger that are kept: jitter spreads the moments that are asked for over some.

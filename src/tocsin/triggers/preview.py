@@ -12,14 +12,14 @@ from tocsin.model.zones import find_zone
 from tocsin.triggers.wallclock import DAY, changes
 
 
-class Coming(Struct, frozen=True):
+class ComingTick(Struct, frozen=True):
     utc: datetime
     local: datetime
     # Empty where nothing is to be told.
     note: str
 
 
-def preview(ticks: Sequence[Millis], zone: str, since: Millis) -> list[Coming]:
+def preview(ticks: Sequence[Millis], zone: str, since: Millis) -> list[ComingTick]:
     """Each tick, with the changes of the clock between it and the one before, or `since`."""
     info, coming, before = find_zone(zone), [], since // 1000
     for tick in ticks:
@@ -27,7 +27,7 @@ def preview(ticks: Sequence[Millis], zone: str, since: Millis) -> list[Coming]:
         notes = [_told(change) for change in changes(zone, before + 1, tick // 1000 + 1)[-2:]]
         if twice := _repeated(zone, tick // 1000):
             notes.append(twice)
-        coming.append(Coming(at, at.astimezone(info), "; ".join(notes)))
+        coming.append(ComingTick(at, at.astimezone(info), "; ".join(notes)))
         before = tick // 1000
     return coming
 

@@ -39,7 +39,7 @@ _JUMP = 1300
 Find = Callable[[int], int | None]
 
 
-class Rule(Struct, frozen=True):
+class DstRule(Struct, frozen=True):
     """What becomes of local times that do not exist, and of those that come twice.
 
     gap   skip: nothing; end: once, when the gap is over; earlier, later: read with the offset after, before the gap
@@ -60,7 +60,7 @@ class Stretch(Struct, frozen=True, gc=False):
     after: int
 
 
-def next_after(find: Find, zone: str, rule: Rule, after: int, budget: Budget) -> int | None:
+def next_after(find: Find, zone: str, rule: DstRule, after: int, budget: Budget) -> int | None:
     """The first moment later than `after`."""
     at, jumps = max(after, FIRST), 0
     while at < LAST:
@@ -79,7 +79,7 @@ def next_after(find: Find, zone: str, rule: Rule, after: int, budget: Budget) ->
     return None
 
 
-def _inside(find: Find, stretch: Stretch, rule: Rule, after: int) -> int | None:
+def _inside(find: Find, stretch: Stretch, rule: DstRule, after: int) -> int | None:
     best = None
     for low, high, offset in _windows(stretch, rule):
         low = max(low, after + 1)
@@ -95,7 +95,7 @@ def _inside(find: Find, stretch: Stretch, rule: Rule, after: int) -> int | None:
     return best
 
 
-def _windows(stretch: Stretch, rule: Rule) -> Iterator[tuple[int, int, int]]:
+def _windows(stretch: Stretch, rule: DstRule) -> Iterator[tuple[int, int, int]]:
     """(from, to, the offset by which local times are read); the largest first."""
     begin, end, offset = stretch.begin, stretch.end, stretch.offset
     grew, grows = offset - stretch.before, stretch.after - offset

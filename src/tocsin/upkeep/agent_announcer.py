@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from tocsin.store.transitions.declared_agents import Declared, set_name
+from tocsin.store.transitions.declared_agents import DeclaredAgentSets, set_name
 
 
-class Announcer:
+class AgentAnnouncer:
     """One pass: what was declared last is kept for the fleet, also after the server lost it."""
 
     name = "announce"
 
-    def __init__(self, declared: Declared, every_s: float) -> None:
+    def __init__(self, declared: DeclaredAgentSets, every_s: float) -> None:
         self.wake = asyncio.Event()
         # The name of the set that is kept; None: none is yet, and nobody may conclude anything.
         self.kept: str | None = None

@@ -24,8 +24,8 @@ from tocsin.model.trigger import Every
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.suspect_scores import not_before
-from tocsin.store.transitions.jobs import IGNORE, Jobs, Put
-from tocsin.store.views.audit import Survey
+from tocsin.store.transitions.jobs import IGNORE, Jobs, PutItem
+from tocsin.store.views.audit import AuditReader
 from tocsin.telemetry import agent_log
 from tocsin.telemetry.logs import get_logger
 
@@ -37,7 +37,7 @@ SLICE_S = 0.002
 _LOOKED_INTO = ("waiting", "working")
 
 
-class Rules(Struct, frozen=True):
+class RegistrationRules(Struct, frozen=True):
     """How often, how long at most in one pass (0: no bound), and over how long new agents are spread."""
 
     every_s: float = 30.0
@@ -46,11 +46,11 @@ class Rules(Struct, frozen=True):
 
 
 class _Owned(Struct, frozen=True):
-    put: Put
+    put: PutItem
     interval: Millis
 
 
-class Reconciler:
+class AgentRegistrar:
     """One pass: the agents that are declared now, those of them that we own, and whether Redis has them."""
 
     name = "reconcile"
@@ -59,13 +59,13 @@ class Reconciler:
         self,
         store: Store,
         queue: OpenQueue,
-        declared: Callable[[], Mapping[str, Put]],
+        declared: Callable[[], Mapping[str, PutItem]],
         owns: Callable[[str], bool],
         own: Callable[[Iterable[str], Iterable[str]], None],
         hear: Callable[[Mapping[str, float]], None],
         clock: Clock,
         ring: Callable[[OpenQueue, int], None],
-        rules: Rules,
+        rules: RegistrationRules,
     ) -> None:
         """`declared` gives a mapping that may change from one moment to the next; `own` hears which agents became ours
         and which are ours no more."""
@@ -73,7 +73,7 @@ class Reconciler:
         self.added = 0
         self._store = store
         self._jobs = Jobs(store)
-        self._survey = Survey(store)
+        self._survey = AuditReader(store)
         self._queue = queue
         self._declared = declared
         self._owns = owns
@@ -138,13 +138,13 @@ class Reconciler:
             await asyncio.sleep(0)
         return 0.0 if self._left else max(0.0, self._round_at - self._clock.monotonic())
 
-    async def _begin_round(self, declared: Mapping[str, Put], now: float) -> None:
+    async def _begin_round(self, declared: Mapping[str, PutItem], now: float) -> None:
         self._records_are_missing = await self._counts_differ()
         names = list(declared)
         self._left = [*(self._owned.keys() - set(names)), *reversed(names)]
         self._round_at = now + self._rules.every_s
 
-    async def _next_page(self, declared: Mapping[str, Put]) -> None:
+    async def _next_page(self, declared: Mapping[str, PutItem]) -> None:
         page = [self._left.pop() for _ in range(min(PAGE, len(self._left)))]
         compared = self._compared
         try:
@@ -155,9 +155,9 @@ class Reconciler:
                 self._left += reversed(page)
             raise
 
-    async def _take_stock(self, members: list[str], declared: Mapping[str, Put]) -> dict[str, Put]:
+    async def _take_stock(self, members: list[str], declared: Mapping[str, PutItem]) -> dict[str, PutItem]:
         """Which of these are declared and ours. The first time each of them is encoded, so it takes a while."""
-        ours: dict[str, Put] = {}
+        ours: dict[str, PutItem] = {}
         gained: list[str] = []
         lost: list[str] = []
         unclear: list[str] = []
@@ -189,7 +189,7 @@ class Reconciler:
             unclear.append(member)
             return member in self._owned
 
-    def _keep(self, member: str, put: Put) -> bool:
+    def _keep(self, member: str, put: PutItem) -> bool:
         """Whether it is new."""
         known = self._owned.get(member)
         if known is not None and known.put is put:
@@ -209,7 +209,7 @@ class Reconciler:
         self._compared.pop(member, None)
         return True
 
-    async def _reconcile(self, puts: Mapping[str, Put]) -> None:
+    async def _reconcile(self, puts: Mapping[str, PutItem]) -> None:
         if not puts:
             return
         compared = self._compared
@@ -229,7 +229,7 @@ class Reconciler:
             return
         compared |= {member: put.record for member, put in puts.items() if member in self._owned}
 
-    async def _put(self, puts: list[Put], there: set[str]) -> None:
+    async def _put(self, puts: list[PutItem], there: set[str]) -> None:
         codes, head = await self._jobs.put_many(self._queue, puts)
         self.added += codes.count(b"1")
         if agent_log.is_wanted():
@@ -301,11 +301,11 @@ class Reconciler:
             self._hear(dict.fromkeys(freed, 0.0))
             self._ring(self._queue, 0)
 
-    def _wanted(self, put: Put, there: bool) -> bool:
+    def _wanted(self, put: PutItem, there: bool) -> bool:
         # What is there is compared once: this program may declare it differently than the last one did.
         return not there or self._compared.get(put.member) != put.record
 
-    def _as_new(self, put: Put) -> Put:
+    def _as_new(self, put: PutItem) -> PutItem:
         """Registered for now, or spread over the time asked for."""
         return replace(put, due=self._spread(), relative=True, mode=IGNORE)
 
@@ -313,6 +313,6 @@ class Reconciler:
         return ceil_ms(self._rules.jitter_s * random.random()) if self._rules.jitter_s > 0 else 0
 
 
-def _interval_of(put: Put) -> Millis:
+def _interval_of(put: PutItem) -> Millis:
     trigger = codec.decode_spec(put.record).trigger
     return ceil_ms(trigger.interval) if isinstance(trigger, Every) else 0

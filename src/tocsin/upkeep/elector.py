@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
-from tocsin.store.transitions.leadership import Terms
+from tocsin.store.transitions.leadership import LeaderKey
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.elect")
@@ -29,13 +29,13 @@ TRUST = 2 / 3
 IDLE_S = 3600.0
 
 
-class Election:
+class Elector:
     """One pass: take the term if it is free, renew it if it is ours."""
 
     name = "elect"
 
     def __init__(
-        self, terms: Terms, worker: Callable[[], str], clock: Clock, ttl_ms: Millis, *, force_all: bool = False
+        self, terms: LeaderKey, worker: Callable[[], str], clock: Clock, ttl_ms: Millis, *, force_all: bool = False
     ) -> None:
         self.wake = asyncio.Event()
         self._terms = terms

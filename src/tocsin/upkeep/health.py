@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from tocsin.model.clock import Clock
 from tocsin.model.errors import StoreUnavailable
-from tocsin.resilience.breaker import State as Breaker
+from tocsin.resilience.breaker import BreakerState
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.health")
@@ -31,7 +31,7 @@ WARN_EVERY_S = 60.0
 TELL_EVERY_S = 10.0
 
 
-class State(StrEnum):
+class HealthState(StrEnum):
     HEALTHY = "HEALTHY"
     DEGRADED = "DEGRADED"
 
@@ -55,8 +55,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     # Claimed and not started.
     backlog: int = 0
     acquired: int = 0
-    acquisition_breaker: Breaker = Breaker.CLOSED
-    redis_breaker: Breaker = Breaker.CLOSED
+    acquisition_breaker: BreakerState = BreakerState.CLOSED
+    redis_breaker: BreakerState = BreakerState.CLOSED
     zombies_cleaned: int = 0
     orphans_cleaned: int = 0
     queue_depth: int = 0
@@ -83,15 +83,15 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 class Health(Struct, frozen=True):
     """DEGRADED has at least one reason. HEALTHY may have one too: what an operator wants to see and asked for."""
 
-    state: State = State.HEALTHY
+    state: HealthState = HealthState.HEALTHY
     reasons: tuple[str, ...] = ()
 
     @property
     def degraded(self) -> bool:
-        return self.state is State.DEGRADED
+        return self.state is HealthState.DEGRADED
 
 
-class Limits(Struct, frozen=True):
+class HealthLimits(Struct, frozen=True):
     """From where on it is too much. The first two are the alert thresholds of the seed."""
 
     ready_per_capacity: float = 10.0
@@ -104,10 +104,10 @@ class Limits(Struct, frozen=True):
     permits_few: float = 0.1
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = HealthLimits()
 
 
-def assess(snapshot: Snapshot, limits: Limits = DEFAULT_LIMITS) -> Health:
+def assess(snapshot: Snapshot, limits: HealthLimits = DEFAULT_LIMITS) -> Health:
     """A worker that is disabled is not degraded: it does what it was told, and alerts are for what nobody wanted."""
     reasons = _out_of_order(snapshot)
     if not snapshot.enabled:
@@ -126,7 +126,7 @@ def _hanging_outside(s: Snapshot) -> str:
     )
 
 
-def _busy_outside(s: Snapshot, limits: Limits) -> list[str]:
+def _busy_outside(s: Snapshot, limits: HealthLimits) -> list[str]:
     """They come and go, but there are more of them than permits: nothing is wrong."""
     if not s.outside_handed_back or s.outside_still_s >= limits.settled_s:
         return []
@@ -136,8 +136,8 @@ def _busy_outside(s: Snapshot, limits: Limits) -> list[str]:
     ]
 
 
-def _state(reasons: list[str]) -> State:
-    return State.DEGRADED if reasons else State.HEALTHY
+def _state(reasons: list[str]) -> HealthState:
+    return HealthState.DEGRADED if reasons else HealthState.HEALTHY
 
 
 def _out_of_order(s: Snapshot) -> list[str]:
@@ -148,7 +148,9 @@ def _out_of_order(s: Snapshot) -> list[str]:
     reasons += [f"{name} is at its maxmemory and refuses new jobs: raise maxmemory, or remove jobs" for name in s.full]
     reasons += s.faults
     breakers = {"acquisition": s.acquisition_breaker, "redis": s.redis_breaker}
-    reasons += [f"the {name} breaker is {state}" for name, state in breakers.items() if state is not Breaker.CLOSED]
+    reasons += [
+        f"the {name} breaker is {state}" for name, state in breakers.items() if state is not BreakerState.CLOSED
+    ]
     if s.loop_blocked_s:
         reasons.append(
             f"the event loop was blocked for {s.loop_blocked_s:.1f} s within the last minute: the log has the stack"
@@ -158,7 +160,7 @@ def _out_of_order(s: Snapshot) -> list[str]:
     return reasons
 
 
-def _behind(s: Snapshot, limits: Limits) -> list[str]:
+def _behind(s: Snapshot, limits: HealthLimits) -> list[str]:
     reasons = []
     # It may have taken more than was expected of it: quick handlers pass through a permit many times a cycle.
     capacity = max(s.capacity_per_cycle, s.acquired)
@@ -178,7 +180,7 @@ def _behind(s: Snapshot, limits: Limits) -> list[str]:
     return reasons
 
 
-def _slots_unfilled(s: Snapshot, limits: Limits) -> bool:
+def _slots_unfilled(s: Snapshot, limits: HealthLimits) -> bool:
     """There are permits and work that has waited, and yet few were acquired."""
     fillable = min(s.permits_free, s.ready)
     return fillable >= 1 and s.oldest_overdue_s >= limits.settled_s and s.acquired < fillable * limits.filled
@@ -211,10 +213,10 @@ ACTIONS = {
 }
 
 
-def suspicions(s: Snapshot, limits: Limits = DEFAULT_LIMITS) -> set[Signal]:
+def suspicions(s: Snapshot, limits: HealthLimits = DEFAULT_LIMITS) -> set[Signal]:
     """Which signals' conditions hold in this reading."""
     found = set()
-    if s.away or {s.acquisition_breaker, s.redis_breaker} != {Breaker.CLOSED}:
+    if s.away or {s.acquisition_breaker, s.redis_breaker} != {BreakerState.CLOSED}:
         found.add(Signal.REDIS_STALL)
     if s.away or not s.enabled:
         return found
@@ -233,7 +235,7 @@ def suspicions(s: Snapshot, limits: Limits = DEFAULT_LIMITS) -> set[Signal]:
 class Watchdogs:
     """Signals that are raised after some cycles in a row, and fall with the first cycle that is otherwise."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: HealthLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._cycles = dict.fromkeys(Signal, 0)
         self._warned = dict.fromkeys(Signal, -math.inf)
@@ -290,7 +292,7 @@ class HealthCheck:
     name = "health"
 
     def __init__(
-        self, read: Read, clock: Clock, every_s: float, summary_s: float, limits: Limits = DEFAULT_LIMITS
+        self, read: Read, clock: Clock, every_s: float, summary_s: float, limits: HealthLimits = DEFAULT_LIMITS
     ) -> None:
         """A summary each `summary_s`; none if that is 0 or less."""
         self.wake = asyncio.Event()
@@ -303,7 +305,7 @@ class HealthCheck:
         self._limits = limits
         self._watchdogs = Watchdogs(limits)
         self._next_summary = clock.monotonic() + summary_s
-        self._told = State.HEALTHY
+        self._told = HealthState.HEALTHY
         self._next_telling = -math.inf
         self._unreadable = False
 
@@ -334,7 +336,7 @@ class HealthCheck:
             if not self._unreadable:
                 log.error("health cannot be read", exc_info=error)
             self._unreadable = True
-            self.health = Health(State.DEGRADED, (f"health cannot be read: {type(error).__name__}: {error}",))
+            self.health = Health(HealthState.DEGRADED, (f"health cannot be read: {type(error).__name__}: {error}",))
             return False
         return True
 

@@ -9,7 +9,7 @@ from tocsin.store.store import Store
 EVERY_S = 10.0
 
 
-class Tender:
+class IdleConnections:
     name = "tend"
 
     def __init__(self, store: Store) -> None:

@@ -10,10 +10,10 @@ server's clock was not set in that time.
 from __future__ import annotations
 
 from tocsin.model.durations import Millis
-from tocsin.store.transitions.fleet import Beat
+from tocsin.store.transitions.fleet import HeartbeatReply
 
 
-class Watch:
+class LivenessWatch:
     """What one observer has seen of the others. Pure: looks go in, the dead come out."""
 
     def __init__(self, ttl_s: float, look_s: float, late_s: float) -> None:
@@ -29,7 +29,7 @@ class Watch:
         self.since: float | None = None
         self.steps = b""
 
-    def look(self, beat: Beat | None, at: float) -> list[tuple[str, bytes]]:
+    def look(self, beat: HeartbeatReply | None, at: float) -> list[tuple[str, bytes]]:
         """A look at `at` on our monotonic clock; None: it failed. The dead workers, each with its counter."""
         if beat is None or not beat.accepted:
             self._start_over(None)

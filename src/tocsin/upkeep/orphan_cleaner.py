@@ -22,20 +22,25 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import NodeUnavailable, StoreError, StoreUnavailable
 from tocsin.store.store import OpenQueue
 from tocsin.store.transitions.claims import Deadlines
-from tocsin.store.views.audit import Survey
-from tocsin.store.views.strays import STAGES, Kind, Strays
-from tocsin.telemetry.log_throttle import Seldom
+from tocsin.store.views.audit import AuditReader
+from tocsin.store.views.strays import STAGES, StrayKind, StrayReader
+from tocsin.telemetry.log_throttle import LogThrottle
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.orphans")
 
 # What is cleaned up, by the name under which it is counted; and which of it may be due then.
-COUNTED = {Kind.NO_RECORD: "no_record", Kind.SCORE: "score", Kind.OVERDUE: "recovered", Kind.CLAIM: "claim"}
+COUNTED = {
+    StrayKind.NO_RECORD: "no_record",
+    StrayKind.SCORE: "score",
+    StrayKind.OVERDUE: "recovered",
+    StrayKind.CLAIM: "claim",
+}
 NUMERIC = "numeric"
 BRINGS_WORK = ("recovered", "score", "claim")
 
 
-class Settings(Struct, frozen=True):
+class OrphanRules(Struct, frozen=True):
     # How far past its deadline a run is brought back.
     threshold_ms: Millis = 600_000
     interval_ms: Millis = 300_000
@@ -45,25 +50,25 @@ class Settings(Struct, frozen=True):
     remove_numeric_only: bool = True
 
 
-class Place(Struct, frozen=True):
+class PartitionStage(Struct, frozen=True):
     queue: OpenQueue
     layout: str
     partition: int
     stage: str
 
 
-class Orphans:
+class OrphanCleaner:
     """One pass: page after page through all places, as long as we lead and the budget lasts."""
 
     name = "orphans"
 
     def __init__(
         self,
-        strays: Strays,
-        survey: Survey,
+        strays: StrayReader,
+        survey: AuditReader,
         queues: Callable[[], Awaitable[Sequence[OpenQueue]]],
         clock: Clock,
-        settings: Settings,
+        settings: OrphanRules,
         *,
         leading: Callable[[], bool],
         deadlines: Callable[[Millis], Deadlines | None],
@@ -79,7 +84,7 @@ class Orphans:
         self._strays = strays
         self._survey = survey
         self._queues = queues
-        self._places: list[Place] = []
+        self._places: list[PartitionStage] = []
         self._clock = clock
         self._settings = settings
         self._leading = leading
@@ -89,7 +94,7 @@ class Orphans:
         # Where the next page begins.
         self._at = 0
         self._cursor = b"0"
-        self._seldom = Seldom()
+        self._seldom = LogThrottle()
 
     async def step(self) -> float:
         before = self.cleaned.copy()
@@ -117,7 +122,7 @@ class Orphans:
     async def _find_places(self) -> None:
         """Anew, where a queue was added, deleted or repartitioned; from the place on where the last pass ended."""
         places = [
-            Place(queue, queue.layout, partition, stage)
+            PartitionStage(queue, queue.layout, partition, stage)
             for queue in await self._queues()
             for partition in range(queue.partitions)
             for stage in STAGES
@@ -129,7 +134,7 @@ class Orphans:
         else:
             self._at, self._cursor = 0, b"0"
 
-    async def _page(self, place: Place) -> bool:
+    async def _page(self, place: PartitionStage) -> bool:
         """Whether the place is done with."""
         try:
             following = await self._clean_page(place)
@@ -151,7 +156,7 @@ class Orphans:
         self._at = (self._at + 1) % len(self._places)
         return True
 
-    async def _clean_page(self, place: Place) -> bytes | None:
+    async def _clean_page(self, place: PartitionStage) -> bytes | None:
         """Where the next page begins; None: the term was over before this one was done."""
         deadlines = self._deadlines(self._settings.threshold_ms)
         overdue = None if deadlines is None else deadlines.overdue
@@ -165,18 +170,18 @@ class Orphans:
                 self._look_again(place.queue, place.partition)
         return page.cursor
 
-    def _sorted(self, queue: str, found: dict[bytes, Kind]) -> dict[str, list[bytes]]:
+    def _sorted(self, queue: str, found: dict[bytes, StrayKind]) -> dict[str, list[bytes]]:
         """What is to be done, with whom; only those that are ours to touch."""
         work: dict[str, list[bytes]] = {}
         for member, kind in found.items():
-            numeric = kind is Kind.NO_RECORD and member.isdigit()
+            numeric = kind is StrayKind.NO_RECORD and member.isdigit()
             if numeric and not self._settings.remove_numeric_only:
                 continue
             if self._owns(queue, member.decode(errors="replace")):
                 work.setdefault(NUMERIC if numeric else COUNTED[kind], []).append(member)
         return work
 
-    async def _clean(self, place: Place, kind: str, members: list[bytes], deadlines: Deadlines | None) -> int:
+    async def _clean(self, place: PartitionStage, kind: str, members: list[bytes], deadlines: Deadlines | None) -> int:
         where = place.queue, place.partition
         if kind == "recovered" and deadlines is not None:
             return await self._strays.recover(*where, members, deadlines)

@@ -24,14 +24,14 @@ from tocsin.store.transitions.dependencies import (
     UNKNOWN,
     WATCHING,
     Outbox,
-    Telling,
+    UpstreamEnd,
     is_ask,
     is_end,
     is_watcher,
 )
 from tocsin.store.transitions.queue_settings import open_all
 from tocsin.store.views.events import succeeded_last
-from tocsin.telemetry.log_throttle import Seldom
+from tocsin.telemetry.log_throttle import LogThrottle
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.carry")
@@ -47,7 +47,7 @@ LONGEST_CARRY = 100
 Place = tuple[OpenQueue, int]
 
 
-class Carrier:
+class OutboxCarrier:
     """One pass: a page of each outbox of which it was told, and of those that a look found filled."""
 
     name = "carry"
@@ -64,7 +64,7 @@ class Carrier:
         self._passed: dict[tuple[str, int], int] = {}
         self._places: list[Place] = []
         self._next_look = 0.0
-        self._seldom = Seldom()
+        self._seldom = LogThrottle()
 
     def hear(self, queue: OpenQueue, partition: int) -> None:
         """There is something to carry from there."""
@@ -187,12 +187,12 @@ class Carrier:
         """How many were told, to all who were found."""
         upstreams = [entry.split(b"\0")[1] for entry in entries]
         found = await self._outbox.watchers(queue, partition, entries)
-        by_name: dict[bytes, list[Telling]] = {}
+        by_name: dict[bytes, list[UpstreamEnd]] = {}
         for entry, upstream, watchers in zip(entries, upstreams, found, strict=True):
             source = queue.name.encode() + b"\0" + upstream
             for watcher in filter(is_watcher, watchers):
                 name, member, life = watcher.split(b"\0")[1:]
-                by_name.setdefault(name, []).append(Telling(member, life, source, int(entry[-1:])))
+                by_name.setdefault(name, []).append(UpstreamEnd(member, life, source, int(entry[-1:])))
         untold: set[bytes] = set()
         for name, tellings in by_name.items():
             try:
@@ -214,7 +214,7 @@ class Carrier:
                 self.hear(queue, there)
         return sum(len(some) == len(all_of_it) for (_, _, some), all_of_it in zip(told, found, strict=True))
 
-    async def _unblock(self, queue: OpenQueue, tellings: Sequence[Telling], carried: Sequence[bytes] = ()) -> None:
+    async def _unblock(self, queue: OpenQueue, tellings: Sequence[UpstreamEnd], carried: Sequence[bytes] = ()) -> None:
         async for told in self._outbox.unblock(queue, tellings, carried):
             if told.head >= 0:
                 self._look_again(queue, told.partition)
@@ -228,8 +228,8 @@ def _watch_of(queue: OpenQueue, entry: bytes) -> tuple[bytes, bytes]:
     return upstream, b"\0".join((queue.name.encode(), member, life))
 
 
-def _telling(entry: bytes, code: str) -> Telling:
+def _telling(entry: bytes, code: str) -> UpstreamEnd:
     _, member, life, name, upstream = entry.split(b"\0")
     # What recurs never ends, and what nobody knows has not succeeded: as good as cancelled.
     outcome = {GONE: UNKNOWN, RECURRING: CANCELLED}.get(code)
-    return Telling(member, life, name + b"\0" + upstream, int(code) if outcome is None else outcome)
+    return UpstreamEnd(member, life, name + b"\0" + upstream, int(code) if outcome is None else outcome)

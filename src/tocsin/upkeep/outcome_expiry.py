@@ -12,9 +12,9 @@ from collections.abc import Callable
 from tocsin.model.clock import Clock
 from tocsin.model.errors import StoreError, StoreUnavailable
 from tocsin.store.store import Store
-from tocsin.store.transitions.expired_outcomes import Outcomes, Place
+from tocsin.store.transitions.expired_outcomes import ExpiredOutcomes, Place
 from tocsin.store.transitions.queue_settings import open_all
-from tocsin.telemetry.log_throttle import Seldom
+from tocsin.telemetry.log_throttle import LogThrottle
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.forget")
@@ -27,7 +27,7 @@ PLACES = 32
 BUDGET_S = 1.0
 
 
-class Forgetter:
+class OutcomeExpiry:
     """One pass: a look at the next few partitions, and what is over there goes."""
 
     name = "forget"
@@ -36,11 +36,11 @@ class Forgetter:
         self.wake = asyncio.Event()
         self.forgotten = 0
         self._store = store
-        self._outcomes = Outcomes(store)
+        self._outcomes = ExpiredOutcomes(store)
         self._clock = clock
         self._leading = leading
         # Of this round, those that are still to be looked at, and those that have something to forget.
-        self._seldom = Seldom()
+        self._seldom = LogThrottle()
         self._unseen: list[Place] = []
         self._past: list[Place] = []
 

@@ -24,7 +24,7 @@ from tocsin.model.errors import (
     ClockDisagrees,
     InvalidConfig,
     NodeUnavailable,
-    QueueMoving,
+    QueueRepartitioning,
     StoreChanged,
     StoreError,
     StoreUnavailable,
@@ -32,11 +32,11 @@ from tocsin.model.errors import (
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import ANY_DEADLINE, Deadlines, Runs
-from tocsin.store.transitions.fleet import LATE_BEATS, Beat, Fleet
+from tocsin.store.transitions.fleet import LATE_BEATS, Fleet, HeartbeatReply
 from tocsin.store.transitions.queue_settings import open_registered
 from tocsin.telemetry import agent_log
 from tocsin.telemetry.logs import get_logger
-from tocsin.upkeep.liveness_watch import Watch
+from tocsin.upkeep.liveness_watch import LivenessWatch
 
 log = get_logger("tocsin.reaper")
 
@@ -90,7 +90,7 @@ class Reaper:
         self._queues = queues
         self._clock = clock
         self._look_again = look_again
-        self._watch = Watch(ttl_s, look_s=2 * beat_s, late_s=LATE_BEATS * beat_s)
+        self._watch = LivenessWatch(ttl_s, look_s=2 * beat_s, late_s=LATE_BEATS * beat_s)
         self._overdue_ms = int(overdue_s * 1000)
         self._workers = 1
         self._dead: dict[str, bytes] = {}
@@ -101,7 +101,7 @@ class Reaper:
         # The queues on servers with another time than the fleet's.
         self._disagreeing: set[str] = set()
 
-    def saw(self, beat: Beat | None, at: float) -> None:
+    def saw(self, beat: HeartbeatReply | None, at: float) -> None:
         """Each beat of our heart is also a look at the others."""
         self._dead = dict(self._watch.look(beat, at))
         if beat is not None and beat.accepted:
@@ -161,7 +161,7 @@ class Reaper:
             try:
                 brought += await self._bring_back_from(queue, worker)
                 burial.walked.add(queue.name)
-            except (QueueMoving, NodeUnavailable):
+            except (QueueRepartitioning, NodeUnavailable):
                 moving.append(queue.name)
             except StoreUnavailable:
                 raise

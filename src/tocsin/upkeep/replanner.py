@@ -19,7 +19,7 @@ from tocsin.model.job import Job, Stage
 from tocsin.model.trigger import by_the_wall_clock
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.transitions.jobs import CONFLICT, EDIT, Jobs, Put, record_of
+from tocsin.store.transitions.jobs import CONFLICT, EDIT, Jobs, PutItem, record_of
 from tocsin.store.transitions.queue_settings import open_all
 from tocsin.store.views import job_pages
 from tocsin.telemetry.logs import get_logger
@@ -41,7 +41,7 @@ CONFLICT_CODE = ord(str(CONFLICT))
 STAGES = (Stage.WAITING, Stage.PAUSED)
 
 
-class Place(Struct, frozen=True):
+class WallClockJobs(Struct, frozen=True):
     queue: OpenQueue
     partition: int
     stage: Stage
@@ -74,7 +74,7 @@ class Replanner:
         self._version = version
         self._warned = False
         # What is left to go through, and where the next page begins; None: not begun.
-        self._left: list[Place] | None = None
+        self._left: list[WallClockJobs] | None = None
         self._after: tuple[float, bytes] | None = None
 
     async def step(self) -> float:
@@ -109,12 +109,12 @@ class Replanner:
         self._left = None
         return True
 
-    async def _places(self) -> list[Place]:
+    async def _places(self) -> list[WallClockJobs]:
         """Of all queues, also those that this worker does not serve."""
         queues = await open_all(self._store)
-        return [Place(queue, p, stage) for queue in queues for p in range(queue.partitions) for stage in STAGES]
+        return [WallClockJobs(queue, p, stage) for queue in queues for p in range(queue.partitions) for stage in STAGES]
 
-    async def _page(self, place: Place) -> bool:
+    async def _page(self, place: WallClockJobs) -> bool:
         """Whether the place is done with."""
         try:
             base, after = place.stage.value, self._begin()
@@ -132,7 +132,7 @@ class Replanner:
     def _begin(self) -> tuple[float, bytes]:
         return self._after or (float(self._clock.server_ms() + NEAR_MS), b"")
 
-    async def _replan(self, place: Place, members: list[bytes]) -> None:
+    async def _replan(self, place: WallClockJobs, members: list[bytes]) -> None:
         """What is changed by somebody else meanwhile is looked at again; a few times, then it is theirs."""
         for _ in range(3):
             if not members:
@@ -161,10 +161,10 @@ class Replanner:
             return None
 
 
-def _moved(job: Job, due: Millis) -> list[Put]:
+def _moved(job: Job, due: Millis) -> list[PutItem]:
     """None if its arguments are such as nobody may put: somebody wrote its record by hand."""
     try:
-        return [Put(job.id, record_of(job.header, job.spec), due, False, EDIT, job.version)]
+        return [PutItem(job.id, record_of(job.header, job.spec), due, False, EDIT, job.version)]
     except InvalidArgument:
         return []
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from tocsin.model.clock import monotonic
 from tocsin.model.durations import Millis
-from tocsin.store.transitions.fleet import Fleet, Worker
+from tocsin.store.transitions.fleet import Fleet, WorkerRecord
 
 PAUSE_S = 0.1
 # Long enough for one beat, a little late.
@@ -23,7 +23,7 @@ MISSING_MS: Millis = 5000
 DEAD_MS: Millis = 8000
 
 
-class Pulse(StrEnum):
+class WorkerPulse(StrEnum):
     """How a worker stands by its last beat. Unknown: its version leaves no time, and nobody listened."""
 
     LIVE = "live"
@@ -32,16 +32,18 @@ class Pulse(StrEnum):
     UNKNOWN = "unknown"
 
 
-def pulse_of(worker: Worker, silent: set[str] | None = None) -> Pulse:
+def pulse_of(worker: WorkerRecord, silent: set[str] | None = None) -> WorkerPulse:
     """`silent`: the workers that were listened for and not heard; None if nobody listened."""
     if worker.age is None:
-        return Pulse.UNKNOWN if silent is None else Pulse.MISSING if worker.id in silent else Pulse.LIVE
+        return (
+            WorkerPulse.UNKNOWN if silent is None else WorkerPulse.MISSING if worker.id in silent else WorkerPulse.LIVE
+        )
     if worker.age < MISSING_MS or (silent is not None and worker.id not in silent):
-        return Pulse.LIVE
-    return Pulse.DEAD if worker.age >= DEAD_MS else Pulse.MISSING
+        return WorkerPulse.LIVE
+    return WorkerPulse.DEAD if worker.age >= DEAD_MS else WorkerPulse.MISSING
 
 
-async def listen(fleet: Fleet, patience_s: float) -> tuple[list[Worker], set[str]]:
+async def listen(fleet: Fleet, patience_s: float) -> tuple[list[WorkerRecord], set[str]]:
     """All workers, and the silent ones: late, and not heard while we listened. Takes no time if all beat lately."""
     first = {worker.id: worker.counter for worker in await fleet.workers()}
     give_up = monotonic() + patience_s
@@ -54,5 +56,5 @@ async def listen(fleet: Fleet, patience_s: float) -> tuple[list[Worker], set[str
         await asyncio.sleep(PAUSE_S)
 
 
-def _is_late(worker: Worker) -> bool:
+def _is_late(worker: WorkerRecord) -> bool:
     return worker.age is None or worker.age > LATE_MS

@@ -21,7 +21,7 @@ from tocsin.model.errors import StoreError, StoreUnavailable
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.dependencies import Outbox
 from tocsin.store.transitions.queue_settings import open_all
-from tocsin.store.views.blocked_jobs import Unheard, Waits
+from tocsin.store.views.blocked_jobs import BlockedJobs, UnheardEnd
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.unheard")
@@ -44,7 +44,7 @@ UPSTREAMS = 900
 Place = tuple[OpenQueue, int]
 
 
-class UnheardEnds:
+class StuckDependents:
     """One pass: a page of blocked jobs, or a look at which partitions have some."""
 
     name = "unheard"
@@ -58,7 +58,7 @@ class UnheardEnds:
         self.renewed = 0
         self._store = store
         self._outbox = Outbox(store)
-        self._waits = Waits(store)
+        self._waits = BlockedJobs(store)
         self._clock = clock
         self._hear = hear
         self._leading = leading
@@ -127,13 +127,13 @@ class UnheardEnds:
             log.warning("cannot look at blocked jobs", queue=queue.name, partition=partition, error=str(error))
             self._cursor = 0
 
-    async def _has_changed(self, queue: OpenQueue, unheard: list[Unheard]) -> bool:
+    async def _has_changed(self, queue: OpenQueue, unheard: list[UnheardEnd]) -> bool:
         """Whether a queue was repartitioned since this round began: then watchers are elsewhere, and the next round
         looks there. Raises QueueMoving."""
         names = {queue.name, *(each.upstream.queue for each in unheard)} & self._queues.keys()
         return any([await self._store.catch_up(self._queues[name]) for name in names])
 
-    async def _ask_anew(self, queue: OpenQueue, unheard: list[Unheard]) -> None:
+    async def _ask_anew(self, queue: OpenQueue, unheard: list[UnheardEnd]) -> None:
         members = list(dict.fromkeys(each.member for each in unheard))
         renewed = await self._outbox.renew(queue, members)
         for partition in {queue.partition_of_key(member) for member in members}:

@@ -22,8 +22,8 @@ from msgspec import Struct
 from tocsin.model.clock import Clock
 from tocsin.model.errors import NodeUnavailable, StoreError, StoreUnavailable
 from tocsin.store.store import OpenQueue
-from tocsin.store.transitions.held_runs import Holding, Holdings
-from tocsin.telemetry.log_throttle import Seldom
+from tocsin.store.transitions.held_runs import HeldRun, HeldRuns
+from tocsin.telemetry.log_throttle import LogThrottle
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.unheld")
@@ -35,35 +35,35 @@ PAGES, EVERY_S = 8, 4.0
 HURRIED_PAGES, HURRIED_S = 50, 1.0
 
 
-class Hand(Struct, frozen=True):
+class HeldByWorker(Struct, frozen=True):
     """What the worker has of a partition: the keys of its runs, and the claim that is on its way, by number."""
 
     keys: Collection[bytes]
     asking: int | None = None
 
 
-class Suspect(Struct, frozen=True):
+class SuspectedRun(Struct, frozen=True):
     queue: OpenQueue
     layout: str
     partition: int
-    holding: Holding
+    holding: HeldRun
     # The claim that was on its way when it was seen, and when that was, in monotonic seconds.
     asking: int | None
     seen: float
 
 
-class Unheld:
+class UnheldRuns:
     """One pass: release what was suspected a beat ago, and look at some more pages."""
 
     name = "unheld"
 
     def __init__(
         self,
-        holdings: Holdings,
+        holdings: HeldRuns,
         queues: Sequence[OpenQueue],
         clock: Clock,
         names: Callable[[], Sequence[str]],
-        hand: Callable[[OpenQueue, int], Hand | None],
+        hand: Callable[[OpenQueue, int], HeldByWorker | None],
         on_release: Callable[[OpenQueue, int, Sequence[bytes]], None],
         beat_s: float,
     ) -> None:
@@ -77,14 +77,14 @@ class Unheld:
         self._hand = hand
         self._on_release = on_release
         self._beat_s = beat_s
-        self._suspects: dict[tuple[str, bytes, int], Suspect] = {}
+        self._suspects: dict[tuple[str, bytes, int], SuspectedRun] = {}
         # Where the next page begins.
         self._queue = 0
         self._partition = 0
         self._cursor = b"0"
         # Partitions left to look at quickly.
         self._hurried = 0
-        self._seldom = Seldom()
+        self._seldom = LogThrottle()
 
     def hurry(self) -> None:
         """The server may have lost something: look at every partition soon."""
@@ -137,13 +137,13 @@ class Unheld:
         if self._partition >= self._queues[self._queue].partitions:
             self._partition, self._queue = 0, (self._queue + 1) % len(self._queues)
 
-    def _suspect(self, queue: OpenQueue, layout: str, partition: int, found: list[Holding]) -> None:
+    def _suspect(self, queue: OpenQueue, layout: str, partition: int, found: list[HeldRun]) -> None:
         hand, now = self._hand(queue, partition), self._clock.monotonic()
         if hand is None:
             return
         for holding in found:
             if holding.key not in hand.keys:
-                suspect = Suspect(queue, layout, partition, holding, hand.asking, now)
+                suspect = SuspectedRun(queue, layout, partition, holding, hand.asking, now)
                 self._suspects.setdefault((queue.name, holding.key, holding.token), suspect)
 
     async def _release_suspects(self) -> None:
@@ -157,7 +157,7 @@ class Unheld:
             for key, _ in group:
                 self._suspects.pop(key, None)
 
-    async def _release(self, suspects: list[Suspect]) -> None:
+    async def _release(self, suspects: list[SuspectedRun]) -> None:
         """Of one partition. Those that turn out to be held are forgotten, and seen again if need be."""
         queue, partition = suspects[0].queue, suspects[0].partition
         hand = self._hand(queue, partition)

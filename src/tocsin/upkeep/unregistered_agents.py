@@ -12,13 +12,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from tocsin.model.durations import Millis
-from tocsin.model.errors import InvalidConfig, QueueMoving
+from tocsin.model.errors import InvalidConfig, QueueRepartitioning
 from tocsin.model.ids import EXTRA, digest
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.declared_agents import Declared
+from tocsin.store.transitions.declared_agents import DeclaredAgentSets
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.views.strays import Strays
+from tocsin.store.views.strays import StrayReader
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.unregistered")
@@ -29,7 +29,7 @@ MOST_PAGES = 20
 MOST_NAMED = 20
 
 
-class Unregistered:
+class UnregisteredAgents:
     """One pass: those that are overdue by the threshold and that nobody declares."""
 
     name = "unregistered"
@@ -49,8 +49,8 @@ class Unregistered:
         self.parked = 0
         self._store = store
         self._fleet = fleet
-        self._declared = Declared(store)
-        self._strays = Strays(store)
+        self._declared = DeclaredAgentSets(store)
+        self._strays = StrayReader(store)
         self._threshold_ms = threshold_ms
         self._every_s = every_s
         self._leading = leading
@@ -70,7 +70,7 @@ class Unregistered:
     async def _find_queue(self) -> OpenQueue | None:
         try:
             return await self._store.find_queue(AGENTS_QUEUE)
-        except (InvalidConfig, QueueMoving):
+        except (InvalidConfig, QueueRepartitioning):
             return None
 
     async def _walk(self, queue: OpenQueue, known: frozenset[int]) -> None:

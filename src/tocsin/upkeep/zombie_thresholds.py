@@ -14,7 +14,7 @@ from tocsin.telemetry.logs import get_logger
 log = get_logger("tocsin.zombies")
 
 
-class Settings(Struct, frozen=True):
+class ZombieThresholds(Struct, frozen=True):
     # How far past its deadline a run is a zombie.
     threshold_ms: Millis = 30_000
     # Jobs that are given another time to end, by the whole of their id.
@@ -27,7 +27,7 @@ class Settings(Struct, frozen=True):
         return cls(threshold_ms, _compiled(pattern), exceptional_threshold_ms)
 
 
-def threshold_for(member: str, settings: Settings) -> Millis:
+def threshold_for(member: str, settings: ZombieThresholds) -> Millis:
     """How many ms past its deadline a run of this job, or an extra run of it, is a zombie."""
     if settings.exceptional is not None and settings.exceptional.fullmatch(job_of(member)):
         return settings.exceptional_threshold_ms

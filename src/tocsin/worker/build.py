@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tocsin.engine.agenda import Agenda
-from tocsin.engine.agent_timetable import Timetable
-from tocsin.engine.deadline_sweep import Sweep
-from tocsin.engine.failure_reports import FailureHook, Failures
+from tocsin.engine.agent_timetable import AgentTimetable
+from tocsin.engine.deadline_sweep import DeadlineSweep
+from tocsin.engine.failure_reports import FailureHook, FailureReports
 from tocsin.engine.fetcher import Fetcher
 from tocsin.engine.finisher import Finisher
 from tocsin.engine.handlers import Catalog
-from tocsin.engine.heartbeat import Heart
+from tocsin.engine.heartbeat import Heartbeat
 from tocsin.engine.loop import Part
 from tocsin.engine.loop_watch import LoopWatch
-from tocsin.engine.parked_notifier import Referrer
-from tocsin.engine.runner_pool import Pool
-from tocsin.engine.served_queue import Lane
-from tocsin.engine.work_item import Unit
+from tocsin.engine.parked_notifier import ParkedNotifier
+from tocsin.engine.runner_pool import RunnerPool
+from tocsin.engine.served_queue import ServedQueue
+from tocsin.engine.work_item import WorkItem
 from tocsin.model.clock import wall_ms
 from tocsin.model.codec import decode_header
 from tocsin.model.durations import ceil_ms, moment
@@ -33,40 +33,40 @@ from tocsin.model.job import Spec
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Claim, Run
 from tocsin.resilience.breaker import Breaker, redis_breaker_settings
-from tocsin.resilience.breaker import State as Circuit
+from tocsin.resilience.breaker import BreakerState as Circuit
 from tocsin.resilience.classify import Classifier
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import Runs
-from tocsin.store.transitions.declared_agents import Declared
-from tocsin.store.transitions.fleet import About, Beat, Ear, Fleet, Pulse, Ringer
-from tocsin.store.transitions.held_runs import Holdings
-from tocsin.store.transitions.host_outages import Hosts
-from tocsin.store.transitions.jobs import Put
-from tocsin.store.transitions.leadership import Terms
+from tocsin.store.transitions.declared_agents import DeclaredAgentSets
+from tocsin.store.transitions.fleet import BellReader, BellRinger, Fleet, HeartbeatReply, HeartbeatSender, WorkerInfo
+from tocsin.store.transitions.held_runs import HeldRuns
+from tocsin.store.transitions.host_outages import HostOutages
+from tocsin.store.transitions.jobs import PutItem
+from tocsin.store.transitions.leadership import LeaderKey
 from tocsin.store.transitions.queue_settings import open_all
-from tocsin.store.views.audit import Survey
+from tocsin.store.views.audit import AuditReader
 from tocsin.store.views.parked_handlers import parked_in
-from tocsin.store.views.strays import Strays
-from tocsin.targets.external import Outside
-from tocsin.targets.host_gates import Gates
+from tocsin.store.views.strays import StrayReader
+from tocsin.targets.external import ExternalTargets
+from tocsin.targets.host_gates import HostGates
 from tocsin.targets.python.functions import target_for
 from tocsin.targets.python.processes import Processes
 from tocsin.targets.python.threads import Threads
-from tocsin.telemetry.metrics import Tally
-from tocsin.upkeep.agent_announcer import Announcer
-from tocsin.upkeep.agent_registrar import Reconciler
-from tocsin.upkeep.elector import Election
-from tocsin.upkeep.orphan_cleaner import Orphans
-from tocsin.upkeep.outbox_carrier import Carrier
-from tocsin.upkeep.outcome_expiry import Forgetter
+from tocsin.telemetry.metrics import Counters
+from tocsin.upkeep.agent_announcer import AgentAnnouncer
+from tocsin.upkeep.agent_registrar import AgentRegistrar
+from tocsin.upkeep.elector import Elector
+from tocsin.upkeep.orphan_cleaner import OrphanCleaner
+from tocsin.upkeep.outbox_carrier import OutboxCarrier
+from tocsin.upkeep.outcome_expiry import OutcomeExpiry
 from tocsin.upkeep.reaper import Reaper
 from tocsin.upkeep.replanner import Replanner
-from tocsin.upkeep.stuck_dependents import UnheardEnds
-from tocsin.upkeep.unheld_runs import Hand, Unheld
-from tocsin.upkeep.unregistered_agents import Unregistered
-from tocsin.worker.settings import Settings, patience_of
+from tocsin.upkeep.stuck_dependents import StuckDependents
+from tocsin.upkeep.unheld_runs import HeldByWorker, UnheldRuns
+from tocsin.upkeep.unregistered_agents import UnregisteredAgents
+from tocsin.worker.settings import WorkerSettings, patience_of
 from tocsin.worker.stats import Stats, about, stats
-from tocsin.worker.telemetry import Vitals
+from tocsin.worker.telemetry import WorkerTelemetry
 
 # How long parts wait before they look again whether a breaker still holds them back, unless they are woken.
 HELD_S = 1.0
@@ -74,7 +74,7 @@ HELD_S = 1.0
 MOST_NAMES = 10
 
 
-class Parts(ABC):
+class WorkerParts(ABC):
     """Built and at rest: nothing here runs by itself."""
 
     def __init__(
@@ -82,12 +82,12 @@ class Parts(ABC):
         store: Store,
         queues: list[OpenQueue],
         catalog: Catalog,
-        settings: Settings | None = None,
-        agents: Callable[[], Mapping[str, Put]] = dict,
+        settings: WorkerSettings | None = None,
+        agents: Callable[[], Mapping[str, PutItem]] = dict,
         classifier: Classifier | None = None,
         failure_hooks: Sequence[FailureHook] = (),
     ) -> None:
-        self.settings = settings or Settings()
+        self.settings = settings or WorkerSettings()
         self.store = store
         self.clock = store.clock
         self.catalog = catalog.copy()
@@ -110,33 +110,35 @@ class Parts(ABC):
 
     def _build(self) -> None:
         store, clock, settings = self.store, self.clock, self.settings
-        self.tally = Tally()
+        self.tally = Counters()
         self._fleet = Fleet(store)
-        self._ringer = Ringer(self._fleet)
+        self._ringer = BellRinger(self._fleet)
         self.acquisition_breaker = Breaker(settings.breaker, clock.monotonic, in_a_row=True)
         self.redis_breaker = Breaker(redis_breaker_settings(settings.breaker), clock.monotonic, in_a_row=True)
         self._place_handlers()
-        self.announcer: Announcer | None = None
+        self.announcer: AgentAnnouncer | None = None
         agenda = Agenda()
-        self.lanes = {queue.name: Lane(queue, agenda, settings.weights.get(queue.name, 1)) for queue in self.queues}
+        self.lanes = {
+            queue.name: ServedQueue(queue, agenda, settings.weights.get(queue.name, 1)) for queue in self.queues
+        }
         for lane in self.lanes.values():
             lane.expect_handlers({handler for handler in self.catalog if handler.queue == lane.name})
         self.reconciler = self._claim_agents_by_id()
         self._new_incarnation()
-        self.ear = Ear(store, self.name, list(self.lanes))
-        self.carrier = Carrier(store, clock, self._look_again)
-        self.failures = Failures(lambda: self.name, store.keys.prefix, clock, self.tally, self._failure_hooks)
+        self.ear = BellReader(store, self.name, list(self.lanes))
+        self.carrier = OutboxCarrier(store, clock, self._look_again)
+        self.failures = FailureReports(lambda: self.name, store.keys.prefix, clock, self.tally, self._failure_hooks)
         self.finisher = Finisher(
             store, lambda: self.runs, clock, self._lost_claim, self._work_is_due, self._classifier,
             settings.backoff, self.redis_breaker, self.tally, settings.batching.size, self._fleet.post,
             self.carrier.hear, settings.largest_result, self.failures.report,
         )  # fmt: skip
-        self.pool = Pool(
+        self.pool = RunnerPool(
             settings.concurrency, self.finisher, lambda: self.fetcher.wake.set(), clock, self.failures.not_started
         )
         unwritten = self.finisher.unwritten
         unwritten.on_full, unwritten.on_room = self.pool.hold, self.pool.go_on
-        self.referrer = Referrer(
+        self.referrer = ParkedNotifier(
             self._fleet, lambda: self.name, self.catalog.names(),
             lambda queue, partition: parked_in(store, self.lanes[queue].queue, partition),
         )  # fmt: skip
@@ -147,23 +149,23 @@ class Parts(ABC):
         )  # fmt: skip
         self.watch = LoopWatch(self.tally, self.pool.handler_in)
         patience = patience_of(settings)
-        self.sweep = Sweep(self.pool, self.finisher, lambda: self.runs, clock, patience, self.watch.is_waking)
+        self.sweep = DeadlineSweep(self.pool, self.finisher, lambda: self.runs, clock, patience, self.watch.is_waking)
         self.reaper = Reaper(
             store, self._fleet, lambda: self.runs, self.queues, clock, self._brought_back,
             settings.ttl_s, settings.beat_s, settings.overdue_s,
         )  # fmt: skip
-        self.unheld = Unheld(
-            Holdings(store), self.queues, clock, lambda: list(self._names), self._hand, self._handed_back,
+        self.unheld = UnheldRuns(
+            HeldRuns(store), self.queues, clock, lambda: list(self._names), self._hand, self._handed_back,
             settings.beat_s,
         )  # fmt: skip
         self.election, self.orphans, self.unregistered = self._build_cleanup()
         leading = self.election.leading if self.election is not None else lambda: True
         self.replanner = Replanner(store, self._fleet, clock, self._look_again, leading=leading)
-        self.forgetter = Forgetter(store, clock, leading=leading)
-        self.unheard = UnheardEnds(store, clock, self.carrier.hear, leading=leading)
+        self.forgetter = OutcomeExpiry(store, clock, leading=leading)
+        self.unheard = StuckDependents(store, clock, self.carrier.hear, leading=leading)
         if self.election is not None:
             self.election.on_lead = self._begin_to_lead
-        self.vitals = Vitals(self, self.tally)
+        self.vitals = WorkerTelemetry(self, self.tally)
 
     def _place_handlers(self) -> None:
         """Where the runs of each go."""
@@ -172,29 +174,33 @@ class Parts(ABC):
         for handler in self.catalog:
             handler.deliver_by(target_for(handler, self._make_run, prefix, self._threads, self._processes))
         reach = self.settings.reach
-        self.gates = Gates(
-            Hosts(self.store), self.clock, self.settings.concurrency, reach.max_per_host, shared=len(self.catalog) > 0
+        self.gates = HostGates(
+            HostOutages(self.store),
+            self.clock,
+            self.settings.concurrency,
+            reach.max_per_host,
+            shared=len(self.catalog) > 0,
         )
-        self._outside = Outside(self.store, reach, self.gates)
+        self._outside = ExternalTargets(self.store, reach, self.gates)
         for handler, target in self._outside.targets():
             self.catalog.add(own := copy.copy(handler))
             own.deliver_by(target)
         for handler in self.catalog:
             handler.tally = self.tally.of_handler(handler.name)
 
-    def _build_cleanup(self) -> tuple[Election | None, Orphans | None, Unregistered | None]:
+    def _build_cleanup(self) -> tuple[Elector | None, OrphanCleaner | None, UnregisteredAgents | None]:
         cleanup, store, clock = self.settings.cleanup, self.store, self.clock
         if cleanup is None:
             return None, None, None
         force, rules = cleanup.force_all, cleanup.orphans
-        election = Election(Terms(store), lambda: self.name, clock, cleanup.term_ms, force_all=force)
-        orphans = Orphans(
-            Strays(store), Survey(store), lambda: open_all(store), clock, rules, leading=election.leading,
+        election = Elector(LeaderKey(store), lambda: self.name, clock, cleanup.term_ms, force_all=force)
+        orphans = OrphanCleaner(
+            StrayReader(store), AuditReader(store), lambda: open_all(store), clock, rules, leading=election.leading,
             deadlines=self.reaper.deadlines, look_again=self._brought_back,
             # A leader cleans up for all; where all do it, each does it for its own agents.
             owns=lambda queue, member: not force or queue != AGENTS_QUEUE or self.settings.owns(member),
         )  # fmt: skip
-        unregistered = Unregistered(
+        unregistered = UnregisteredAgents(
             store, self._fleet, rules.threshold_ms, rules.interval_ms / 1000, leading=election.leading,
             owns=lambda member: not force or self.settings.owns(member),
         )  # fmt: skip
@@ -205,12 +211,12 @@ class Parts(ABC):
             if part is not None:
                 part.wake.set()
 
-    def _claim_agents_by_id(self) -> Reconciler | None:
+    def _claim_agents_by_id(self) -> AgentRegistrar | None:
         """Agents are claimed by those that declare and own them, so their lane has a timetable."""
         lane = self.lanes.get(AGENTS_QUEUE)
         if lane is None:
             return None
-        timetable = lane.timetable = Timetable()
+        timetable = lane.timetable = AgentTimetable()
 
         def own(gained: Iterable[str], lost: Iterable[str]) -> None:
             timetable.own(gained)
@@ -222,8 +228,10 @@ class Parts(ABC):
             self.fetcher.wake.set()
 
         settings = self.settings
-        self.announcer = Announcer(Declared(self.store), settings.reconcile.every_s) if settings.cleanup else None
-        return Reconciler(
+        self.announcer = (
+            AgentAnnouncer(DeclaredAgentSets(self.store), settings.reconcile.every_s) if settings.cleanup else None
+        )
+        return AgentRegistrar(
             self.store,
             lane.queue,
             self._declared_agents,
@@ -235,7 +243,7 @@ class Parts(ABC):
             settings.reconcile,
         )
 
-    def _declared_agents(self) -> Mapping[str, Put]:
+    def _declared_agents(self) -> Mapping[str, PutItem]:
         """As the program declares them now. What the reconciler hears, the fleet is told."""
         agents = self._agents()
         if self.announcer is not None:
@@ -249,10 +257,12 @@ class Parts(ABC):
         self.name = f"{given}{self._host}:{os.getpid()}:{os.urandom(3).hex()}.{self._incarnation}"
         self._names.append(self.name)
         self.runs = Runs(self.store, self.name, self.catalog.digests())
-        pulse = Pulse(self.store, self.name)
-        self.heart = Heart(pulse, self.about, self._beat_seen, self.clock, self.settings.beat_s, self.settings.ttl_s)
+        pulse = HeartbeatSender(self.store, self.name)
+        self.heart = Heartbeat(
+            pulse, self.about, self._beat_seen, self.clock, self.settings.beat_s, self.settings.ttl_s
+        )
 
-    def about(self) -> About:
+    def about(self) -> WorkerInfo:
         return about(self, self._host, self._started, self._state)
 
     def stats(self) -> Stats:
@@ -286,7 +296,7 @@ class Parts(ABC):
     # What the parts tell
 
     @abstractmethod
-    def _beat_seen(self, beat: Beat | None, at: float) -> None:
+    def _beat_seen(self, beat: HeartbeatReply | None, at: float) -> None:
         """On the heart's thread."""
 
     def _look_again(self, queue: OpenQueue, partition: int) -> None:
@@ -309,7 +319,7 @@ class Parts(ABC):
                 timetable.expect(member, 0.0)
         self._brought_back(queue, partition)
 
-    def _work_is_due(self, lane: Lane, partition: int) -> None:
+    def _work_is_due(self, lane: ServedQueue, partition: int) -> None:
         """For us; or, once we claim nothing more, for those who do: we may have freed what keeps it back."""
         if not self._quiet.is_set():
             self.fetcher.wake.set()
@@ -317,7 +327,7 @@ class Parts(ABC):
             lane.rest(partition)
             self._ringer.ring(lane.queue, partition)
 
-    def _queue_changed(self, lane: Lane) -> None:
+    def _queue_changed(self, lane: ServedQueue) -> None:
         lane.forget_dues()
         self._declare_again()
 
@@ -335,17 +345,17 @@ class Parts(ABC):
         self.unheld.hurry()
         self.unheard.hurry()
 
-    def _hand(self, queue: OpenQueue, partition: int) -> Hand | None:
+    def _hand(self, queue: OpenQueue, partition: int) -> HeldByWorker | None:
         """None while runs are on their way from the fetcher to the pool."""
         lane = self.lanes[queue.name]
         if lane.coming:
             return None
         keys = self.pool.keys_in_hand(lane) | self.finisher.keys_in_hand(lane)
-        return Hand(keys, self.runs.asking(queue.name, partition))
+        return HeldByWorker(keys, self.runs.asking(queue.name, partition))
 
     # What runs may ask
 
-    def _make_run(self, unit: Unit, claim: Claim, spec: Spec) -> Run:
+    def _make_run(self, unit: WorkItem, claim: Claim, spec: Spec) -> Run:
         # The run must not hold its unit: the unit holds the run, and the garbage collector does not look into units.
         queue = unit.lane.queue
 

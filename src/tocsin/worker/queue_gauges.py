@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tocsin.model.clock import Clock
 from tocsin.model.errors import StoreUnavailable
-from tocsin.store.views.queue_counts import QueueCounts
+from tocsin.store.views.queue_counts import QueueCountReader
 from tocsin.telemetry.queue_metrics import QueueMetrics
 
 # Exporters ask once a minute or more often. When nobody has for so long, nothing is read.
@@ -20,7 +20,7 @@ class QueueGauges:
 
     name = "gauges"
 
-    def __init__(self, counts: QueueCounts, metrics: QueueMetrics, clock: Clock, every_s: float) -> None:
+    def __init__(self, counts: QueueCountReader, metrics: QueueMetrics, clock: Clock, every_s: float) -> None:
         self.wake = asyncio.Event()
         self._counts = counts
         self._metrics = metrics

@@ -10,19 +10,19 @@ from tocsin.config import Config
 from tocsin.config.rules import longest_of
 from tocsin.config.schema import CircuitBreaker, OrphanCleanup, Reconcile, Scheduler, ZombieCleanup
 from tocsin.engine.claim_planner import MOST_PER_PASS, Batching
-from tocsin.engine.deadline_sweep import Patience
+from tocsin.engine.deadline_sweep import OverrunLimits
 from tocsin.engine.heartbeat import BEAT_S, TTL_S
 from tocsin.model.codec import LARGEST_RESULT
 from tocsin.model.durations import Millis
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import BreakerSettings
-from tocsin.targets.external import Reach
+from tocsin.targets.external import TargetPermissions
 from tocsin.upkeep import agent_registrar, orphan_cleaner, zombie_thresholds
 from tocsin.upkeep.agent_ownership import Ownership
 from tocsin.upkeep.reaper import OVERDUE_S
 
 
-class Ending(Struct, frozen=True):
+class StopTimes(Struct, frozen=True):
     """How long a stop lets a running pass of upkeep end, and how long after cancelling it."""
 
     await_s: float = 10.0
@@ -32,20 +32,20 @@ class Ending(Struct, frozen=True):
 class Cleanup(Struct, frozen=True):
     """The leader's slow net. Without an election every worker casts it, each over what it owns."""
 
-    orphans: orphan_cleaner.Settings = orphan_cleaner.Settings()
+    orphans: orphan_cleaner.OrphanRules = orphan_cleaner.OrphanRules()
     term_ms: Millis = 120_000
     force_all: bool = False
-    ending: Ending = Ending()
+    ending: StopTimes = StopTimes()
 
 
 class ZombieRules(Struct, frozen=True):
-    thresholds: zombie_thresholds.Settings = zombie_thresholds.Settings()
+    thresholds: zombie_thresholds.ZombieThresholds = zombie_thresholds.ZombieThresholds()
     interval_s: float = 300.0
     budget_s: float = 0.0
-    ending: Ending = Ending()
+    ending: StopTimes = StopTimes()
 
 
-class Settings(Struct, frozen=True):
+class WorkerSettings(Struct, frozen=True):
     """What a worker can be told."""
 
     concurrency: int = 100
@@ -63,8 +63,8 @@ class Settings(Struct, frozen=True):
     batching: Batching = Batching()
     # Which agents are this worker's to run, and how their registration is kept true.
     owns: Callable[[str], bool] = Ownership()
-    reconcile: agent_registrar.Rules = agent_registrar.Rules()
-    reconcile_ending: Ending = Ending(5.0, 2.0)
+    reconcile: agent_registrar.RegistrationRules = agent_registrar.RegistrationRules()
+    reconcile_ending: StopTimes = StopTimes(5.0, 2.0)
     backoff: BackoffSettings = BackoffSettings()
     breaker: BreakerSettings = BreakerSettings()
     # None: off.
@@ -75,20 +75,20 @@ class Settings(Struct, frozen=True):
     # What is handed over at a stop comes back spread over this long.
     shutdown_jitter_s: float = 0.0
     # Where jobs may go outside this process.
-    reach: Reach = Reach()
+    reach: TargetPermissions = TargetPermissions()
     # Bytes of what a handler returns, packed.
     largest_result: int = LARGEST_RESULT
 
 
-def patience_of(settings: Settings) -> Patience:
+def patience_of(settings: WorkerSettings) -> OverrunLimits:
     """How long runs may take to end after their deadline, in the words of the sweep."""
     rules, orphan_s = settings.zombies, (settings.cleanup or Cleanup()).orphans.threshold_ms / 1000
     # The leader's cleanup brings back jobs too, if it is the first to come by.
     recovered_s = min(settings.overdue_s, orphan_s)
     if rules is None:
-        return Patience(recovered_s=recovered_s, agents_recovered_s=orphan_s)
+        return OverrunLimits(recovered_s=recovered_s, agents_recovered_s=orphan_s)
     thresholds = rules.thresholds
-    return Patience(
+    return OverrunLimits(
         lambda member: zombie_thresholds.threshold_for(member, thresholds) / 1000,
         rules.interval_s,
         rules.budget_s,
@@ -97,10 +97,10 @@ def patience_of(settings: Settings) -> Patience:
     )
 
 
-def settings_of(config: Config, shard: Callable[[str], bool] | None = None) -> Settings:
+def settings_of(config: Config, shard: Callable[[str], bool] | None = None) -> WorkerSettings:
     """The configuration in the worker's words. Patterns that are no regexes were refused when it was read."""
     agent, scheduler = config.redis.agent, config.redis.scheduler
-    return Settings(
+    return WorkerSettings(
         concurrency=agent.max_concurrent_agents,
         enabled=scheduler.enabled,
         poll_s=scheduler.interval_ms / 1000,
@@ -115,7 +115,7 @@ def settings_of(config: Config, shard: Callable[[str], bool] | None = None) -> S
         cleanup=_cleanup(scheduler.orphan_cleanup),
         summary_s=float(scheduler.health_summary_period_seconds),
         shutdown_jitter_s=float(scheduler.jitter.shutdown_seconds),
-        reach=Reach(
+        reach=TargetPermissions(
             http_allow=config.http.allow,
             message_allow=config.message.allow,
             max_per_host=config.http.max_per_host,
@@ -134,8 +134,8 @@ def _batching(scheduler: Scheduler) -> Batching:
     return Batching(min(size, MOST_PER_PASS) if batch.enabled else 1, batch.chunk_attempt_multiplier)
 
 
-def _reconcile(scheduler: Scheduler) -> agent_registrar.Rules:
-    return agent_registrar.Rules(
+def _reconcile(scheduler: Scheduler) -> agent_registrar.RegistrationRules:
+    return agent_registrar.RegistrationRules(
         every_s=float(scheduler.refresh_period_seconds),
         budget_s=scheduler.reconcile.run_budget_ms / 1000,
         jitter_s=float(scheduler.jitter.initial_registration_seconds),
@@ -169,14 +169,16 @@ def _zombies(cleanup: ZombieCleanup) -> ZombieRules | None:
     if not cleanup.enabled:
         return None
     exceptional = cleanup.exceptional_agents
-    thresholds = zombie_thresholds.Settings.of(cleanup.threshold_ms, exceptional.pattern, exceptional.threshold_ms)
+    thresholds = zombie_thresholds.ZombieThresholds.of(
+        cleanup.threshold_ms, exceptional.pattern, exceptional.threshold_ms
+    )
     return ZombieRules(thresholds, cleanup.interval_ms / 1000, cleanup.run_budget_ms / 1000, _ending(cleanup))
 
 
 def _cleanup(cleanup: OrphanCleanup) -> Cleanup | None:
     if not cleanup.enabled:
         return None
-    rules = orphan_cleaner.Settings(
+    rules = orphan_cleaner.OrphanRules(
         threshold_ms=cleanup.threshold_ms,
         interval_ms=cleanup.interval_ms,
         run_budget_ms=cleanup.run_budget_ms,
@@ -185,5 +187,5 @@ def _cleanup(cleanup: OrphanCleanup) -> Cleanup | None:
     return Cleanup(rules, cleanup.leadership_ttl_ms, cleanup.force_all_pods, _ending(cleanup))
 
 
-def _ending(group: ZombieCleanup | OrphanCleanup | Reconcile) -> Ending:
-    return Ending(group.executor_shutdown_await_ms / 1000, group.executor_shutdown_force_await_ms / 1000)
+def _ending(group: ZombieCleanup | OrphanCleanup | Reconcile) -> StopTimes:
+    return StopTimes(group.executor_shutdown_await_ms / 1000, group.executor_shutdown_force_await_ms / 1000)

@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.resilience.breaker import BreakerStatus
-from tocsin.store.transitions.fleet import About
+from tocsin.store.transitions.fleet import WorkerInfo
 from tocsin.upkeep.health import Health
 
 if TYPE_CHECKING:
-    from tocsin.worker.build import Parts
+    from tocsin.worker.build import WorkerParts
 
 
 class Stats(Struct, frozen=True):
@@ -39,7 +39,7 @@ class Stats(Struct, frozen=True):
     leading: bool
 
 
-def stats(worker: Parts) -> Stats:
+def stats(worker: WorkerParts) -> Stats:
     return Stats(
         worker=worker.name,
         claimed=worker.fetcher.claimed,
@@ -60,7 +60,7 @@ def stats(worker: Parts) -> Stats:
     )
 
 
-def orphans_cleaned(worker: Parts) -> Counter[str]:
+def orphans_cleaned(worker: WorkerParts) -> Counter[str]:
     """By kind, since the start: what the leader's cleanup found, and what the reaper brought back before it."""
     reaper, cleaned = worker.reaper, worker.orphans.cleaned if worker.orphans else Counter[str]()
     overdue = reaper.recovered - reaper.from_dead + cleaned["recovered"]
@@ -69,10 +69,10 @@ def orphans_cleaned(worker: Parts) -> Counter[str]:
     return Counter(dead_worker=reaper.from_dead, overdue=overdue, stray=stray, unregistered=nobodys)
 
 
-def about(worker: Parts, host: str, started: Millis, state: str) -> About:
+def about(worker: WorkerParts, host: str, started: Millis, state: str) -> WorkerInfo:
     """On the heart's thread."""
     health = worker.vitals.health()
-    return About(
+    return WorkerInfo(
         host=host,
         pid=os.getpid(),
         started=started,

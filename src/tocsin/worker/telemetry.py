@@ -11,33 +11,33 @@ from tocsin.engine.claim_planner import MOST_PER_PASS
 from tocsin.engine.loop import Part
 from tocsin.model.clock import wall_ms
 from tocsin.model.errors import NodeUnavailable, StoreUnavailable
-from tocsin.resilience.breaker import State as Breaker
+from tocsin.resilience.breaker import BreakerState
 from tocsin.store.connection.nodes import nodes_away
 from tocsin.store.store import OpenQueue
-from tocsin.store.views.backlog import Backlog, ReadyCount
-from tocsin.store.views.queue_counts import QueueCounts
+from tocsin.store.views.backlog import Backlog, BacklogReader
+from tocsin.store.views.queue_counts import QueueCountReader
 from tocsin.store.views.server_memory import full_servers
-from tocsin.telemetry.metrics import Levels, Tally, Teller, shared
+from tocsin.telemetry.metrics import Counters, Levels, MetricsFlusher, shared
 from tocsin.telemetry.queue_metrics import shared as queue_metrics
-from tocsin.upkeep.health import Health, HealthCheck, Snapshot, State
+from tocsin.upkeep.health import Health, HealthCheck, HealthState, Snapshot
 from tocsin.worker.queue_gauges import QueueGauges
 from tocsin.worker.stats import orphans_cleaned
 
 if TYPE_CHECKING:
-    from tocsin.worker.build import Parts
+    from tocsin.worker.build import WorkerParts
 
 # How often the server is asked whether it has memory left.
 MEMORY_EVERY_S = 10.0
 
 
-class Vitals:
+class WorkerTelemetry:
     """One per worker; its parts run with the others."""
 
-    def __init__(self, worker: Parts, tally: Tally) -> None:
+    def __init__(self, worker: WorkerParts, tally: Counters) -> None:
         settings = worker.settings
         self._worker = worker
         self._tally = tally
-        self._ready = ReadyCount(worker.store, worker.queues, self._own)
+        self._ready = BacklogReader(worker.store, worker.queues, self._own)
         self._backlog = Backlog()
         self._claimed = 0
         self._turned_away = 0
@@ -49,15 +49,15 @@ class Vitals:
         self._zombies = 0
         self._orphans: Counter[str] = Counter()
         self.check = HealthCheck(self._read, worker.clock, settings.poll_s, settings.summary_s)
-        counts = QueueCounts(worker.store, worker.queues)
+        counts = QueueCountReader(worker.store, worker.queues)
         self.gauges = QueueGauges(counts, queue_metrics(), worker.clock, settings.poll_s)
         self._forget: Callable[[], None] | None = None
-        self._teller: Teller | None = None
+        self._teller: MetricsFlusher | None = None
 
     def parts(self) -> list[Part]:
         """Begin to tell. OpenTelemetry sees the worker only from now on. Of these none fails without the server."""
         self._forget = shared().watch(self._levels)
-        self._teller = Teller(shared(), self._tally, self._gather, self._worker.settings.poll_s)
+        self._teller = MetricsFlusher(shared(), self._tally, self._gather, self._worker.settings.poll_s)
         self.gauges.begin()
         return [self.check, self._teller]
 
@@ -71,7 +71,7 @@ class Vitals:
 
     # Metrics
 
-    def _gather(self, tally: Tally) -> None:
+    def _gather(self, tally: Counters) -> None:
         worker = self._worker
         for name, breaker in (("acquisition", worker.acquisition_breaker), ("redis", worker.redis_breaker)):
             status = breaker.status()
@@ -173,14 +173,14 @@ class Vitals:
             return self.check.health
         by = self._worker.watch.blocked_by()
         reason = f"the event loop has been blocked for {blocked:.0f} s" + (f" by {by}" if by else "")
-        return Health(State.DEGRADED, (reason, *self.check.health.reasons))
+        return Health(HealthState.DEGRADED, (reason, *self.check.health.reasons))
 
     def open_breakers(self) -> dict[str, str]:
         """Those that were not closed when health was looked at: this is asked on the heart's thread, and a breaker is
         for the event loop alone."""
         seen = self.check.snapshot
         states = {"acquisition": seen.acquisition_breaker, "redis": seen.redis_breaker}
-        return {name: str(state) for name, state in states.items() if state is not Breaker.CLOSED}
+        return {name: str(state) for name, state in states.items() if state is not BreakerState.CLOSED}
 
     def _own(self, queue: OpenQueue) -> Collection[str] | None:
         return self._worker.lanes[queue.name].timetable

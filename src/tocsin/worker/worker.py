@@ -12,15 +12,15 @@ from tocsin.engine import finisher as finish
 from tocsin.engine.bells_and_mail import Listener
 from tocsin.engine.loop import Part, end, repeat
 from tocsin.model.clock import monotonic
-from tocsin.model.errors import QueueMoving, StoreError
+from tocsin.model.errors import QueueRepartitioning, StoreError
 from tocsin.resilience.breaker import Breaker
 from tocsin.store.connection.nodes import nodes_away, when_back
-from tocsin.store.transitions.fleet import Beat, Ear
+from tocsin.store.transitions.fleet import BellReader, HeartbeatReply
 from tocsin.store.transitions.jobs import Jobs
 from tocsin.telemetry.logs import get_logger
-from tocsin.upkeep.idle_connections import Tender
-from tocsin.worker.build import Parts
-from tocsin.worker.settings import Ending
+from tocsin.upkeep.idle_connections import IdleConnections
+from tocsin.worker.build import WorkerParts
+from tocsin.worker.settings import StopTimes
 
 log = get_logger("tocsin.worker")
 
@@ -42,7 +42,7 @@ MOST_NAMED = 50
 LONGEST_PASS_S = 300.0
 
 
-class Worker(Parts):
+class Worker(WorkerParts):
     """Runs the jobs of some queues. `start`, then `quiet` (no more claims), then `stop`."""
 
     # Life
@@ -66,7 +66,7 @@ class Worker(Parts):
         for part in tellers:
             self._run(part, self._stopped)
         callers: list[Part] = [self.reaper, self.unheld, self.carrier, self.referrer, self.gates, self.vitals.gauges]
-        for part in (*callers, Tender(self.store)):
+        for part in (*callers, IdleConnections(self.store)):
             self._run(part, self._stopped, held=self.held)
         leaders = (self.election, self.orphans, self.unregistered, self.replanner, self.forgetter, self.unheard)
         for upkeep in (*leaders, self.announcer):
@@ -103,7 +103,7 @@ class Worker(Parts):
             return
         await end(listening)
         await self.ear.close()
-        self.ear = Ear(self.store, self.name, queues)
+        self.ear = BellReader(self.store, self.name, queues)
         self._listen()
 
     def _listen(self) -> None:
@@ -263,19 +263,19 @@ class Worker(Parts):
         while True:
             if not self.pool.busy and self.finisher.idle() and not await jobs.any_due_or_working(self.queues):
                 # One that was repartitioned meanwhile may have its jobs elsewhere.
-                with contextlib.suppress(QueueMoving):
+                with contextlib.suppress(QueueRepartitioning):
                     if not any([await self.store.catch_up(queue) for queue in self.queues]):
                         return
             await asyncio.sleep(0.02)
 
     # What the parts tell
 
-    def _beat_seen(self, beat: Beat | None, at: float) -> None:
+    def _beat_seen(self, beat: HeartbeatReply | None, at: float) -> None:
         """On the heart's thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending
             self._loop.call_soon_threadsafe(self._react_to_beat, beat, at)
 
-    def _react_to_beat(self, beat: Beat | None, at: float) -> None:
+    def _react_to_beat(self, beat: HeartbeatReply | None, at: float) -> None:
         self.reaper.saw(beat, at)
         if beat is None or not beat.accepted or self.heart.lost_writes:
             # A server that comes back may have lost its last writes.
@@ -323,7 +323,7 @@ class Worker(Parts):
         self._declare_again()
 
 
-async def _end_gently(task: asyncio.Task[None], ending: Ending) -> None:
+async def _end_gently(task: asyncio.Task[None], ending: StopTimes) -> None:
     """The stop was said: a pass that is under way may end."""
     await asyncio.wait([task], timeout=ending.await_s)
     if not task.done():

@@ -56,7 +56,7 @@ async def demo(
     quiet, live = options.json, sys.stdout.isatty() and not options.json
     length = seconds if seconds is not None else None if live else LENGTH_S
     with interruptible() as stop, tempfile.TemporaryDirectory(prefix="tocsin-demo-") as folder:
-        show = Show(Path(folder), quiet or live)
+        show = DemoRun(Path(folder), quiet or live)
         async with show.opened():
             with show.on_screen() if live else contextlib.nullcontext():
                 await show.run(stop, length, extend=seconds is None)
@@ -70,7 +70,7 @@ async def demo(
     return 1 if missing else 0
 
 
-class Show:
+class DemoRun:
     """Starts, feeds and kills; the story is told from what the server says happened."""
 
     def __init__(self, folder: Path, quiet: bool) -> None:

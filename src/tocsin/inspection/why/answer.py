@@ -24,7 +24,7 @@ class Reason(Struct, frozen=True):
     do: tuple[str, ...] = ()
 
 
-class Answer(Struct, frozen=True):
+class Explanation(Struct, frozen=True):
     """The first reason is what the job is doing, the others why."""
 
     id: str

@@ -6,8 +6,8 @@ import asyncio
 
 from msgspec import Struct
 
-from tocsin.inspection.why.answer import Answer, Reason, at, typed
-from tocsin.inspection.why.facts import Facts, Fleet
+from tocsin.inspection.why.answer import Explanation, Reason, at, typed
+from tocsin.inspection.why.facts import Facts, SeenWorkers
 from tocsin.inspection.why.stages import explain
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import InvalidArgument, RecordUnreadable
@@ -19,12 +19,12 @@ from tocsin.model.message import Message
 from tocsin.model.target import target_of
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions import fleet
-from tocsin.store.transitions.dependencies import Outbox, Wait
-from tocsin.store.transitions.host_outages import Hosts, Outage
+from tocsin.store.transitions.dependencies import DependencyWait, Outbox
+from tocsin.store.transitions.host_outages import HostOutage, HostOutages
 from tocsin.store.transitions.jobs import Jobs, Outcome
 from tocsin.store.views import position
-from tocsin.store.views.audit import Survey
-from tocsin.store.views.blocked_jobs import Unheard, Waits
+from tocsin.store.views.audit import AuditReader
+from tocsin.store.views.blocked_jobs import BlockedJobs, UnheardEnd
 from tocsin.store.views.events import PastRun, past_runs
 from tocsin.upkeep import silent_workers
 
@@ -32,7 +32,7 @@ from tocsin.upkeep import silent_workers
 TRIES = 4
 
 
-class Hit(Struct, frozen=True):
+class FoundJob(Struct, frozen=True):
     """A job that exists, or what is remembered of one."""
 
     queue: OpenQueue
@@ -40,25 +40,25 @@ class Hit(Struct, frozen=True):
     outcome: Outcome | None
 
 
-class Why:
+class JobExplainer:
     """Asks one namespace."""
 
     def __init__(self, store: Store, patience_s: float = silent_workers.PATIENCE_S) -> None:
         """`patience_s`: how long to listen for a heartbeat."""
         self._store = store
         self._patience_s = patience_s
-        self._survey = Survey(store)
+        self._survey = AuditReader(store)
         self._jobs = Jobs(store)
         self._fleet = fleet.Fleet(store)
         self._outbox = Outbox(store)
-        self._waits = Waits(store)
-        self._hosts = Hosts(store)
+        self._waits = BlockedJobs(store)
+        self._hosts = HostOutages(store)
 
-    async def ask(self, job_id: str, queue: str | None = None) -> Answer:
+    async def ask(self, job_id: str, queue: str | None = None) -> Explanation:
         """Of a job's id, the member name of an extra run, or a run id. Raises InvalidArgument for no such queue."""
         check_member(job_id)
         queues = await self._survey.named(queue)
-        crew = Fleet(await self._fleet.workers())
+        crew = SeenWorkers(await self._fleet.workers())
         tries = TRIES
         while True:
             hits = await self._find(queues, job_id)
@@ -67,13 +67,13 @@ class Why:
             facts = await self._gather(hits[0].queue, hits[0].job, crew)
             if crew.silent is None and facts.hearts_matter:
                 # That takes a while: what is told is how it stands after it.
-                crew = Fleet(*await silent_workers.listen(self._fleet, self._patience_s))
+                crew = SeenWorkers(*await silent_workers.listen(self._fleet, self._patience_s))
                 continue
             tries -= 1
             if not tries or not await self._has_moved(hits[0].queue, facts):
                 return explain(facts)
 
-    async def _gather(self, queue: OpenQueue, job: Job, crew: Fleet) -> Facts:
+    async def _gather(self, queue: OpenQueue, job: Job, crew: SeenWorkers) -> Facts:
         now = await self._survey.now()
         wait = await self._outbox.wait_of(queue, job.id) if job.stage is Stage.BLOCKED else None
         return Facts(
@@ -89,12 +89,12 @@ class Why:
             outage=await self._outage(job),
         )
 
-    async def _unheard(self, queue: OpenQueue, job: Job, wait: Wait) -> list[Unheard]:
+    async def _unheard(self, queue: OpenQueue, job: Job, wait: DependencyWait) -> list[UnheardEnd]:
         queues, _ = await self._survey.queues()
         where = {each.name: each for each in queues}
         return await self._waits.unheard(queue, queue.partition_of(job.id), {job.id.encode(): wait}, where)
 
-    async def _outage(self, job: Job) -> Outage | None:
+    async def _outage(self, job: Job) -> HostOutage | None:
         try:
             target = target_of(job.spec)
         except RecordUnreadable:
@@ -110,13 +110,13 @@ class Why:
             facts.job.attempt,
         )
 
-    async def _find(self, queues: list[OpenQueue], job_id: str) -> list[Hit]:
+    async def _find(self, queues: list[OpenQueue], job_id: str) -> list[FoundJob]:
         """A queue that is being repartitioned is waited for only if no other has it."""
         at_rest = [queue for queue in queues if queue.moving is None]
         moving = [queue for queue in queues if queue.moving is not None]
         return await self._find_in(at_rest, job_id) or await self._find_in(moving, job_id)
 
-    async def _find_in(self, queues: list[OpenQueue], job_id: str) -> list[Hit]:
+    async def _find_in(self, queues: list[OpenQueue], job_id: str) -> list[FoundJob]:
         """Those that exist go before those that are only remembered, and ids before run ids."""
         found = await asyncio.gather(*(self._in(queue, job_id) for queue in queues))
         hits = [hit for hit in found if hit is not None]
@@ -124,7 +124,7 @@ class Why:
             hits = await self._find_run(queues, job_id)
         return [hit for hit in hits if hit.job is not None] or hits
 
-    async def _find_run(self, queues: list[OpenQueue], run_id: str) -> list[Hit]:
+    async def _find_run(self, queues: list[OpenQueue], run_id: str) -> list[FoundJob]:
         try:
             job_id, due = parse_run_id(run_id)
         except InvalidArgument:
@@ -135,13 +135,13 @@ class Why:
         own = await asyncio.gather(*(self._in(queue, job_id) for queue in queues))
         return [hit for hit in own if hit is not None and hit.job is not None and hit.job.due_ms == due]
 
-    async def _in(self, queue: OpenQueue, member: str) -> Hit | None:
+    async def _in(self, queue: OpenQueue, member: str) -> FoundJob | None:
         job, outcome = await asyncio.gather(self._jobs.get(queue, member), self._jobs.outcome(queue, member))
-        return None if job is None and outcome is None else Hit(queue, job, outcome)
+        return None if job is None and outcome is None else FoundJob(queue, job, outcome)
 
     # Of those that are not there, or more than once
 
-    async def _of_none(self, job_id: str, queues: list[OpenQueue], hits: list[Hit]) -> Answer:
+    async def _of_none(self, job_id: str, queues: list[OpenQueue], hits: list[FoundJob]) -> Explanation:
         now = await self._survey.now()
         if len(hits) > 1:
             return _several(job_id, [hit.queue.name for hit in hits])
@@ -160,30 +160,30 @@ class Why:
         return None
 
 
-def _several(job_id: str, queues: list[str]) -> Answer:
+def _several(job_id: str, queues: list[str]) -> Explanation:
     choices = tuple(f"tocsin why {typed(job_id)} --queue {typed(queue)}" for queue in queues)
     says = f"it exists in the queues {', '.join(queues)}: say which one is meant"
-    return Answer(job_id, None, [Reason("several", says, {"queues": queues}, choices)])
+    return Explanation(job_id, None, [Reason("several", says, {"queues": queues}, choices)])
 
 
-def _done(job_id: str, queue: str, outcome: Outcome, now: Millis) -> Answer:
+def _done(job_id: str, queue: str, outcome: Outcome, now: Millis) -> Explanation:
     says = f"it is done: it {_ended(outcome.name)} at {at(outcome.at, now)}"
-    return Answer(job_id, queue, [Reason("done", says, {"outcome": outcome.name, "at": moment(outcome.at)})])
+    return Explanation(job_id, queue, [Reason("done", says, {"outcome": outcome.name, "at": moment(outcome.at)})])
 
 
-def _gone(job_id: str, run: PastRun, now: Millis) -> Answer:
+def _gone(job_id: str, run: PastRun, now: Millis) -> Explanation:
     says = f"it is there no more; its last run {_ended(run.outcome)} at {at(run.ended_ms, now)}"
     told = {"outcome": run.outcome, "at": moment(run.ended_ms), "run": run.id}
     do = "give it an id or `keep` when it is enqueued, to have its outcome remembered"
-    return Answer(job_id, run.queue, [Reason("gone", says, told, (do,))])
+    return Explanation(job_id, run.queue, [Reason("gone", says, told, (do,))])
 
 
 def _ended(outcome: str) -> str:
     return {"skipped": "was skipped", "cancelled": "was cancelled"}.get(outcome, outcome)
 
 
-def _unknown(job_id: str, queues: list[OpenQueue]) -> Answer:
+def _unknown(job_id: str, queues: list[OpenQueue]) -> Explanation:
     names = [queue.name for queue in queues]
     where = f" in {', '.join(names)}" if names else ", and no queue is registered yet"
     says = f"there is no such job{where}: it never existed, was removed, or has ended and is forgotten"
-    return Answer(job_id, None, [Reason("unknown", says, {"queues": names}, ("tocsin jobs list",))], known=False)
+    return Explanation(job_id, None, [Reason("unknown", says, {"queues": names}, ("tocsin jobs list",))], known=False)

@@ -8,20 +8,20 @@ from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.model.job import Job, Stage
-from tocsin.store.transitions.dependencies import Wait
-from tocsin.store.transitions.fleet import Worker
-from tocsin.store.transitions.host_outages import Outage
-from tocsin.store.views.blocked_jobs import Unheard
+from tocsin.store.transitions.dependencies import DependencyWait
+from tocsin.store.transitions.fleet import WorkerRecord
+from tocsin.store.transitions.host_outages import HostOutage
+from tocsin.store.views.blocked_jobs import UnheardEnd
 from tocsin.store.views.position import Position
 
 
-class Fleet(Struct, frozen=True):
+class SeenWorkers(Struct, frozen=True):
     """All workers, and those of them whose hearts stood still; None if nobody listened."""
 
-    workers: list[Worker]
+    workers: list[WorkerRecord]
     silent: set[str] | None = None
 
-    def is_alive(self, worker: Worker) -> bool:
+    def is_alive(self, worker: WorkerRecord) -> bool:
         return self.silent is None or worker.id not in self.silent
 
 
@@ -33,13 +33,13 @@ class Facts(Struct, frozen=True):
     partition: int
     partitions: int
     position: Position
-    fleet: Fleet
+    fleet: SeenWorkers
     now: Millis
     # Of a blocked job; and of what it waits for, what nothing will tell it of.
-    wait: Wait | None = None
-    unheard: Sequence[Unheard] = ()
+    wait: DependencyWait | None = None
+    unheard: Sequence[UnheardEnd] = ()
     # Of the host that it is delivered to.
-    outage: Outage | None = None
+    outage: HostOutage | None = None
 
     @property
     def is_readable(self) -> bool:

@@ -8,7 +8,7 @@ from tocsin.model.durations import moment
 from tocsin.model.human_time import span
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import SUSPECT
-from tocsin.store.views.position import Line
+from tocsin.store.views.position import JobsAhead
 
 
 def paused(facts: Facts) -> list[Reason]:
@@ -99,7 +99,7 @@ def ahead(facts: Facts) -> list[Reason]:
     return [Reason("behind", says, told)]
 
 
-def _ahead_by_due(facts: Facts, line: Line) -> str:
+def _ahead_by_due(facts: Facts, line: JobsAhead) -> str:
     if not line.ahead:
         return ""
     if facts.job.queue == AGENTS_QUEUE:
@@ -109,13 +109,13 @@ def _ahead_by_due(facts: Facts, line: Line) -> str:
     return f"it is behind {count(line.ahead, 'job')} in line{where}"
 
 
-def _ahead_by_priority(facts: Facts, line: Line) -> str:
+def _ahead_by_priority(facts: Facts, line: JobsAhead) -> str:
     if not line.ahead:
         return ""
     return f"it is behind {count(line.ahead, 'job')} in line, with its priority {facts.job.priority!r}{_aged(facts)}"
 
 
-def _ahead_by_turn(facts: Facts, line: Line) -> str:
+def _ahead_by_turn(facts: Facts, line: JobsAhead) -> str:
     parts = []
     if line.ahead:
         parts.append(f"behind {count(line.ahead, 'job')} of its own tenant")

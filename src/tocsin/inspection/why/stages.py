@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tocsin.inspection.why import queue_obstacles, worker_obstacles
-from tocsin.inspection.why.answer import Answer, Reason, at, count, shortened, typed
+from tocsin.inspection.why.answer import Explanation, Reason, at, count, shortened, typed
 from tocsin.inspection.why.facts import Facts
 from tocsin.model.durations import moment
 from tocsin.model.errors import TriggerFailed
@@ -15,7 +15,7 @@ from tocsin.model.job import Stage
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.store.transitions.dependencies import GONE
 from tocsin.store.transitions.jobs import OUTCOMES
-from tocsin.store.views.blocked_jobs import Unheard
+from tocsin.store.views.blocked_jobs import UnheardEnd
 
 # What has been due for less than this is on its way.
 SETTLED_MS = 1000
@@ -34,10 +34,10 @@ _INTENTS = {
 _STANDS = {GONE: "unknown", **{str(number): name for number, name in enumerate(OUTCOMES)}}
 
 
-def explain(facts: Facts) -> Answer:
+def explain(facts: Facts) -> Explanation:
     job = facts.job
     reasons = _STAGES.get(job.stage, _elsewhere)(facts)
-    return Answer(job.id, job.queue, [*reasons, *_extra(facts)])
+    return Explanation(job.id, job.queue, [*reasons, *_extra(facts)])
 
 
 def _waiting(facts: Facts) -> list[Reason]:
@@ -350,7 +350,7 @@ def _unheard(facts: Facts) -> list[Reason]:
     ]
 
 
-def _stands(unheard: Unheard) -> str:
+def _stands(unheard: UnheardEnd) -> str:
     state = _STANDS.get(unheard.code, "there")
     return {"unknown": "is not known any more", "there": "is there"}.get(state, f"has ended ({state})")
 

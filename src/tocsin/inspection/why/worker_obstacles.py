@@ -5,7 +5,7 @@ from __future__ import annotations
 from tocsin.inspection.why.answer import Reason, count, typed
 from tocsin.inspection.why.facts import Facts
 from tocsin.model.target import SUBPROCESS
-from tocsin.store.transitions.fleet import Worker
+from tocsin.store.transitions.fleet import WorkerRecord
 from tocsin.targets.builtin import lacking
 
 OPEN = "OPEN"
@@ -33,7 +33,7 @@ def reasons(facts: Facts) -> list[Reason]:
     return [] if free else [_all_busy(through)]
 
 
-def those_who_know(facts: Facts) -> list[Worker]:
+def those_who_know(facts: Facts) -> list[WorkerRecord]:
     """Live workers of the queue that know the job's handler."""
     return [
         worker
@@ -56,7 +56,7 @@ def _nobody_serves(facts: Facts) -> Reason:
     )
 
 
-def _all_silent(queue: str, serving: list[Worker]) -> Reason:
+def _all_silent(queue: str, serving: list[WorkerRecord]) -> Reason:
     return Reason(
         "workers_silent",
         f"{count(len(serving), 'worker')} served queue {queue}, and none is alive: no heartbeat was heard",
@@ -65,7 +65,7 @@ def _all_silent(queue: str, serving: list[Worker]) -> Reason:
     )
 
 
-def _nobody_knows(facts: Facts, alive: list[Worker]) -> Reason:
+def _nobody_knows(facts: Facts, alive: list[WorkerRecord]) -> Reason:
     if not facts.is_readable:
         return Reason("unreadable", "its record cannot be read: the worker that claims it will park it")
     name = facts.job.name
@@ -81,7 +81,7 @@ def _nobody_knows(facts: Facts, alive: list[Worker]) -> Reason:
     )
 
 
-def _not_claiming(knowing: list[Worker]) -> list[Reason]:
+def _not_claiming(knowing: list[WorkerRecord]) -> list[Reason]:
     found = []
     disabled = [worker.id for worker in knowing if worker.about.state == "disabled"]
     stopping = [worker.id for worker in knowing if worker.about.state != "disabled"]
@@ -100,7 +100,7 @@ def _not_claiming(knowing: list[Worker]) -> list[Reason]:
     return found
 
 
-def _breakers_open(claiming: list[Worker]) -> Reason:
+def _breakers_open(claiming: list[WorkerRecord]) -> Reason:
     breakers = {worker.id: worker.about.breakers for worker in claiming}
     names = sorted({name for each in breakers.values() for name, state in each.items() if state == OPEN})
     return Reason(
@@ -112,7 +112,7 @@ def _breakers_open(claiming: list[Worker]) -> Reason:
     )
 
 
-def _all_busy(through: list[Worker]) -> Reason:
+def _all_busy(through: list[WorkerRecord]) -> Reason:
     running, permits = (sum(getattr(each.about, name) for each in through) for name in ("running", "concurrency"))
     return Reason(
         "workers_busy",

@@ -23,7 +23,7 @@ from tocsin.model.ids import check_queue_name
 from tocsin.model.job import Retry
 from tocsin.model.run import Run
 from tocsin.patterns.tasks.schedules import ring
-from tocsin.store.transitions.jobs import Jobs, Put
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.store.transitions.queue_settings import open_queue
 
 NAME = "tocsin.patterns.TaskQueue"
@@ -99,7 +99,7 @@ class TaskQueue:
     async def put_all(self, app: Tocsin, tasks: Sequence[tuple[Task, datetime]]) -> list[TocsinError | None]:
         """For schedulers, on an event loop of theirs: all in one call. A task of an id that was put before changes
         nothing. For each, what kept it from being put."""
-        puts, errors = list[Put](), list[TocsinError | None]()
+        puts, errors = list[PutItem](), list[TocsinError | None]()
         for task, at in tasks:
             try:
                 puts.append(self._put_of(app, task, at))
@@ -114,7 +114,7 @@ class TaskQueue:
             return [kept or error for kept in errors]
         return errors
 
-    def _put_of(self, app: Tocsin, task: Task, at: datetime) -> Put:
+    def _put_of(self, app: Tocsin, task: Task, at: datetime) -> PutItem:
         planned = job_options.plan(
             self._handler, (task.payload,), {}, tenant=check_user(task.user_id), priority=task.priority,
             largest=app.config.limits.arguments_bytes,

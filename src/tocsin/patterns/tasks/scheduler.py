@@ -26,16 +26,16 @@ from tocsin.model.job import PRIORITIES, Job, check_priority, check_timeout
 from tocsin.model.queue import Queue
 from tocsin.model.run import Run
 from tocsin.model.trigger import Cron
-from tocsin.patterns.background_workers import Shift
+from tocsin.patterns.background_workers import BackgroundWorkers
 from tocsin.patterns.tasks import schedules as task_schedules
 from tocsin.patterns.tasks.queue import Task, TaskQueue, check_user
-from tocsin.patterns.tasks.schedules import Plan, Saved, Schedule
-from tocsin.patterns.tasks.statistics import Book, Statistics
+from tocsin.patterns.tasks.schedules import Schedule, ScheduleRecord, StoredTask
+from tocsin.patterns.tasks.statistics import Statistics, StatisticsRecorder
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.store.store import OpenQueue
-from tocsin.store.transitions.jobs import EDIT, IGNORE, MISSING, Jobs, Put
+from tocsin.store.transitions.jobs import EDIT, IGNORE, MISSING, Jobs, PutItem
 from tocsin.telemetry.logs import get_logger
-from tocsin.worker import Settings, Worker
+from tocsin.worker import Worker, WorkerSettings
 from tocsin.worker.settings import settings_of
 
 log = get_logger("tocsin.taskscheduler")
@@ -68,7 +68,7 @@ class TaskScheduler:
         check_interval: Duration = 60,
         lock_timeout: Duration = 300,
         *,
-        settings: Settings | None = None,
+        settings: WorkerSettings | None = None,
     ) -> None:
         """`check_interval`: the longest sleep between two passes; a schedule that is known wakes it when it is due.
         `lock_timeout`: how long the push of one occurrence may take before it is stopped and tried again; that of the
@@ -89,10 +89,10 @@ class TaskScheduler:
         self._app = queue.app
         self._place = Queue(queue.schedules, partitions=1)
         self._handler = self._handler_for(self._app)
-        self._book = Book()
+        self._book = StatisticsRecorder()
         self._state = State.STOPPED
         self._turn = threading.Lock()
-        self._shift: Shift | None = None
+        self._shift: BackgroundWorkers | None = None
         queue.ping()
         self._app.sync.run(self._ping)
         log.info("scheduler ready", scheduler=self.scheduler_id, queue=queue.name)
@@ -112,7 +112,7 @@ class TaskScheduler:
 
         async def add(app: Tocsin) -> None:
             where, now = await self._opened(app), int(app.store.clock.server_ms())
-            put = self._put(schedule_id, cron, user, Plan(band, payload, now, now), now, IGNORE)
+            put = self._put(schedule_id, cron, user, StoredTask(band, payload, now, now), now, IGNORE)
             _, head = await Jobs(app.store).put(where, put)
             await task_schedules.ring(app.store, where, head)
 
@@ -160,7 +160,7 @@ class TaskScheduler:
 
     async def _mend(self, app: Tocsin, where: OpenQueue, job: Job, wanted: dict[str, Any]) -> bool:
         """One that was set aside begins anew, if what can still be read of it and what is given make a schedule."""
-        saved = Saved.of(await _record(app, where, job.id))
+        saved = ScheduleRecord.of(await _record(app, where, job.id))
         if saved.plan is None:
             raise RecordUnreadable(f"schedule {job.id!r} cannot be read any more: remove it and add it again")
         now = int(app.store.clock.server_ms())
@@ -208,7 +208,7 @@ class TaskScheduler:
                     found[job.id] = await _shown(app, where, job)
         return found
 
-    def _put(self, schedule_id: str, cron: Cron, user_id: str, plan: Plan, now: int, mode: int) -> Put:
+    def _put(self, schedule_id: str, cron: Cron, user_id: str, plan: StoredTask, now: int, mode: int) -> PutItem:
         return task_schedules.put_of(
             self._handler, schedule_id, cron, user_id, plan, self._lock_timeout, self.check_interval, now, mode,
             self._app.config.limits.arguments_bytes,
@@ -228,7 +228,7 @@ class TaskScheduler:
         with self._turn:
             self._refuse_unless(State.STOPPED, "start")
             self._state = State.STARTING
-        shift = Shift(f"scheduler {self.scheduler_id}", self._app, self._workers, self._failed)
+        shift = BackgroundWorkers(f"scheduler {self.scheduler_id}", self._app, self._workers, self._failed)
         self._shift = shift
         self._book.on_critical = lambda error: self._fail(shift, error)
         try:
@@ -271,7 +271,7 @@ class TaskScheduler:
         if self._state is not state:
             raise TocsinError(f"scheduler {self.scheduler_id!r} is {self._state}: {call}() is for one that is {state}")
 
-    def _fail(self, shift: Shift, error: StoreError) -> None:
+    def _fail(self, shift: BackgroundWorkers, error: StoreError) -> None:
         """On its thread: what happened cannot be mended by trying again. Until all has ended, calls are refused."""
         with self._turn:
             if self._state is State.RUNNING:
@@ -295,7 +295,7 @@ class TaskScheduler:
     async def _workers(self, app: Tocsin) -> list[Worker]:
         return [await self.worker(app), await app.worker(queues=[self.queue.name], settings=self._settings_for(app))]
 
-    def _settings_for(self, app: Tocsin) -> Settings:
+    def _settings_for(self, app: Tocsin) -> WorkerSettings:
         return replace(self._settings or settings_of(app.config), name=self.scheduler_id)
 
     async def worker(self, app: Tocsin) -> Worker:

@@ -1,7 +1,7 @@
 """Schedules of tasks: what is stored of one, and what is shown.
 
 A schedule is a recurring job; its cron expression is the job's trigger, its user the tenant, and what the job's handler
-is given is a `Plan`. Inactive is paused, or set aside because it cannot be read.
+is given is a `StoredTask`. Inactive is paused, or set aside because it cannot be read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from tocsin.app import job_options
-from tocsin.app.declarations import Registry
+from tocsin.app.declarations import Declarations
 from tocsin.app.job_update import changed
 from tocsin.engine.handlers import Handler
 from tocsin.model import codec
@@ -25,8 +25,8 @@ from tocsin.model.errors import InvalidArgument, InvalidTrigger, RecordUnreadabl
 from tocsin.model.job import Job, Retry, Stage
 from tocsin.model.trigger import Cron
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.fleet import Fleet, Ringer
-from tocsin.store.transitions.jobs import CONFLICT, EDIT, MISSING, Jobs, Put, record_of
+from tocsin.store.transitions.fleet import BellRinger, Fleet
+from tocsin.store.transitions.jobs import CONFLICT, EDIT, MISSING, Jobs, PutItem, record_of
 
 CHANGEABLE = ("cron_expression", "user_id", "priority", "payload", "timezone", "is_active")
 # Each occurrence is pushed, however often that fails first and however late it is.
@@ -37,7 +37,7 @@ _CONFLICT_CODE = ord(str(CONFLICT))
 RULES = job_options.policy(misfire="all", overlap="buffer_all")
 
 
-class Plan(Struct, frozen=True):
+class StoredTask(Struct, frozen=True):
     """What each occurrence pushes, and what is remembered of the schedule; times in epoch ms."""
 
     priority: str
@@ -74,13 +74,13 @@ def put_of(
     schedule_id: str,
     cron: Cron,
     user_id: str,
-    plan: Plan,
+    plan: StoredTask,
     timeout: Millis,
     pause: float,
     now: Millis,
     mode: int,
     largest: int,
-) -> Put:
+) -> PutItem:
     """Raises InvalidTrigger if it would never run. `pause`: the longest between two tries of a push, in seconds."""
     retry = Retry(_TRIES, min(_FIRST_PAUSE_S, pause), max_interval=min(pause, _LONGEST_PAUSE_S))
     planned = job_options.plan(
@@ -97,7 +97,7 @@ def put_of(
     return job_options.recurring(planned, schedule_id, now, mode)
 
 
-def _stored(plan: Plan) -> dict[str, Any]:
+def _stored(plan: StoredTask) -> dict[str, Any]:
     return msgspec.structs.asdict(plan)
 
 
@@ -115,8 +115,8 @@ async def revise(
         job = await jobs.get(where, schedule_id)
         if job is None:
             return False
-        header, spec, due, relative = changed(job, change(job), Registry(), int(store.clock.server_ms()))
-        put = Put(schedule_id, record_of(header, spec, largest), due, relative, EDIT, job.version)
+        header, spec, due, relative = changed(job, change(job), Declarations(), int(store.clock.server_ms()))
+        put = PutItem(schedule_id, record_of(header, spec, largest), due, relative, EDIT, job.version)
         code, head = await jobs.put(where, put)
         await ring(store, where, head)
         if code != CONFLICT:
@@ -126,7 +126,7 @@ async def revise(
 async def ring(store: Store, where: OpenQueue, head: Millis) -> None:
     """A put became the first in line: whoever sleeps until another is told."""
     if head >= 0:
-        ringer = Ringer(Fleet(store))
+        ringer = BellRinger(Fleet(store))
         ringer.ring(where, 0)
         await ringer.quiet()
 
@@ -168,9 +168,9 @@ def _by_partition(where: OpenQueue, members: Iterable[str]) -> list[tuple[int, l
     return list(found.items())
 
 
-def _note(job: Job, last: Millis, now: Millis) -> Put:
-    header, spec, due, relative = changed(job, noted(job, last, now), Registry(), now)
-    return Put(job.id, record_of(header, spec), due, relative, EDIT, job.version)
+def _note(job: Job, last: Millis, now: Millis) -> PutItem:
+    header, spec, due, relative = changed(job, noted(job, last, now), Declarations(), now)
+    return PutItem(job.id, record_of(header, spec), due, relative, EDIT, job.version)
 
 
 def check_changes(changes: dict[str, Any]) -> None:
@@ -187,13 +187,13 @@ def cron_of(job: Job) -> Cron:
     return job.trigger
 
 
-def plan_of(job: Job) -> Plan:
+def plan_of(job: Job) -> StoredTask:
     return read_plan(job.args[0] if job.args else None)
 
 
-def read_plan(given: Any) -> Plan:
+def read_plan(given: Any) -> StoredTask:
     try:
-        return msgspec.convert(given, Plan)
+        return msgspec.convert(given, StoredTask)
     except msgspec.ValidationError as error:
         raise RecordUnreadable(f"a schedule cannot be read: {error}") from None
 
@@ -211,18 +211,18 @@ def is_readable(job: Job) -> bool:
 
 def schedule_of(job: Job) -> Schedule:
     cron = cron_of(job)
-    return _shown(job, Saved(plan_of(job), cron.expression, cron.tz, job.tenant or ""))
+    return _shown(job, ScheduleRecord(plan_of(job), cron.expression, cron.tz, job.tenant or ""))
 
 
 def unreadable_schedule(job: Job, record: bytes) -> Schedule:
     """What can still be told of it."""
-    return _shown(job, Saved.of(record))
+    return _shown(job, ScheduleRecord.of(record))
 
 
-class Saved(Struct, frozen=True):
+class ScheduleRecord(Struct, frozen=True):
     """What a record says of a schedule, as far as it can be read."""
 
-    plan: Plan | None = None
+    plan: StoredTask | None = None
     expression: str = ""
     timezone: str = ""
     user_id: str = ""
@@ -230,7 +230,7 @@ class Saved(Struct, frozen=True):
     wrong_cron: str = ""
 
     @classmethod
-    def of(cls, record: bytes) -> Saved:
+    def of(cls, record: bytes) -> ScheduleRecord:
         try:
             user_id = codec.decode_header(record).tenant
             body = msgspec.msgpack.decode(record[codec.FIXED_SIZE + record[codec.FIXED_SIZE - 1] :])
@@ -239,7 +239,7 @@ class Saved(Struct, frozen=True):
             return cls()
         if tag != "cron" or not all(isinstance(text, str) for text in (expression, zone, dst)):
             return cls(user_id=user_id)
-        plan: Plan | None = None
+        plan: StoredTask | None = None
         with contextlib.suppress(RecordUnreadable):
             plan = read_plan(given)
         return cls(plan, expression, zone, user_id, _wrong(expression, zone, dst))
@@ -253,8 +253,8 @@ def _wrong(expression: str, zone: str, dst: str) -> str:
     return ""
 
 
-def _shown(job: Job, saved: Saved) -> Schedule:
-    plan = saved.plan or Plan("", None, 0, 0)
+def _shown(job: Job, saved: ScheduleRecord) -> Schedule:
+    plan = saved.plan or StoredTask("", None, 0, 0)
     active = job.stage not in (Stage.PAUSED, Stage.PARKED)
     return Schedule(
         schedule_id=job.id,

@@ -8,17 +8,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from tocsin.engine.served_queue import Lane
+from tocsin.engine.served_queue import ServedQueue
 from tocsin.model import codec
 from tocsin.model.clock import monotonic
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import RecordUnreadable, StoreError, StoreRefused, StoreTimeout, StoreUnavailable
 from tocsin.model.run import Run
 from tocsin.patterns.tasks.push_log import PushLog
-from tocsin.patterns.tasks.schedules import Saved
-from tocsin.store.transitions.claims import Claimed, Wish
+from tocsin.patterns.tasks.schedules import ScheduleRecord
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest
 from tocsin.telemetry.logs import get_logger
-from tocsin.telemetry.metrics import Tally
+from tocsin.telemetry.metrics import Counters
 
 log = get_logger("tocsin.taskscheduler")
 
@@ -67,7 +67,7 @@ class Statistics(Struct, frozen=True):
     critical_error: str | None
 
 
-class Book:
+class StatisticsRecorder:
     """Told by the parts of a scheduler what happens, on their event loop."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Book:
         self._was_critical = False
         self.log = PushLog()
         # Of the worker that serves now: what is counted here is a metric too.
-        self.tally = Tally()
+        self.tally = Counters()
         # Told of what trying again cannot mend.
         self.on_critical: Callable[[StoreError], None] = lambda error: None
 
@@ -107,10 +107,12 @@ class Book:
 
     # Passes
 
-    def saw(self, wishes: list[tuple[Lane, Wish]], answers: list[Claimed | StoreError], took: float) -> None:
+    def saw(
+        self, wishes: list[tuple[ServedQueue, ClaimRequest]], answers: list[ClaimReply | StoreError], took: float
+    ) -> None:
         """One pass: the schedules are one partition, so there is one answer."""
         self.passes += 1
-        if any(isinstance(answer, Claimed) and answer.claims for answer in answers):
+        if any(isinstance(answer, ClaimReply) and answer.claims for answer in answers):
             self._took_s += took
         for (lane, wish), answer in zip(wishes, answers, strict=True):
             if isinstance(answer, StoreError):
@@ -138,7 +140,7 @@ class Book:
             self._was_critical = True
             self.count("critical_error_count")
 
-    def _answered(self, lane: Lane, wish: Wish, answer: Claimed) -> None:
+    def _answered(self, lane: ServedQueue, wish: ClaimRequest, answer: ClaimReply) -> None:
         if not self.connected:
             log.info("the server serves this scheduler again")
         self.connected = True
@@ -164,7 +166,7 @@ class Book:
                 self._set_aside.discard(claim.job_id)
 
     def _unreadable(self, schedule: str, record: bytes, error: str) -> None:
-        wrong_cron = Saved.of(record).wrong_cron
+        wrong_cron = ScheduleRecord.of(record).wrong_cron
         if wrong_cron:
             log.error("a schedule has a wrong cron expression and is set aside", schedule=schedule, error=wrong_cron)
             self.count("cron_error_count")

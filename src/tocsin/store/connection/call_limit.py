@@ -8,7 +8,7 @@ from collections import deque
 from redis.exceptions import MaxConnectionsError
 
 
-class Turns:
+class CallLimit:
     """At most so many at once. The others wait in line and are served in the order in which they came.
 
     Nobody gives up for being far back: a line that moves is waited in for as long as it takes. Only if nobody was

@@ -35,20 +35,20 @@ from tocsin.model.errors import (
 )
 from tocsin.store.connection.address import Address
 from tocsin.store.connection.blocking_cluster import BlockingCluster
-from tocsin.store.connection.cluster import Cluster
+from tocsin.store.connection.cluster import ClusterClient
 from tocsin.store.connection.demoted import BlockingParser, Parser
 from tocsin.store.connection.immediate import (
     Dial,
     DialledConnection,
     DialledTlsConnection,
-    PromptConnection,
-    PromptTlsConnection,
-    PromptUnixConnection,
+    ImmediateConnection,
+    ImmediateTlsConnection,
+    ImmediateUnixConnection,
 )
-from tocsin.store.connection.pool import ConnectionSettings, Pool, SentinelPool, Single
+from tocsin.store.connection.pool import BoundedPool, ConnectionSettings, SentinelPool, SingleServerClient
 from tocsin.store.embedded.own_socket import BlockingOwnUnixConnection, ForeignServer, OwnUnixConnection, is_embedded
 
-Client: TypeAlias = Single | Cluster
+Client: TypeAlias = SingleServerClient | ClusterClient
 BlockingClient: TypeAlias = redis.Redis
 
 # What a client of ours may raise.
@@ -78,10 +78,10 @@ def open_client(address: Address, settings: ConnectionSettings = DEFAULTS) -> Cl
     return _open(address, settings, settings.timeout_s, tells=True)
 
 
-def open_dialled_client(address: Address, settings: ConnectionSettings, dial: Dial) -> Single:
+def open_dialled_client(address: Address, settings: ConnectionSettings, dial: Dial) -> SingleServerClient:
     """Of one server, over sockets that `dial` connects."""
     options = _options(address, settings, settings.timeout_s) | {"dial": dial}
-    return Single.from_pool(_pool(address, settings, options))  # type: ignore[return-value]
+    return SingleServerClient.from_pool(_pool(address, settings, options))  # type: ignore[return-value]
 
 
 def open_waiting_client(address: Address, settings: ConnectionSettings = DEFAULTS) -> Client:
@@ -134,28 +134,28 @@ def _open(address: Address, settings: ConnectionSettings, read_timeout: float, *
     options = _options(address, settings, read_timeout)
     if address.kind == "cluster":
         nodes = [ClusterNode(host, port) for host, port in address.nodes]
-        return Cluster(settings, tells=tells, startup_nodes=nodes, **options, **_tls(address))
-    return Single.from_pool(_pool(address, settings, options))  # type: ignore[return-value]
+        return ClusterClient(settings, tells=tells, startup_nodes=nodes, **options, **_tls(address))
+    return SingleServerClient.from_pool(_pool(address, settings, options))  # type: ignore[return-value]
 
 
 def _options(address: Address, settings: ConnectionSettings, read_timeout: float) -> dict[str, Any]:
     return _common(address, settings) | {"socket_timeout": read_timeout, "retry": _no_retry(Retry)}
 
 
-def _pool(address: Address, settings: ConnectionSettings, options: dict[str, Any]) -> Pool:
+def _pool(address: Address, settings: ConnectionSettings, options: dict[str, Any]) -> BoundedPool:
     options = options | {"settings": settings, "db": address.db, "parser_class": Parser}
     if address.kind == "sentinel":
         return _sentinel_pool(address, settings, options)
     if address.kind == "unix":
-        unix = OwnUnixConnection if is_embedded(address) else PromptUnixConnection
-        return Pool(connection_class=unix, path=address.path, **options)
+        unix = OwnUnixConnection if is_embedded(address) else ImmediateUnixConnection
+        return BoundedPool(connection_class=unix, path=address.path, **options)
     ((host, port),) = address.nodes
     tls = _tls(address)
     secure, dialled = tls.pop("ssl", False), "dial" in options
-    kind: type[Connection] = PromptTlsConnection if secure else PromptConnection
+    kind: type[Connection] = ImmediateTlsConnection if secure else ImmediateConnection
     if dialled:
         kind = DialledTlsConnection if secure else DialledConnection
-    return Pool(connection_class=kind, host=host, port=port, **options, **tls)
+    return BoundedPool(connection_class=kind, host=host, port=port, **options, **tls)
 
 
 def _sentinel_pool(address: Address, settings: ConnectionSettings, options: Mapping[str, Any]) -> SentinelPool:

@@ -14,9 +14,9 @@ from redis.asyncio import RedisCluster
 from redis.asyncio.cluster import ClusterNode, ClusterPipeline
 
 from tocsin.store.connection.blocking_cluster import BETWEEN_NODES, REDIRECTIONS, TRY_AGAIN_S
-from tocsin.store.connection.call_limit import Turns
+from tocsin.store.connection.call_limit import CallLimit
 from tocsin.store.connection.demoted import Parser
-from tocsin.store.connection.immediate import PromptConnection, PromptTlsConnection
+from tocsin.store.connection.immediate import ImmediateConnection, ImmediateTlsConnection
 from tocsin.store.connection.pool import Ask, ConnectionSettings, ask_all, ask_in_order
 from tocsin.store.connection.topology import Topology, connection_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redis.asyncio.cluster import PipelineCommand
     from redis.typing import EncodableT
 
-    from tocsin.store.scripts.reload import Healing
+    from tocsin.store.scripts.reload import ScriptReloader
 
 # How often a call is sent again where nothing was executed: because keys of its slot are on their way, or because a
 # replica is about to take over.
@@ -47,7 +47,7 @@ class Pipeline(ClusterPipeline):
 
     redis-py 8.1 does not look at the topology when a node does not answer a pipeline."""
 
-    cluster_client: Cluster
+    cluster_client: ClusterClient
 
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> list[Any]:
         queued: list[PipelineCommand] = self._execution_strategy._command_queue  # type: ignore[attr-defined]
@@ -75,27 +75,27 @@ class Transaction(Pipeline):
         return await self.cluster_client.ask_at_once(commands)
 
 
-class Cluster(RedisCluster):
+class ClusterClient(RedisCluster):
     """Waits in line for a free connection, as Pool does; redis-py's own raises at once. Calls that a node does not
     answer, or answers as one that may have lost its place, make the client look at the topology (topology.py)."""
 
     # Given by the store: what a script does that the server has forgotten.
-    healing: Healing
+    healing: ScriptReloader
 
     def __init__(self, settings: ConnectionSettings, *, tells: bool, **options: Any) -> None:
         # The topology has connections of its own, hence one more.
         super().__init__(max_connections=settings.max_total + 1, **options)
-        kind = PromptTlsConnection if options.get("ssl") else PromptConnection
+        kind = ImmediateTlsConnection if options.get("ssl") else ImmediateConnection
         # RedisCluster() takes neither.
         own = {"connection_class": kind, "parser_class": Parser}
         self.connection_kwargs |= own
         seeds = [ClusterNode(node.host, node.port, **self.connection_kwargs) for node in self.startup_nodes]
         self.topology = Topology(self.nodes_manager, seeds, tells)
         self._settings = settings
-        self._turns = Turns(settings.max_total, settings.max_wait_s)
+        self._turns = CallLimit(settings.max_total, settings.max_wait_s)
         self._opening = asyncio.Lock()
 
-    async def initialize(self, *_: Any, **__: Any) -> Cluster:
+    async def initialize(self, *_: Any, **__: Any) -> ClusterClient:
         """Once: later changes are found beside the calls."""
         if not self._initialize:
             return self

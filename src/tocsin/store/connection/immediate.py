@@ -18,7 +18,7 @@ from redis.asyncio import Connection, SSLConnection, UnixDomainSocketConnection
 Dial = Callable[[str, int], Awaitable[socket.socket]]
 
 
-class _Prompt:
+class _Immediate:
     """What the socket takes at once is sent at once; for the rest redis-py waits as ever."""
 
     is_connected: bool
@@ -45,15 +45,15 @@ class _Prompt:
         return int(self._writer.transport.get_write_buffer_size())
 
 
-class PromptConnection(_Prompt, Connection):
+class ImmediateConnection(_Immediate, Connection):
     pass
 
 
-class PromptTlsConnection(_Prompt, SSLConnection):
+class ImmediateTlsConnection(_Immediate, SSLConnection):
     pass
 
 
-class PromptUnixConnection(_Prompt, UnixDomainSocketConnection):
+class ImmediateUnixConnection(_Immediate, UnixDomainSocketConnection):
     pass
 
 
@@ -81,9 +81,9 @@ class _Dialled:
         return {**arguments, "server_hostname": host} if "ssl" in arguments else arguments
 
 
-class DialledConnection(_Dialled, PromptConnection):
+class DialledConnection(_Dialled, ImmediateConnection):
     pass
 
 
-class DialledTlsConnection(_Dialled, PromptTlsConnection):
+class DialledTlsConnection(_Dialled, ImmediateTlsConnection):
     pass

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from tocsin.store.connection.cluster import Cluster
+from tocsin.store.connection.cluster import ClusterClient
 from tocsin.store.store import OpenQueue, Store
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ T = TypeVar("T")
 def by_node(store: Store, items: Sequence[T], place: Callable[[T], tuple[OpenQueue, int]]) -> list[list[T]]:
     """The items whose partitions are on one node, together. All of them, where the server is not a cluster."""
     client = store.client
-    if not isinstance(client, Cluster) or len(items) < 2:
+    if not isinstance(client, ClusterClient) or len(items) < 2:
         return [list(items)]
     groups: dict[str, list[T]] = {}
     for item in items:
@@ -42,7 +42,7 @@ async def each_by_itself(groups: Sequence[T], work: Callable[[T], Awaitable[floa
 def is_away(store: Store, queue: OpenQueue, partition: int) -> bool:
     """Whether the partition is on a node that does not answer: a pass over many partitions may leave it out."""
     client = store.client
-    if not isinstance(client, Cluster) or not client.topology.away:
+    if not isinstance(client, ClusterClient) or not client.topology.away:
         return False
     return client.name_of_node(queue.keys[min(partition, queue.partitions - 1)]["meta"]) in client.topology.away
 
@@ -51,7 +51,7 @@ def when_back(store: Store, call: Callable[[], None]) -> Callable[[], None]:
     """Call it whenever a node that was away answers again, or another took its place: it may have lost its last writes.
     Returns what ends that."""
     client = store.client
-    if not isinstance(client, Cluster):
+    if not isinstance(client, ClusterClient):
         return lambda: None
     client.topology.listeners.add(call)
     return lambda: client.topology.listeners.discard(call)
@@ -59,4 +59,4 @@ def when_back(store: Store, call: Callable[[], None]) -> Callable[[], None]:
 
 def nodes_away(store: Store) -> tuple[str, ...]:
     """The primaries of a cluster that do not answer."""
-    return tuple(sorted(store.client.topology.away)) if isinstance(store.client, Cluster) else ()
+    return tuple(sorted(store.client.topology.away)) if isinstance(store.client, ClusterClient) else ()

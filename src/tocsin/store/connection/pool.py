@@ -23,10 +23,10 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.sentinel import MasterNotFoundError, SentinelConnectionPool
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from tocsin.store.connection.call_limit import Turns
+from tocsin.store.connection.call_limit import CallLimit
 
 if TYPE_CHECKING:
-    from tocsin.store.scripts.reload import Healing
+    from tocsin.store.scripts.reload import ScriptReloader
 
 
 Ask = Callable[[Sequence[tuple[Any, ...]]], Awaitable[list[Any]]]
@@ -51,14 +51,14 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.min_idle, self.max_idle)
 
 
-class Pool(ConnectionPool):
+class BoundedPool(ConnectionPool):
     """redis-py's BlockingConnectionPool takes locks and sets a timer even when a connection is free, serves newcomers
     before those that wait, and fails a burst whose line is longer than its time limit."""
 
     def __init__(self, settings: ConnectionSettings, **options: Any) -> None:
         super().__init__(max_connections=settings.max_total, **options)
         self._settings = settings
-        self._turns = Turns(settings.max_total, settings.max_wait_s)
+        self._turns = CallLimit(settings.max_total, settings.max_wait_s)
         self._closing: asyncio.Task[None] | None = None
 
     async def get_connection(self, *_: Any, **__: Any) -> Any:
@@ -108,7 +108,7 @@ class Pool(ConnectionPool):
                 await self.release(connection)
 
 
-class SentinelPool(SentinelConnectionPool, Pool):
+class SentinelPool(SentinelConnectionPool, BoundedPool):
     async def tend(self) -> None:
         """Also: be connected to the primary that the sentinels name now. The former may still answer."""
         former = self.master_address
@@ -124,11 +124,11 @@ class SentinelPool(SentinelConnectionPool, Pool):
         await self.sentinel_manager.aclose()
 
 
-class Single(Redis):
+class SingleServerClient(Redis):
     """A client of one server at a time: its address, a socket, or the primary that the sentinels name."""
 
     # Given by the store: what a script does that the server has forgotten.
-    healing: Healing
+    healing: ScriptReloader
 
     async def tend(self) -> None:
         await self.connection_pool.tend()  # type: ignore[attr-defined]

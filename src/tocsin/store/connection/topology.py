@@ -42,7 +42,7 @@ MOST_ASKED = 5
 _EPOCH = re.compile(rb"cluster_current_epoch:(\d+)")
 
 
-class View(Struct, frozen=True):
+class TopologyView(Struct, frozen=True):
     """The cluster as one node sees it. `epoch` grows with each election; a minority that was cut off is not `ok`."""
 
     ok: bool
@@ -73,7 +73,7 @@ class Topology:
     async def open(self) -> None:
         """The first look. Raises what the nodes raise if none can be asked."""
         answers = await asyncio.gather(*map(_view, self._seeds), return_exceptions=True)
-        views = [answer for answer in answers if isinstance(answer, View)]
+        views = [answer for answer in answers if isinstance(answer, TopologyView)]
         if not views:
             error = next(answer for answer in answers if isinstance(answer, BaseException))
             raise exceptions.ClusterError(f"no node of the cluster can be asked: {error}") from error
@@ -179,11 +179,11 @@ class Topology:
 
     async def _look(self) -> None:
         answers = await asyncio.gather(*map(_view_in_time, self._to_ask()), return_exceptions=True)
-        views = [answer for answer in answers if isinstance(answer, View)]
+        views = [answer for answer in answers if isinstance(answer, TopologyView)]
         if not views:
             # Whatever the nodes were called when this client began, their names may lead to others by now.
             answers = await asyncio.gather(*map(_view_in_time, self._seeds), return_exceptions=True)
-            views = [answer for answer in answers if isinstance(answer, View)]
+            views = [answer for answer in answers if isinstance(answer, TopologyView)]
         if views:
             self._adopt(_best(views))
             await self._leave_seeds()
@@ -198,7 +198,7 @@ class Topology:
         nodes = [node for node in self._manager.nodes_cache.values() if node.name not in self._probes]
         return random.sample(nodes, min(MOST_ASKED, len(nodes)))
 
-    def _adopt(self, view: View) -> None:
+    def _adopt(self, view: TopologyView) -> None:
         if view.slots == self._adopted or not view.slots:
             return
         manager = self._manager
@@ -254,7 +254,7 @@ class Topology:
             log.warning(event, **facts)
 
 
-def _best(views: Sequence[View]) -> View:
+def _best(views: Sequence[TopologyView]) -> TopologyView:
     return max(views, key=lambda view: (view.ok, view.epoch))
 
 
@@ -262,19 +262,19 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value or "")
 
 
-async def _view_in_time(node: ClusterNode) -> View:
+async def _view_in_time(node: ClusterNode) -> TopologyView:
     async with asyncio.timeout(PATIENCE_S):
         return await _view(node)
 
 
-async def _view(node: ClusterNode) -> View:
+async def _view(node: ClusterNode) -> TopologyView:
     slots, info = await _ask(node, [("CLUSTER SLOTS",), ("CLUSTER INFO",)])
     if isinstance(slots, Exception):
         raise slots
     # The user of the address may have no right to it.
     said = info if isinstance(info, bytes) else b"cluster_state:ok"
     epoch = _EPOCH.search(said)
-    return View(b"cluster_state:ok" in said, int(epoch[1]) if epoch else 0, slots, node.host)
+    return TopologyView(b"cluster_state:ok" in said, int(epoch[1]) if epoch else 0, slots, node.host)
 
 
 async def _answers(node: ClusterNode) -> bool:

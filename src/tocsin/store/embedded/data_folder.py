@@ -13,7 +13,7 @@ import os
 import stat
 from pathlib import Path
 
-from tocsin.store.embedded.keeper import Foreign, is_ours, user
+from tocsin.store.embedded.keeper import OwnedByAnotherUser, is_ours, user
 
 _APPENDONLY = "appendonlydir"
 _NAMES = {"start.lock", "users.lock", "keeper.lock", "server.lock", "server.log", "server.log.old", "server.pid"}
@@ -66,7 +66,7 @@ def _keep_others_out(descriptor: int, folder: Path, *, alone: bool) -> None:
     # In root's folder a group may write that root has chosen: that is how containers get their volumes.
     forbidden = 0o022 if found.st_uid == os.geteuid() else 0o002
     if found.st_mode & forbidden:
-        raise Foreign(
+        raise OwnedByAnotherUser(
             f"others may write in the data folder {folder} ({stat.filemode(found.st_mode)}), and so give the server "
             f"other data: `chmod go-w` it, or {_ELSE}, such as {folder / 'tocsin'}"
         )
@@ -78,7 +78,7 @@ def _check_ours(descriptor: int, name: str, folder: Path) -> None:
     if not is_ours(found.st_uid):
         raise _foreign(f"{folder / name}", found)
     if stat.S_ISLNK(found.st_mode) and not is_folder:
-        raise Foreign(f"{folder / name} is a link, which is never followed: remove it, or {_ELSE}")
+        raise OwnedByAnotherUser(f"{folder / name} is a link, which is never followed: remove it, or {_ELSE}")
     if found.st_uid == os.geteuid() and (is_folder or stat.S_ISREG(found.st_mode)):
         _tighten(descriptor, name, folder, is_folder=is_folder)
 
@@ -101,5 +101,7 @@ def _tighten(descriptor: int, name: str, folder: Path, *, is_folder: bool) -> No
         os.close(inside)
 
 
-def _foreign(what: str, found: os.stat_result) -> Foreign:
-    return Foreign(f"{what} belongs to {user(found.st_uid)}, not to {user(os.geteuid())}: have it removed, or {_ELSE}")
+def _foreign(what: str, found: os.stat_result) -> OwnedByAnotherUser:
+    return OwnedByAnotherUser(
+        f"{what} belongs to {user(found.st_uid)}, not to {user(os.geteuid())}: have it removed, or {_ELSE}"
+    )

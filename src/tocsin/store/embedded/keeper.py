@@ -48,7 +48,7 @@ _ANYBODYS = "/tmp"  # noqa: S108
 _UMASK = 0o077
 
 
-class Foreign(Exception):
+class OwnedByAnotherUser(Exception):
     """Another user made it, or could have: what and who, and what to do."""
 
 
@@ -124,7 +124,7 @@ def check_runtime_folder(parent: str = _ANYBODYS) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISDIR(found.st_mode) or not is_ours(found.st_uid) or found.st_mode & 0o077:
-        raise Foreign(
+        raise OwnedByAnotherUser(
             f"{folder}, the place of the embedded server's socket, is not a private folder of this user: it belongs "
             f"to {user(found.st_uid)} and has mode {stat.filemode(found.st_mode)}. Remove it, or have it removed"
         )
@@ -138,7 +138,7 @@ def check_peer(connection: sockets.socket, path: str) -> None:
     else:
         uid = os.lstat(path).st_uid
     if not is_ours(uid):
-        raise Foreign(
+        raise OwnedByAnotherUser(
             f"the server at {path} belongs to {user(uid)}, not to this user, so nothing is sent to it: have that file "
             "removed; the server of this user then makes it anew"
         )

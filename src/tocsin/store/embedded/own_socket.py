@@ -13,7 +13,7 @@ import redis
 from redis import exceptions
 
 from tocsin.store.connection.address import Address
-from tocsin.store.connection.immediate import PromptUnixConnection
+from tocsin.store.connection.immediate import ImmediateUnixConnection
 from tocsin.store.embedded import keeper
 
 
@@ -26,7 +26,7 @@ def is_embedded(address: Address) -> bool:
     return address.kind == "unix" and os.path.dirname(address.path) == keeper.runtime_folder()
 
 
-class OwnUnixConnection(PromptUnixConnection):
+class OwnUnixConnection(ImmediateUnixConnection):
     async def on_connect(self) -> None:
         _check(self._writer.get_extra_info("socket"), self.path)
         await super().on_connect()
@@ -46,5 +46,5 @@ class BlockingOwnUnixConnection(redis.UnixDomainSocketConnection):
 def _check(connection: sockets.socket, path: str) -> None:
     try:
         keeper.check_peer(connection, path)
-    except keeper.Foreign as error:
+    except keeper.OwnedByAnotherUser as error:
         raise ForeignServer(str(error)) from error

@@ -28,7 +28,7 @@ import platformdirs
 from tocsin.model.errors import StoreRefused, StoreUnavailable
 from tocsin.store.embedded import keeper
 from tocsin.store.embedded.data_folder import make_folder, open_folder
-from tocsin.store.embedded.keeper import EXCLUSIVE, SHARED, Foreign, Lock
+from tocsin.store.embedded.keeper import EXCLUSIVE, SHARED, Lock, OwnedByAnotherUser
 
 # How long the server may take to answer, not counting the time in which it says that it reads its data.
 _START_S = 30.0
@@ -301,7 +301,7 @@ def _ask(path: str) -> _Answer:
 def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
-    except Foreign as error:
+    except OwnedByAnotherUser as error:
         raise StoreRefused(str(error)) from error
     except OSError as error:
         if error.errno in _PASSING:

@@ -30,7 +30,7 @@ async def delete(store: Store, name: str) -> None:
         return
     entry = queue_directory.read(raw)
     if entry.moving is None:
-        entry = replace(entry, moving=queue_directory.Moving(0, secrets.token_hex(8)))
+        entry = replace(entry, moving=queue_directory.RepartitionUnderWay(0, secrets.token_hex(8)))
         raw = await _register(store, name, raw, entry)
     elif entry.moving.to:
         raise InvalidArgument(
@@ -50,7 +50,7 @@ async def delete(store: Store, name: str) -> None:
     )
 
 
-async def _register(store: Store, name: str, expected: bytes, wanted: queue_directory.Entry) -> bytes:
+async def _register(store: Store, name: str, expected: bytes, wanted: queue_directory.QueueEntry) -> bytes:
     found: bytes = await store.fleet(script("queue_register"), name, expected, queue_directory.written(wanted))
     if queue_directory.read(found) != wanted:
         raise StoreChanged(f"queue {name!r} was changed by somebody else at this moment: look at it and try again")
@@ -60,7 +60,7 @@ async def _register(store: Store, name: str, expected: bytes, wanted: queue_dire
 class _Deletion:
     """The work from the noted intention on. Any part of it may have been done before."""
 
-    def __init__(self, store: Store, name: str, raw: bytes, entry: queue_directory.Entry) -> None:
+    def __init__(self, store: Store, name: str, raw: bytes, entry: queue_directory.QueueEntry) -> None:
         assert entry.moving is not None
         self._store = store
         self._name = name

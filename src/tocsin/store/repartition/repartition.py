@@ -66,7 +66,7 @@ _GROWING = (b"seq", b"fence", b"widest")
 Progress = Callable[[int, int], None]
 
 
-class Moved(Struct, frozen=True):
+class RepartitionResult(Struct, frozen=True):
     """What a move did, or the rest of one that was begun before."""
 
     queue: str
@@ -76,7 +76,9 @@ class Moved(Struct, frozen=True):
     resumed: bool
 
 
-async def repartition(store: Store, name: str, partitions: int, progress: Progress = lambda done, total: None) -> Moved:
+async def repartition(
+    store: Store, name: str, partitions: int, progress: Progress = lambda done, total: None
+) -> RepartitionResult:
     """Give the queue so many partitions, or end a move that was begun. Raises InvalidArgument."""
     if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= MOST_PARTITIONS:
         raise InvalidArgument(f"partitions must be a whole number from 1 to {MOST_PARTITIONS}, not {partitions!r}")
@@ -90,7 +92,7 @@ async def repartition(store: Store, name: str, partitions: int, progress: Progre
     resumed = entry.moving is not None
     if entry.moving is None:
         if entry.partitions == partitions:
-            return Moved(name, partitions, partitions, 0, False)
+            return RepartitionResult(name, partitions, partitions, 0, False)
         await _refuse_limits(store, name, partitions)
         # Replicas that lag would let it stand still half-way.
         await Replicas(store).confirm(_keys_of(store, name, max(entry.partitions, partitions)))
@@ -102,9 +104,9 @@ async def repartition(store: Store, name: str, partitions: int, progress: Progre
             f"queue {name!r} is being given {entry.moving.to} partitions: end that first, with "
             f"`tocsin queues repartition {name} {entry.moving.to}`"
         )
-    move = Move(store, name, raw, entry, progress)
+    move = Repartition(store, name, raw, entry, progress)
     await move.run()
-    return Moved(name, entry.partitions, partitions, move.moved, resumed)
+    return RepartitionResult(name, entry.partitions, partitions, move.moved, resumed)
 
 
 async def _registered(store: Store, name: str) -> bytes | None:
@@ -118,17 +120,17 @@ def _keys_of(store: Store, name: str, partitions: int) -> list[str]:
 
 
 async def _note(
-    store: Store, name: str, raw: bytes, entry: queue_directory.Entry, partitions: int
-) -> tuple[bytes, queue_directory.Entry]:
+    store: Store, name: str, raw: bytes, entry: queue_directory.QueueEntry, partitions: int
+) -> tuple[bytes, queue_directory.QueueEntry]:
     """The intention, if nobody was quicker."""
-    noted = replace(entry, moving=queue_directory.Moving(partitions, secrets.token_hex(8)))
+    noted = replace(entry, moving=queue_directory.RepartitionUnderWay(partitions, secrets.token_hex(8)))
     found = await _register(store, name, raw, noted)
     if queue_directory.read(found) != noted:
         raise StoreChanged(f"queue {name!r} was changed by somebody else at this moment: look at it and try again")
     return found, noted
 
 
-async def _register(store: Store, name: str, expected: bytes, wanted: queue_directory.Entry) -> bytes:
+async def _register(store: Store, name: str, expected: bytes, wanted: queue_directory.QueueEntry) -> bytes:
     """What the register has then."""
     found: bytes = await store.fleet(script("queue_register"), name, expected, queue_directory.written(wanted))
     return found
@@ -145,10 +147,12 @@ async def _refuse_limits(store: Store, name: str, partitions: int) -> None:
         )
 
 
-class Move:
+class Repartition:
     """The work from the noted intention on. Any part of it may have been done before."""
 
-    def __init__(self, store: Store, name: str, raw: bytes, entry: queue_directory.Entry, progress: Progress) -> None:
+    def __init__(
+        self, store: Store, name: str, raw: bytes, entry: queue_directory.QueueEntry, progress: Progress
+    ) -> None:
         assert entry.moving is not None
         self.moved = 0
         self._store = store
@@ -178,7 +182,7 @@ class Move:
     async def _run(self) -> None:
         # From now on a node that is replaced is noticed.
         await self._confirm_all()
-        after = queue_directory.Entry(self._entry.order, self._new, self._move)
+        after = queue_directory.QueueEntry(self._entry.order, self._new, self._move)
         registered = await _registered(self._store, self._name)
         if registered is not None and queue_directory.read(registered) == after:
             return

@@ -19,7 +19,7 @@ import msgspec
 
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import StoreError
-from tocsin.store.connection.cluster import Cluster
+from tocsin.store.connection.cluster import ClusterClient
 from tocsin.store.scripts.script import script
 from tocsin.store.store import Store
 from tocsin.telemetry.logs import get_logger
@@ -89,7 +89,7 @@ class Replicas:
 
 
 async def _look(client: Any, keys: list[str], wait_ms: int) -> list[_Look]:
-    if not isinstance(client, Cluster):
+    if not isinstance(client, ClusterClient):
         return [await _look_at_node(client, keys, wait_ms)]
     by_node: dict[str, list[str]] = {}
     for key, name in zip(keys, await client.names_of_nodes(keys), strict=True):

@@ -31,7 +31,7 @@ QUIET_S = 60.0
 _Place: TypeAlias = tuple[str, str]
 
 
-class Healing:
+class ScriptReloader:
     """What one store does about its scripts, and how often it had to."""
 
     def __init__(self, address: Address) -> None:

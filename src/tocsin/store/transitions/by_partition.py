@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
-from tocsin.model.errors import QueueMoved
+from tocsin.model.errors import QueueRepartitioned
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 
 Item = TypeVar("Item")
@@ -36,7 +36,7 @@ async def spread(
                 # The last answer may have taken a while.
                 queue.expect(layout)
                 answer = await store.change(name, queue, partition, *packed([items[n] for n in some]))
-            except QueueMoved:
+            except QueueRepartitioned:
                 left = sorted(n for _, rest in calls[at:] for n in rest)
                 break
             yield partition, some, answer

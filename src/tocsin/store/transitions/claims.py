@@ -15,10 +15,17 @@ import msgspec
 from tocsin.model import codec
 from tocsin.model.codec import TEXT_HEADS, text
 from tocsin.model.durations import Millis
-from tocsin.model.errors import ClaimLost, ClockDisagrees, QueueMoved, StoreChanged, StoreError, StoreUnavailable
+from tocsin.model.errors import (
+    ClaimLost,
+    ClockDisagrees,
+    QueueRepartitioned,
+    StoreChanged,
+    StoreError,
+    StoreUnavailable,
+)
 from tocsin.model.ids import EXTRA
 from tocsin.model.run import Claim
-from tocsin.model.skipped_ticks import Skip
+from tocsin.model.skipped_ticks import SkippedTicks
 from tocsin.store.store import LARGEST_BATCH, Call, OpenQueue, Store
 from tocsin.store.transitions.jobs import DUE_MASK
 
@@ -56,7 +63,7 @@ _KEPT_HEAD = b"\x93"
 _ALONE = frozenset((_NIL, *_OUTCOMES))
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class ClaimReply(msgspec.Struct, frozen=True):
     """What one claim gave."""
 
     claims: list[Claim]
@@ -74,7 +81,7 @@ class Claimed(msgspec.Struct, frozen=True):
     age: Millis = 0
 
 
-class Wish(msgspec.Struct, frozen=True):
+class ClaimRequest(msgspec.Struct, frozen=True):
     """A partition to claim from, and how many at most; if there are members, of these."""
 
     queue: OpenQueue
@@ -113,7 +120,7 @@ class Runs:
         self.owner = owner
         self._store = store
         self._seq = itertools.count(1)
-        self._unanswered: dict[tuple[str, int], tuple[Wish, Call]] = {}
+        self._unanswered: dict[tuple[str, int], tuple[ClaimRequest, Call]] = {}
         self._in_flight: set[tuple[str, int]] = set()
         # Claims that may have been made, unseen, in partitions that have changed since.
         self._doubtful: list[Call] = []
@@ -138,7 +145,9 @@ class Runs:
     def sessions(self) -> list[str]:
         return [f"{self.owner}:{verb}" for verb in ("claim", "recover", *VERBS)]
 
-    async def claim(self, wishes: Sequence[Wish], lease: float, timeout: Millis = 0) -> list[Claimed | StoreError]:
+    async def claim(
+        self, wishes: Sequence[ClaimRequest], lease: float, timeout: Millis = 0
+    ) -> list[ClaimReply | StoreError]:
         """One answer per wish. What was not answered before is asked again first, under its own seq."""
         calls, again = [], []
         for wish in wishes:
@@ -164,7 +173,7 @@ class Runs:
         received = self._store.clock.monotonic()
         return [self._claimed(*each, sent, received) for each in zip(calls, answers, again, strict=True)]
 
-    def _claim_call(self, wish: Wish, lease: float, timeout: Millis, seq: int) -> Call:
+    def _claim_call(self, wish: ClaimRequest, lease: float, timeout: Millis, seq: int) -> Call:
         args = [self.owner, int(lease), self._handlers, timeout, wish.suspects, ""]
         last: bytes | int = min(wish.limit, LARGEST_BATCH)
         if wish.members:
@@ -178,7 +187,7 @@ class Runs:
 
     def _claimed(
         self, call: Call, answer: list[Any] | StoreError, again: bool, sent: float, received: float
-    ) -> Claimed | StoreError:
+    ) -> ClaimReply | StoreError:
         if isinstance(answer, StoreUnavailable):
             return answer
         asked = self._unanswered.pop((call.queue.name, call.partition), None)
@@ -193,13 +202,13 @@ class Runs:
         else:
             self._store.clock.observe(now, sent, received)
         if answer[0] == LEASE_OVER:
-            return Claimed([], now, -1, 0, lease_over=True)
+            return ClaimReply([], now, -1, 0, lease_over=True)
         next_due, parked, left, *rest = answer[6:]
         dues, held_since = (rest[0] if rest else ()), (rest[1] if len(rest) > 1 else None)
         members = asked[0].members if asked and dues else ()
         claims = _claims(call, answer, made_at, held_since)
         age = max(now - made_at, 0)
-        return Claimed(claims, now, int(next_due), int(parked), int(left), False, members, dues, age)
+        return ClaimReply(claims, now, int(next_due), int(parked), int(left), False, members, dues, age)
 
     def in_doubt(self, queue: OpenQueue) -> list[Call]:
         """Claims that may have been made, unseen, before the queue was given the partitions it has."""
@@ -233,7 +242,7 @@ class Runs:
         while True:
             try:
                 answer = await self._store.change("run_extend", queue, queue.partition_of_key(claim.key), *args)
-            except QueueMoved:
+            except QueueRepartitioned:
                 continue
             if not answer[1]:
                 raise ClaimLost(claim.run_id)
@@ -280,7 +289,7 @@ async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, item:
             args = [owner, columns([item]), *_bounds(store, queue, verb)]
             answer = await store.change(f"run_{verb}", queue, partition, *args)
             return not answer[1]
-        except QueueMoved:
+        except QueueRepartitioned:
             continue
 
 
@@ -330,7 +339,7 @@ def finish_item(
     keep: int = 0,
     result: bytes = b"",
     error: bytes = b"",
-    skips: Sequence[Skip] = (),
+    skips: Sequence[SkippedTicks] = (),
     note: bytes = b"",
     unnamed: bool = False,
 ) -> Item:
@@ -359,7 +368,7 @@ def next_item(claim: Claim, next_due: Millis) -> Item:
     return member, _token(0xA8, claim.token), TEXT_HEADS[len(due)] + due, _SUCCEEDED, _NIL
 
 
-def plan_item(claim: Claim, next_due: Millis, alone: bool, skips: Sequence[Skip] = ()) -> Item:
+def plan_item(claim: Claim, next_due: Millis, alone: bool, skips: Sequence[SkippedTicks] = ()) -> Item:
     """A run of its own for the claimed occurrence; `alone`: in the place of the last such run of the job."""
     return *_held(claim), codec.integer(next_due), _OUTCOMES[alone], _ranges(skips)
 
@@ -411,12 +420,12 @@ def park_item(claim: Claim, error: bytes, note: bytes = b"", outcome: int = NOT_
     return *_held(claim), text(error), text(note), _OUTCOMES[outcome], codec.integer(wait)
 
 
-def advance_item(claim: Claim, next_due: Millis, skips: Sequence[Skip] = ()) -> Item:
+def advance_item(claim: Claim, next_due: Millis, skips: Sequence[SkippedTicks] = ()) -> Item:
     """For a run that has ended before, and whose job can go on now; 0: it ends."""
     return *_held(claim), codec.integer(next_due), _ranges(skips)
 
 
-def _ranges(skips: Sequence[Skip]) -> bytes:
+def _ranges(skips: Sequence[SkippedTicks]) -> bytes:
     return text(b"".join([_RANGE.pack(skip.first, skip.until, skip.why) for skip in skips]))
 
 

@@ -16,7 +16,7 @@ from tocsin.model.ids import digest
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, Store
-from tocsin.store.transitions.fleet import Worker
+from tocsin.store.transitions.fleet import WorkerRecord
 
 
 def set_name(agents: Iterable[str]) -> str:
@@ -25,7 +25,7 @@ def set_name(agents: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(ordered).encode()).hexdigest()[:16] if ordered else ""
 
 
-class Declared:
+class DeclaredAgentSets:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._key = store.keys.fleet()["declared"]
@@ -37,7 +37,7 @@ class Declared:
         digests = sorted(digest(agent.encode()) for agent in agents)
         await self._store.fleet(script("declared_note"), name, struct.pack(f">{len(digests)}I", *digests))
 
-    async def by(self, workers: Sequence[Worker]) -> frozenset[int] | None:
+    async def by(self, workers: Sequence[WorkerRecord]) -> frozenset[int] | None:
         """The digests of all agents that these workers declare; None if one that runs agents does not say which."""
         told = {worker.about.agents for worker in workers if AGENTS_QUEUE in worker.about.queues}
         names = sorted(name for name in told if name)
@@ -46,7 +46,7 @@ class Declared:
             return None
         return frozenset(number for packed in sets for (number,) in struct.iter_unpack(">I", packed))
 
-    async def forget_others(self, workers: Sequence[Worker]) -> None:
+    async def forget_others(self, workers: Sequence[WorkerRecord]) -> None:
         """Drop what none of these workers tells of."""
         used = {worker.about.agents for worker in workers}
         kept = await self._store.read(lambda c: c.hkeys(self._key))

@@ -15,8 +15,8 @@ from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.by_partition import spread
-from tocsin.store.transitions.jobs import Put
-from tocsin.store.views.read_together import Together
+from tocsin.store.transitions.jobs import PutItem
+from tocsin.store.views.read_together import CombinedRead
 
 # Entries of one page, and watchers of one job that are told in one pass.
 PAGE = 100
@@ -40,7 +40,7 @@ class Upstream(msgspec.Struct, frozen=True, order=True):
         return f"{self.queue}\0{self.id}"
 
 
-class Wait(msgspec.Struct, frozen=True):
+class DependencyWait(msgspec.Struct, frozen=True):
     """What a blocked job waits for. `life` tells this wait from any other of the same id."""
 
     life: str
@@ -61,7 +61,7 @@ class Wait(msgspec.Struct, frozen=True):
         return f"{queue}\0{member}\0{self.life}"
 
 
-class Telling(msgspec.Struct, frozen=True):
+class UpstreamEnd(msgspec.Struct, frozen=True):
     """To a blocked job: how one ended that it waits for."""
 
     member: bytes
@@ -70,7 +70,7 @@ class Telling(msgspec.Struct, frozen=True):
     outcome: int
 
 
-class Told(msgspec.Struct, frozen=True):
+class UnblockReply(msgspec.Struct, frozen=True):
     """What came of tellings in one partition."""
 
     partition: int
@@ -95,14 +95,14 @@ def is_watcher(watcher: bytes) -> bool:
     return watcher.count(b"\0") == 3
 
 
-def read_wait(raw: bytes) -> Wait | None:
+def read_wait(raw: bytes) -> DependencyWait | None:
     """None if it is none of ours."""
     try:
         life, anyway, *sources = msgspec.msgpack.decode(raw, type=list[str | int])
         pairs = [str(source).partition("\0") for source in sources]
     except codec.UNREADABLE:
         return None
-    return Wait(str(life), bool(anyway), [Upstream(queue, upstream) for queue, _, upstream in pairs])
+    return DependencyWait(str(life), bool(anyway), [Upstream(queue, upstream) for queue, _, upstream in pairs])
 
 
 class Outbox:
@@ -116,7 +116,7 @@ class Outbox:
 
     # Changing
 
-    async def block(self, queue: OpenQueue, puts: Sequence[tuple[Put, Wait]]) -> bytes:
+    async def block(self, queue: OpenQueue, puts: Sequence[tuple[PutItem, DependencyWait]]) -> bytes:
         """Put jobs that wait for others: a digit for each."""
         codes = bytearray(len(puts))
         async for _, some, answer in spread(self._store, "job_block", queue, puts, _key_of_put, _packed_puts):
@@ -133,13 +133,13 @@ class Outbox:
         return "".join(codes)
 
     async def unblock(
-        self, queue: OpenQueue, tellings: Sequence[Telling], carried: Sequence[bytes] = ()
-    ) -> AsyncIterator[Told]:
+        self, queue: OpenQueue, tellings: Sequence[UpstreamEnd], carried: Sequence[bytes] = ()
+    ) -> AsyncIterator[UnblockReply]:
         """What came of it, partition by partition. `carried`: entries of outboxes of this queue that are done with when
         the tellings to their jobs are made: each goes with or after those."""
-        items: list[Telling | bytes] = [*tellings, *carried]
+        items: list[UpstreamEnd | bytes] = [*tellings, *carried]
         async for partition, _, answer in spread(self._store, "job_unblock", queue, items, _key_of_item, _packed_items):
-            yield Told(partition, answer[1], int(answer[2]), bool(answer[3]))
+            yield UnblockReply(partition, answer[1], int(answer[2]), bool(answer[3]))
 
     async def end_watch(self, queue: OpenQueue, told: Sequence[tuple[bytes, bytes, Sequence[bytes]]]) -> dict[int, int]:
         """(entry, upstream, watchers that were told) of ends. By partition, how many of them have watchers left."""
@@ -165,7 +165,7 @@ class Outbox:
         """The first who wait for each of these ends. None for one that was carried meanwhile: who watches then waits
         for a later job of the same id."""
         keys = queue.keys[partition]
-        together = Together()
+        together = CombinedRead()
         for end in ends:
             upstream = end.split(b"\0")[1]
             together.ask("ZSCORE", keys["outbox"], end)
@@ -188,23 +188,23 @@ class Outbox:
         found = await self._store.read(ask) if places else []
         return [place for place, some in zip(places, found, strict=True) if some]
 
-    async def wait_of(self, queue: OpenQueue, member: str) -> Wait | None:
+    async def wait_of(self, queue: OpenQueue, member: str) -> DependencyWait | None:
         """What a blocked job waits for."""
         key = queue.keys[queue.partition_of(member)]["needs"]
         raw = await self._store.read(lambda c: c.hget(key, member))
         return None if raw is None else read_wait(raw)
 
 
-def _key_of_put(item: tuple[Put, Wait]) -> bytes:
+def _key_of_put(item: tuple[PutItem, DependencyWait]) -> bytes:
     return item[0].member.encode()
 
 
-def _packed_puts(puts: Sequence[tuple[Put, Wait]]) -> list[bytes]:
+def _packed_puts(puts: Sequence[tuple[PutItem, DependencyWait]]) -> list[bytes]:
     parts = [part for put, wait in puts for part in _packed(put, wait)]
     return [codec.array(len(parts), parts)]
 
 
-def _packed(put: Put, wait: Wait) -> list[bytes]:
+def _packed(put: PutItem, wait: DependencyWait) -> list[bytes]:
     return [
         codec.text(put.member.encode()),
         codec.integer(put.due),
@@ -223,18 +223,18 @@ def _packed_pairs(pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
     return [_texts([part for pair in pairs for part in pair])]
 
 
-def _key_of_item(item: Telling | bytes) -> bytes:
+def _key_of_item(item: UpstreamEnd | bytes) -> bytes:
     """The job that is told, or that an entry belongs to."""
-    return item.member if isinstance(item, Telling) else item.split(b"\0")[1]
+    return item.member if isinstance(item, UpstreamEnd) else item.split(b"\0")[1]
 
 
-def _packed_items(items: Sequence[Telling | bytes]) -> list[bytes]:
-    tellings = [item for item in items if isinstance(item, Telling)]
+def _packed_items(items: Sequence[UpstreamEnd | bytes]) -> list[bytes]:
+    tellings = [item for item in items if isinstance(item, UpstreamEnd)]
     parts = [part for telling in tellings for part in _packed_telling(telling)]
     return [codec.array(len(parts), parts), _texts([item for item in items if isinstance(item, bytes)])]
 
 
-def _packed_telling(telling: Telling) -> list[bytes]:
+def _packed_telling(telling: UpstreamEnd) -> list[bytes]:
     texts = (telling.member, telling.life, telling.source)
     return [*map(codec.text, texts), bytes((telling.outcome,))]
 

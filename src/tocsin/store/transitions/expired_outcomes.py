@@ -13,7 +13,7 @@ from tocsin.store.store import OpenQueue, Store
 Place = tuple[OpenQueue, int]
 
 
-class Outcomes:
+class ExpiredOutcomes:
     """What is remembered of jobs that have ended."""
 
     def __init__(self, store: Store) -> None:

@@ -34,7 +34,7 @@ LATE_BEATS = 1.25
 RENEW_EVERY = 5
 
 
-class About(msgspec.Struct, frozen=True):
+class WorkerInfo(msgspec.Struct, frozen=True):
     """What a worker says of itself with each beat."""
 
     host: str
@@ -59,15 +59,15 @@ class About(msgspec.Struct, frozen=True):
 
 # Of what a worker says of itself nothing can be read.
 UNREADABLE = "unreadable"
-_NOTHING = About(host="?", pid=0, started=0, queues=[], handlers=[], concurrency=0, state=UNREADABLE)
+_NOTHING = WorkerInfo(host="?", pid=0, started=0, queues=[], handlers=[], concurrency=0, state=UNREADABLE)
 
 
-class Worker(msgspec.Struct, frozen=True):
+class WorkerRecord(msgspec.Struct, frozen=True):
     """A worker as others see it. `age` is how long ago it last beat, on the server's clock; None if nothing says so."""
 
     id: str
     counter: int | bytes
-    about: About
+    about: WorkerInfo
     age: Millis | None = None
 
     @property
@@ -85,7 +85,7 @@ class History(msgspec.Struct, frozen=True):
     replicas: int
 
 
-class Beat(msgspec.Struct, frozen=True):
+class HeartbeatReply(msgspec.Struct, frozen=True):
     """What one beat showed. `before`: the last counter of ours that the server has, None when we join."""
 
     accepted: bool
@@ -106,7 +106,7 @@ class Beat(msgspec.Struct, frozen=True):
     step: float = 0.0
 
 
-_about_decoder = msgspec.msgpack.Decoder(About)
+_about_decoder = msgspec.msgpack.Decoder(WorkerInfo)
 
 
 def _name(raw: bytes) -> str:
@@ -122,7 +122,7 @@ def _counter(raw: bytes) -> int | bytes:
     return int(raw) if raw.isdigit() and len(raw) < 20 and b"%d" % int(raw) == raw else raw
 
 
-def _about(raw: bytes) -> About:
+def _about(raw: bytes) -> WorkerInfo:
     try:
         return _about_decoder.decode(raw)
     except codec.UNREADABLE:
@@ -148,7 +148,7 @@ class Fleet:
         self._store = store
         self._keys = store.keys.fleet()
 
-    async def workers(self) -> list[Worker]:
+    async def workers(self) -> list[WorkerRecord]:
         async def ask(client: Any) -> Any:
             async with client.pipeline(transaction=False) as pipe:
                 pipe.hgetall(self._keys["workers"])
@@ -160,7 +160,7 @@ class Fleet:
         now = await self._store.now()
         ages = {name: max(now - int(at), 0) for name, at in pulses if -math.inf < at < math.inf}
         return [
-            Worker(_name(name), _counter(beats.get(name, b"0")), _about(raw), ages.get(name))
+            WorkerRecord(_name(name), _counter(beats.get(name, b"0")), _about(raw), ages.get(name))
             for name, raw in sorted(abouts.items())
         ]
 
@@ -203,7 +203,7 @@ class Fleet:
         return "" if now is None else now
 
 
-class Ear:
+class BellReader:
     """Listens for the bells of some queues and for a worker's mail, on a connection of its own."""
 
     def __init__(self, store: Store, worker: str, queues: list[str]) -> None:
@@ -251,7 +251,7 @@ class Ear:
         await self._client.aclose()
 
 
-class Pulse:
+class HeartbeatSender:
     """The blocking side of a worker's heart, for a thread of its own."""
 
     def __init__(self, store: Store, worker: str) -> None:
@@ -264,8 +264,8 @@ class Pulse:
         self.cluster = store.address.kind == "cluster"
 
     def beat(
-        self, counter: int, about: About, joins: bool, late: Millis, step: Millis | None = None, stepped: int = 0
-    ) -> Beat:
+        self, counter: int, about: WorkerInfo, joins: bool, late: Millis, step: Millis | None = None, stepped: int = 0
+    ) -> HeartbeatReply:
         """`step`: by how much we saw the server's clock set, when all steps added up to `stepped`.
         Raises StoreUnavailable, or another StoreError."""
         now = self._store.clock.override()
@@ -285,12 +285,12 @@ class Pulse:
                         wrong_types.set_aside_blocking(self._client, key, TYPES[base])
             raise translate(error, self._store.address) from error
         if not answer[0]:
-            return Beat(False, int(answer[1]))
+            return HeartbeatReply(False, int(answer[1]))
         _, now, flat, buried, workers, stepped, steps, counted = answer
         silent = {_name(raw): counter for raw, counter in zip(*[iter(flat)] * 2, strict=True)}
         before = whole(counted) if counted else None
         left = [*map(_name, buried)]
-        return Beat(True, int(now), silent, left, workers, int(stepped), steps, before, self._history())
+        return HeartbeatReply(True, int(now), silent, left, workers, int(stepped), steps, before, self._history())
 
     def _history(self) -> History | None:
         """None: the server does not say. The beat counts all the same."""
@@ -306,7 +306,7 @@ class Pulse:
             self._client.close()
 
 
-class Ringer:
+class BellRinger:
     """Rings after puts without making the caller wait: at once, then once a millisecond per partition at most."""
 
     _SPACING_S = 0.001

@@ -16,7 +16,7 @@ from tocsin.store.transitions.claims import columns
 PAGE = 200
 
 
-class Holding(msgspec.Struct, frozen=True):
+class HeldRun(msgspec.Struct, frozen=True):
     """A run at work, as the server has it."""
 
     key: bytes
@@ -24,31 +24,31 @@ class Holding(msgspec.Struct, frozen=True):
     owner: str
 
 
-class Holdings:
+class HeldRuns:
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def look(
         self, queue: OpenQueue, partition: int, cursor: bytes, names: Sequence[str]
-    ) -> tuple[bytes, list[Holding]]:
+    ) -> tuple[bytes, list[HeldRun]]:
         """What these names hold in the page at `cursor`, from `b"0"` on; and where the next page begins."""
         look, args = script("claim_look"), [cursor, PAGE, codec.encode(list(names))]
         following, found = await self._store.read(lambda c: look(c, queue.keys_of(look, partition), args))
         return following, [
-            Holding(key, token, owner.decode(errors="replace"))
+            HeldRun(key, token, owner.decode(errors="replace"))
             for key, token, owner in zip(*[iter(found)] * 3, strict=True)
         ]
 
     async def release_all(self, queue: OpenQueue, owner: str, claims: Sequence[Claim]) -> list[int]:
         """Hand back runs that this owner has claimed, wherever their jobs are by now. The partitions that have some.
         Raises QueueMoved."""
-        by_partition: dict[int, list[Holding]] = {}
+        by_partition: dict[int, list[HeldRun]] = {}
         for claim in claims:
-            holding = Holding(claim.key, claim.token, owner)
+            holding = HeldRun(claim.key, claim.token, owner)
             by_partition.setdefault(queue.partition_of_key(claim.key), []).append(holding)
         return [partition for partition, some in by_partition.items() if await self.release(queue, partition, some)]
 
-    async def release(self, queue: OpenQueue, partition: int, holdings: Sequence[Holding]) -> int:
+    async def release(self, queue: OpenQueue, partition: int, holdings: Sequence[HeldRun]) -> int:
         """Hand back those that are still held as they were seen. How many were. Raises QueueMoved."""
         released = 0
         for owner in {holding.owner for holding in holdings}:

@@ -13,7 +13,7 @@ from tocsin.store.store import LARGEST_BATCH, Store
 MOST_HOSTS = LARGEST_BATCH
 
 
-class Outage(Struct, frozen=True):
+class HostOutage(Struct, frozen=True):
     """A host that fails: nobody sends to it before `until`, and then only who is let through as a probe."""
 
     host: str
@@ -21,7 +21,7 @@ class Outage(Struct, frozen=True):
     until: Millis
 
 
-class Probe(Struct, frozen=True):
+class HostProbe(Struct, frozen=True):
     """What came of asking for one: whether to send, and if not when to ask again. None is known where `since` is 0."""
 
     go: bool
@@ -29,7 +29,7 @@ class Probe(Struct, frozen=True):
     since: Millis = 0
 
 
-class Hosts:
+class HostOutages:
     """Each method may be repeated: that changes nothing."""
 
     def __init__(self, store: Store) -> None:
@@ -44,21 +44,21 @@ class Hosts:
         # What nobody of ours wrote closes no host: it would never be probed.
         return {host.decode(errors="replace"): time_of(score) for host, score in found if score <= LATEST_MS}
 
-    async def find(self, host: str) -> Outage | None:
+    async def find(self, host: str) -> HostOutage | None:
         score = await self._store.read(lambda c: c.zscore(self._keys["hosts"], host))
         raw = await self._store.read(lambda c: c.hget(self._keys["outages"], host))
         if score is None or raw is None:
             return None
-        return Outage(host, whole(raw.partition(b"|")[0]), time_of(score))
+        return HostOutage(host, whole(raw.partition(b"|")[0]), time_of(score))
 
     async def trip(self, host: str, cooldown: Millis, probe: str = "") -> Millis:
         """It fails. When it may be probed."""
         return int(await self._store.fleet(script("host_trip"), self._now(), host, cooldown, probe, MOST_HOSTS))
 
-    async def probe(self, host: str, probe: str, half_open: Millis) -> Probe:
+    async def probe(self, host: str, probe: str, half_open: Millis) -> HostProbe:
         """`probe` is the name of this one, so that asking again after a lost reply is not another."""
         code, *known = await self._store.fleet(script("host_probe"), self._now(), host, probe, half_open)
-        return Probe(code != 0, int(known[0]), whole(known[1])) if known else Probe(code != 0)
+        return HostProbe(code != 0, int(known[0]), whole(known[1])) if known else HostProbe(code != 0)
 
     async def close(self, host: str, since: Millis) -> bool:
         """It answers again, as a probe of that outage has found. Whether it was still known to fail."""

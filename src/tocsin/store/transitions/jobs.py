@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tocsin.model import codec
 from tocsin.model.durations import Millis
-from tocsin.model.errors import QueueMoved, RecordUnreadable, UnknownJob
+from tocsin.model.errors import QueueRepartitioned, RecordUnreadable, UnknownJob
 from tocsin.model.job import Failure, Header, Job, Spec, Stage
 from tocsin.store import suspect_scores
 from tocsin.store.keys import BANDS, STAGE_KEYS
@@ -40,7 +40,7 @@ OUTCOMES = ("failed", "succeeded", "skipped", "cancelled")
 UNKNOWN = "unknown"
 
 
-class Put(msgspec.Struct, frozen=True, gc=False):
+class PutItem(msgspec.Struct, frozen=True, gc=False):
     """One job to put. `due` is a time, or with `relative` a delay on the server's clock; with `now_if_past` a time that
     has passed is now, so that nobody goes before those who wait by naming one."""
 
@@ -58,7 +58,7 @@ class Put(msgspec.Struct, frozen=True, gc=False):
         return b"\x01" if self.relative else b"\x02" if self.now_if_past else b"\x00"
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ClaimEntry(msgspec.Struct, frozen=True):
     """What `claims` holds of an unfinished run."""
 
     token: int
@@ -88,7 +88,7 @@ def due_by(now: Millis) -> str:
     return f"({now + 1}"
 
 
-def read_entry(raw: bytes) -> Entry:
+def read_entry(raw: bytes) -> ClaimEntry:
     """Raises struct.error for what is none, as lua/lib/claims.lua does."""
     token, due, attempt, recoveries, intent, size = _CLAIM.unpack_from(raw)
     end = _CLAIM.size + size
@@ -97,10 +97,10 @@ def read_entry(raw: bytes) -> Entry:
         raise struct.error("a claim is longer")
     pending = raw[after_tenant + 16 :] if intent & _PUT_INTENT else None
     owner = raw[_CLAIM.size : end].decode(errors="replace")
-    return Entry(token, due & DUE_MASK, attempt, recoveries, intent, owner, pending, due >> _UNCOUNTED)
+    return ClaimEntry(token, due & DUE_MASK, attempt, recoveries, intent, owner, pending, due >> _UNCOUNTED)
 
 
-def entry_of(raw: bytes | None) -> Entry | None:
+def entry_of(raw: bytes | None) -> ClaimEntry | None:
     """None also for garbage: a job is shown without what cannot be read of it."""
     try:
         return None if raw is None else read_entry(raw)
@@ -121,11 +121,11 @@ class Jobs:
         self._store = store
         self._carry = carry or _left_to_workers
 
-    def put(self, queue: OpenQueue, put: Put) -> Awaitable[tuple[int, Millis]]:
+    def put(self, queue: OpenQueue, put: PutItem) -> Awaitable[tuple[int, Millis]]:
         """One job, with others that are put at the same time: its code, and the due time to ring for, or -1."""
         return self._store.putter.put(queue, put.member, b"".join(_packed(put)))
 
-    async def put_many(self, queue: OpenQueue, puts: Sequence[Put]) -> tuple[bytes, Millis]:
+    async def put_many(self, queue: OpenQueue, puts: Sequence[PutItem]) -> tuple[bytes, Millis]:
         """A digit for each, and the due time to ring for."""
         codes, heads = bytearray(len(puts)), []
         async for _, some, answer in spread(self._store, "job_put", queue, puts, _key_of_put, _packed_puts):
@@ -201,7 +201,7 @@ class Jobs:
                     queue.expect(layout)
                     changed |= bool((await self._store.change("queue_pause", queue, partition, wish))[1])
                 return changed
-            except QueueMoved:
+            except QueueRepartitioned:
                 continue
 
     async def _change(self, name: str, queue: OpenQueue, member: str, *args: Any) -> list[Any]:
@@ -270,7 +270,7 @@ class Jobs:
             working or outbox or ((due or ready) and not paused) for due, paused, working, ready, outbox in found
         )
 
-    async def held(self, queue: OpenQueue, member: str) -> Entry | None:
+    async def held(self, queue: OpenQueue, member: str) -> ClaimEntry | None:
         """The claim under which somebody holds it now."""
         claims = queue.keys[queue.partition_of(member)]["claims"]
         raw = await self._store.read(lambda c: c.hget(claims, member))
@@ -301,11 +301,11 @@ async def _left_to_workers(queue: OpenQueue, partition: int) -> None:
     pass
 
 
-def _key_of_put(put: Put) -> bytes:
+def _key_of_put(put: PutItem) -> bytes:
     return put.member.encode()
 
 
-def _packed_puts(puts: Sequence[Put]) -> list[bytes]:
+def _packed_puts(puts: Sequence[PutItem]) -> list[bytes]:
     parts = [part for put in puts for part in _packed(put)]
     return [codec.array(FIELDS * len(puts), parts)]
 
@@ -314,7 +314,7 @@ def _packed_members(members: Sequence[bytes]) -> list[bytes]:
     return [codec.array(len(members), map(codec.text, members))]
 
 
-def _packed(put: Put) -> list[bytes]:
+def _packed(put: PutItem) -> list[bytes]:
     return [
         codec.text(put.member.encode()),
         codec.integer(put.due),

@@ -16,7 +16,7 @@ class Term(msgspec.Struct, frozen=True):
     left: Millis
 
 
-class Terms:
+class LeaderKey:
     """The key that the leader holds."""
 
     def __init__(self, store: Store) -> None:

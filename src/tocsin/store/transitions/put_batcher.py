@@ -19,7 +19,7 @@ import msgspec
 
 from tocsin.model import codec
 from tocsin.model.durations import Millis
-from tocsin.model.errors import QueueMoved, QueueMoving, StoreFull, StoreUnavailable
+from tocsin.model.errors import QueueRepartitioned, QueueRepartitioning, StoreFull, StoreUnavailable
 from tocsin.store.open_queue import LARGEST_BATCH, LARGEST_BYTES, OpenQueue
 
 # How many a put has for job_put.lua.
@@ -32,11 +32,11 @@ Answer: TypeAlias = tuple[int, Millis]
 Place: TypeAlias = tuple[str, str, int]
 
 
-class Change(Protocol):
+class ChangeCall(Protocol):
     def __call__(self, name: str, queue: OpenQueue, partition: int, *args: Any) -> Awaitable[list[Any]]: ...
 
 
-class Waiting(msgspec.Struct, gc=False):
+class WaitingPut(msgspec.Struct, gc=False):
     """A put that waits for its turn."""
 
     member: str
@@ -45,13 +45,13 @@ class Waiting(msgspec.Struct, gc=False):
     answer: asyncio.Future[Answer]
 
 
-class Putter:
+class PutBatcher:
     """The puts of one store."""
 
-    def __init__(self, change: Change) -> None:
+    def __init__(self, change: ChangeCall) -> None:
         self._change = change
         # A place is here as long as a call is in flight there.
-        self._lines: dict[Place, deque[Waiting]] = {}
+        self._lines: dict[Place, deque[WaitingPut]] = {}
         self._carriers: set[asyncio.Task[None]] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -63,7 +63,7 @@ class Putter:
         if line is None:
             return self._put_alone(queue, member, fields)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        line.append(Waiting(member, fields, answer))
+        line.append(WaitingPut(member, fields, answer))
         return answer
 
     async def _put_alone(self, queue: OpenQueue, member: str, fields: bytes) -> Answer:
@@ -75,7 +75,7 @@ class Putter:
         try:
             _, codes, head = await self._change("job_put", queue, place[2], codec.array(FIELDS, [fields]))
             return int(codes), int(head)
-        except QueueMoved:
+        except QueueRepartitioned:
             pass
         finally:
             self._go_on(queue, place)
@@ -85,7 +85,7 @@ class Putter:
         """Wait until no put is under way."""
         await self._quiet.wait()
 
-    def _begin(self, place: Place, line: deque[Waiting]) -> None:
+    def _begin(self, place: Place, line: deque[WaitingPut]) -> None:
         self._lines[place] = line
         self._quiet.clear()
 
@@ -125,7 +125,7 @@ class Putter:
                 line.extendleft(reversed(batch))
                 alone = len(batch)
 
-    async def _send(self, queue: OpenQueue, place: Place, batch: list[Waiting]) -> bool:
+    async def _send(self, queue: OpenQueue, place: Place, batch: list[WaitingPut]) -> bool:
         """False: nothing was put, and each of them is to be tried alone."""
         line = self._lines[place]
         waited_as_long = len(line)
@@ -133,7 +133,7 @@ class Putter:
             queue.expect(place[1])
             items = codec.array(FIELDS * len(batch), [one.fields for one in batch])
             _, codes, head = await self._change("job_put", queue, place[2], items)
-        except QueueMoved:
+        except QueueRepartitioned:
             self._readdress(queue, [*batch, *line])
             line.clear()
         except Exception as error:
@@ -151,7 +151,7 @@ class Putter:
             _answer(batch, codes, int(head))
         return True
 
-    def _readdress(self, queue: OpenQueue, batch: Iterable[Waiting]) -> None:
+    def _readdress(self, queue: OpenQueue, batch: Iterable[WaitingPut]) -> None:
         """The queue has other partitions by now, and these were not put."""
         for one in batch:
             place = (queue.name, queue.layout, queue.partition_of(one.member))
@@ -164,13 +164,13 @@ class Putter:
 
 def _passing(error: Exception) -> bool:
     """Whether the reason is the server or the queue, and not what was put."""
-    return isinstance(error, (StoreUnavailable, QueueMoving)) and not isinstance(error, StoreFull)
+    return isinstance(error, (StoreUnavailable, QueueRepartitioning)) and not isinstance(error, StoreFull)
 
 
-def _take(line: deque[Waiting], most: int) -> list[Waiting]:
+def _take(line: deque[WaitingPut], most: int) -> list[WaitingPut]:
     """The next to go together, without those whose callers gave up. Each member is in it once: a script reads what is
     stored before it writes, so the second put of a member must come in a later call."""
-    batch: list[Waiting] = []
+    batch: list[WaitingPut] = []
     members: set[str] = set()
     size = 0
     while line and len(batch) < most and size < LARGEST_BYTES and line[0].member not in members:
@@ -182,18 +182,18 @@ def _take(line: deque[Waiting], most: int) -> list[Waiting]:
     return batch
 
 
-def _answer(batch: list[Waiting], codes: bytes, head: Millis) -> None:
+def _answer(batch: list[WaitingPut], codes: bytes, head: Millis) -> None:
     for one, code in zip(batch, codes, strict=True):
         if not one.answer.done():
             one.answer.set_result((code - _ZERO, head))
 
 
-def _fail(batch: list[Waiting], error: Exception) -> None:
+def _fail(batch: list[WaitingPut], error: Exception) -> None:
     for one in batch:
         if not one.answer.done():
             one.answer.set_exception(error)
 
 
-def _cancel(batch: Iterable[Waiting]) -> None:
+def _cancel(batch: Iterable[WaitingPut]) -> None:
     for one in batch:
         one.answer.cancel()

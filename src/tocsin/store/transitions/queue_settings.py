@@ -10,8 +10,8 @@ from tocsin.model import codec
 from tocsin.model.errors import (
     InvalidConfig,
     NodeUnavailable,
-    QueueMoved,
-    QueueMoving,
+    QueueRepartitioned,
+    QueueRepartitioning,
     StoreError,
     StoreUnavailable,
     WrongKeyType,
@@ -60,12 +60,12 @@ async def _open_registered(store: Store, name: str, raw: bytes) -> OpenQueue | S
     try:
         entry = queue_directory.read(raw)
         if entry.moving is not None:
-            return QueueMoving(name, entry.moving.to)
+            return QueueRepartitioning(name, entry.moving.to)
         queue = await store.find_queue(name)
         if queue is not None and queue.layout != entry.move:
             await store.reopen(queue)
         return queue
-    except (QueueMoving, NodeUnavailable) as later:
+    except (QueueRepartitioning, NodeUnavailable) as later:
         return later
     except StoreUnavailable:
         raise
@@ -92,7 +92,7 @@ async def update(
                     more = (await store.change("queue_update", queue, partition, *args))[1]
                     args = ["1" if operator else "", codec.encode([]), codec.encode([])]
             return
-        except QueueMoved:
+        except QueueRepartitioned:
             continue
 
 

@@ -35,7 +35,7 @@ LARGEST_WAIT = 64 * 1024
 _LARGEST = {"claims": 512, "errors": 6 * 1024, "results": WIDE_RESULT, "needs": LARGEST_WAIT}
 
 
-class Standing(IntFlag):
+class JobPresence(IntFlag):
     """What lua/audit_look.lua says of a job."""
 
     RECORD = 1
@@ -58,10 +58,10 @@ class Standing(IntFlag):
 
     @property
     def stages(self) -> list[str]:
-        return [name for name in (*STAGE_KEYS, "ready") if self & Standing[name.upper()]]
+        return [name for name in (*STAGE_KEYS, "ready") if self & JobPresence[name.upper()]]
 
 
-class Settings(msgspec.Struct, frozen=True):
+class PartitionMeta(msgspec.Struct, frozen=True):
     """What a partition says of itself; None where it says nothing."""
 
     epoch: bytes | None
@@ -94,7 +94,7 @@ class Node(msgspec.Struct, frozen=True):
     max_bytes: int
 
 
-class Survey:
+class AuditReader:
     """Looks at one namespace without opening its queues: opening would create what is missing."""
 
     def __init__(self, store: Store, most: int | None = None) -> None:
@@ -135,11 +135,11 @@ class Survey:
             raise InvalidArgument(f"there is no queue {name!r}; {hint}")
         return wanted
 
-    async def settings(self, queue: OpenQueue, partition: int) -> Settings:
+    async def settings(self, queue: OpenQueue, partition: int) -> PartitionMeta:
         names = ("epoch", "order", "partitions", "sealed", "widest")
         meta = queue.keys[partition]["meta"]
         epoch, order, partitions, sealed, widest = await self.store.read(lambda c: c.hmget(meta, names))
-        return Settings(
+        return PartitionMeta(
             epoch=epoch,
             order=None if order is None else order.decode(errors="replace"),
             partitions=whole(partitions) if is_whole(partitions) else None,
@@ -195,11 +195,11 @@ class Survey:
             yield page
             left = left - len(page) if cursor else 0
 
-    async def look(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> list[Standing]:
+    async def look(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> list[JobPresence]:
         """Where they stand, all at one instant, however many a page had."""
         look = queue.script("audit_look")
         keys = queue.keys_of(look, partition)
-        seen: list[Standing] = []
+        seen: list[JobPresence] = []
         for first in range(0, len(members), PAGE):
             items = _ids(members[first : first + PAGE])
             seen += map(_standing, await self.store.read(lambda c, i=items: look(c, keys, [i])))  # type: ignore[misc]
@@ -328,6 +328,6 @@ def _node(name: str, info: dict[str, Any]) -> Node:
 
 
 @functools.cache
-def _standing(code: int) -> Standing:
+def _standing(code: int) -> JobPresence:
     """Making one takes longer than the look."""
-    return Standing(code)
+    return JobPresence(code)

@@ -14,8 +14,8 @@ from tocsin.model import codec
 from tocsin.store.keys import BANDS, TURNS
 from tocsin.store.numbers import is_whole, whole
 from tocsin.store.store import OpenQueue
-from tocsin.store.views.audit import Survey
-from tocsin.store.views.read_together import Together
+from tocsin.store.views.audit import AuditReader
+from tocsin.store.views.read_together import CombinedRead
 
 # A band, and a member of its `ready`.
 Place = tuple[int, bytes]
@@ -25,7 +25,7 @@ TENANTS_AT_ONCE = 500
 _PARTS = 4
 
 
-class Trouble(IntFlag):
+class TenantFault(IntFlag):
     """What lua/line_look.lua says of a tenant."""
 
     PASSED_OVER = 1
@@ -46,10 +46,10 @@ class Cap(Struct, frozen=True):
         return self.max_active is not None and self.working > self.max_active
 
 
-class Lines:
+class FairLineReader:
     """Looks at lines, and mends what belongs to a tenant or a place and not to a job."""
 
-    def __init__(self, survey: Survey) -> None:
+    def __init__(self, survey: AuditReader) -> None:
         self._store = survey.store
         self._survey = survey
 
@@ -71,12 +71,12 @@ class Lines:
 
     async def look(
         self, queue: OpenQueue, partition: int, places: Sequence[Place], tenants: Sequence[bytes]
-    ) -> tuple[list[bool], list[Trouble]]:
+    ) -> tuple[list[bool], list[TenantFault]]:
         """Of each place whether it is one too many, of each tenant its trouble."""
         look = queue.script("line_look")
         keys, args = queue.keys_of(look, partition), [_places(places), _names(tenants)]
         strays, troubles = await self._store.read(lambda c: look(c, keys, args))
-        return [code == ord("1") for code in strays], [Trouble(code - ord("0")) for code in troubles]
+        return [code == ord("1") for code in strays], [TenantFault(code - ord("0")) for code in troubles]
 
     async def mend(
         self, queue: OpenQueue, partition: int, places: Sequence[Place], tenants: Sequence[bytes]
@@ -87,7 +87,7 @@ class Lines:
 
     async def cap(self, queue: OpenQueue, partition: int) -> Cap:
         keys = queue.keys[partition]
-        together = Together()
+        together = CombinedRead()
         together.ask("ZCARD", keys["working"])
         together.ask("HMGET", keys["meta"], "max_active", "claimed", "claimed_before_cap")
         working, (most, claimed, before) = await together.answers(self._store)

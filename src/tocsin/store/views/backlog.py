@@ -28,7 +28,7 @@ from tocsin.store.keys import BANDS
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.suspect_scores import OTHERS, is_apart, not_before
 from tocsin.store.transitions.jobs import due_by
-from tocsin.store.views.backlog_ordered import LIMITS, Limits, Line, look, read_limits
+from tocsin.store.views.backlog_ordered import LIMITS, OrderedPartition, QueueLimits, look, read_limits
 
 # How many members one look reads of a partition, twice at most.
 MOST = LARGEST_BATCH
@@ -47,7 +47,7 @@ class Backlog(Struct, frozen=True):
     outgrown: tuple[str, ...] = ()
 
 
-class _Place:
+class _PartitionBacklog:
     """One partition, as it was when it was looked at last."""
 
     def __init__(self, queue: OpenQueue, partition: int) -> None:
@@ -83,11 +83,11 @@ class _Place:
         self.apart_since = not_before(first) if is_apart(first) else math.inf
         self.depth = waiting + sum(self.ready)
 
-    def line(self) -> Line:
-        return Line(self.keys, self.queue.queue.order == "fair", self.ready)
+    def line(self) -> OrderedPartition:
+        return OrderedPartition(self.keys, self.queue.queue.order == "fair", self.ready)
 
 
-class _Due(Struct):
+class _DueJob(Struct):
     """What is due in one partition, of that what is ours, and since when."""
 
     count: int
@@ -103,7 +103,7 @@ def everything(_: OpenQueue) -> None:
     """All ids count."""
 
 
-class ReadyCount:
+class BacklogReader:
     """Looks at the backlog of some queues, on the server's clock as this process knows it."""
 
     def __init__(self, store: Store, queues: Sequence[OpenQueue], own: Own = everything) -> None:
@@ -137,10 +137,12 @@ class ReadyCount:
     def _find_places(self) -> None:
         queues = self._queues
         self._layouts = [queue.layout for queue in queues]
-        self._places = [_Place(queue, partition) for queue in queues for partition in range(queue.partitions)]
+        self._places = [
+            _PartitionBacklog(queue, partition) for queue in queues for partition in range(queue.partitions)
+        ]
         self._turns = itertools.cycle(self._places)
 
-    async def _find_due(self, now: Millis) -> list[_Place]:
+    async def _find_due(self, now: Millis) -> list[_PartitionBacklog]:
         asked = [place for place in self._places if place.head < now + 1]
         quiet = next(self._turns, None)
         if quiet is not None and quiet.head >= now + 1:
@@ -155,7 +157,7 @@ class ReadyCount:
             place.learn(answers)
         return [place for place in asked if place.head < now + 1]
 
-    async def _count(self, due: list[_Place], now: Millis) -> list[_Due]:
+    async def _count(self, due: list[_PartitionBacklog], now: Millis) -> list[_DueJob]:
         owned = [self._own(place.queue) for place in due]
 
         def ask(pipe: Any) -> None:
@@ -181,15 +183,15 @@ class ReadyCount:
                     longer.append((place, own, found[-1]))
             elif not held:
                 oldest = min(place.apart_since, first[0][1] if first else math.inf)
-                found.append(_Due(count, oldest=oldest))
+                found.append(_DueJob(count, oldest=oldest))
                 if any(place.ready):
                     lines.append(place.line())
         if longer:
             await self._ask_for_own(longer, now)
         ready = await look(self._ask, lines) if lines else []
-        return [*found, *(_Due(each.count, each.is_estimate, each.oldest) for each in ready)]
+        return [*found, *(_DueJob(each.count, each.is_estimate, each.oldest) for each in ready)]
 
-    async def _ask_for_own(self, longer: list[tuple[_Place, Collection[str], _Due]], now: Millis) -> None:
+    async def _ask_for_own(self, longer: list[tuple[_PartitionBacklog, Collection[str], _DueJob]], now: Millis) -> None:
         """More are due than were read: instead of who stands in line, ask where our own stand."""
         samples = [_sample(own) for _, own, _ in longer]
 
@@ -215,7 +217,7 @@ class ReadyCount:
             raise translate(error, self._store.address) from error
 
 
-def _limits(answers: list[Any], now: Millis) -> tuple[list[Limits | None], list[Any], list[Any]]:
+def _limits(answers: list[Any], now: Millis) -> tuple[list[QueueLimits | None], list[Any], list[Any]]:
     """Of each partition its limits, how many are due, and the first of them. No limits: somebody garbled it."""
     fields, working, counts, firsts = (answers[i::4] for i in range(4))
     limits = [
@@ -225,9 +227,9 @@ def _limits(answers: list[Any], now: Millis) -> tuple[list[Limits | None], list[
     return limits, counts, firsts
 
 
-def _among(line: Iterable[tuple[bytes, float]], own: Collection[str]) -> _Due:
+def _among(line: Iterable[tuple[bytes, float]], own: Collection[str]) -> _DueJob:
     scores = [not_before(score) for member, score in line if member.decode(errors="replace") in own]
-    return _Due(len(scores), oldest=min(scores, default=math.inf))
+    return _DueJob(len(scores), oldest=min(scores, default=math.inf))
 
 
 def _sample(own: Collection[str]) -> list[str]:

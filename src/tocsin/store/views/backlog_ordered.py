@@ -27,7 +27,7 @@ LIMITS = ("paused", "max_active", "every", "burst", "spent", "capped", "claimed"
 Ask = Callable[[Callable[[Any], None]], Awaitable[list[Any]]]
 
 
-class Line(Struct, frozen=True):
+class OrderedPartition(Struct, frozen=True):
     """One partition of an ordered queue; `counts` is how many are ready, by band."""
 
     keys: dict[str, str]
@@ -43,7 +43,7 @@ class Ready(Struct):
     oldest: float = math.inf
 
 
-class Limits(Struct, frozen=True):
+class QueueLimits(Struct, frozen=True):
     """What `meta` says, at one look."""
 
     paused: bool
@@ -58,16 +58,16 @@ class Limits(Struct, frozen=True):
         return self.at_limit or (self.capped and self.claimed != claimed_before)
 
 
-def read_limits(fields: list[bytes | None], working: int, now: Millis) -> Limits:
+def read_limits(fields: list[bytes | None], working: int, now: Millis) -> QueueLimits:
     paused, most, every, burst, spent, capped, claimed = fields
     full = is_whole(most) and working >= whole(most)
     # More than a rate can have spent was spent by a slower one: it begins anew (lua/lib/pace.lua).
     over = (number(spent) or 0.0) - now - (number(burst) or 0.0)
     ahead = 0 < over <= (number(every) or 0.0)
-    return Limits(paused is not None, full or ahead, capped is not None, whole(claimed))
+    return QueueLimits(paused is not None, full or ahead, capped is not None, whole(claimed))
 
 
-async def look(ask: Ask, lines: list[Line]) -> list[Ready]:
+async def look(ask: Ask, lines: list[OrderedPartition]) -> list[Ready]:
     """In two round trips where one of them is fair, else in one."""
 
     def heads(pipe: Any) -> None:
@@ -87,7 +87,7 @@ async def look(ask: Ask, lines: list[Line]) -> list[Ready]:
     return [each.ready(answers) if isinstance(each, _Fair) else each for each in found]
 
 
-def _ask_heads(pipe: Any, line: Line) -> None:
+def _ask_heads(pipe: Any, line: OrderedPartition) -> None:
     for band, turns in zip(BANDS, TURNS, strict=True):
         if line.is_fair:
             pipe.zrange(line.keys[turns], 0, TENANTS - 1)
@@ -98,7 +98,7 @@ def _ask_heads(pipe: Any, line: Line) -> None:
         pipe.zcard(line.keys["resting"])
 
 
-def _priority(line: Line, answers: Iterator[Any]) -> Ready:
+def _priority(line: OrderedPartition, answers: Iterator[Any]) -> Ready:
     heads = [_read(answers, []) for _ in BANDS]
     # Below the millisecond is the place in line.
     return Ready(sum(line.counts), oldest=min((time_of(head[0][1]) for head in heads if head), default=math.inf))
@@ -107,7 +107,7 @@ def _priority(line: Line, answers: Iterator[Any]) -> Ready:
 class _Fair:
     """One fair line, between the two questions."""
 
-    def __init__(self, line: Line, answers: Iterator[Any]) -> None:
+    def __init__(self, line: OrderedPartition, answers: Iterator[Any]) -> None:
         self._line = line
         turns = [_read(answers, []) for _ in BANDS]
         self._served = [(band, tenant) for band, names in zip(BANDS, turns, strict=True) for tenant in names]

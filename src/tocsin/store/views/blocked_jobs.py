@@ -14,7 +14,7 @@ import msgspec
 from tocsin.model import codec
 from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.dependencies import GONE, Upstream, Wait, read_wait
+from tocsin.store.transitions.dependencies import GONE, DependencyWait, Upstream, read_wait
 
 # What watch_look says of a wait that is in order.
 IN_ORDER = "."
@@ -22,41 +22,43 @@ IN_ORDER = "."
 Item = TypeVar("Item")
 
 
-class Unheard(msgspec.Struct, frozen=True):
+class UnheardEnd(msgspec.Struct, frozen=True):
     """A blocked job that nothing will tell of an end that it waits for. `code`: what job_watch says of that one."""
 
     member: bytes
-    wait: Wait
+    wait: DependencyWait
     upstream: Upstream
     code: str = GONE
 
 
-class Waits:
+class BlockedJobs:
     def __init__(self, store: Store) -> None:
         # Commands sent so far.
         self.calls = 0
         self._store = store
 
-    async def page(self, queue: OpenQueue, partition: int, cursor: int, count: int) -> tuple[int, dict[bytes, Wait]]:
+    async def page(
+        self, queue: OpenQueue, partition: int, cursor: int, count: int
+    ) -> tuple[int, dict[bytes, DependencyWait]]:
         """Some blocked jobs of a partition, about `count`, and what they wait for; the cursor of the next, 0: none."""
         key = queue.keys[partition]["needs"]
         following, found = await self._read(lambda c: c.hscan(key, cursor, count=count))
         return following, readable_waits(found)
 
     async def unheard(
-        self, queue: OpenQueue, partition: int, waits: Mapping[bytes, Wait], queues: Mapping[str, OpenQueue]
-    ) -> list[Unheard]:
+        self, queue: OpenQueue, partition: int, waits: Mapping[bytes, DependencyWait], queues: Mapping[str, OpenQueue]
+    ) -> list[UnheardEnd]:
         """Of these blocked jobs of a partition, what they wait for and will not be told of. `queues`: where that may
         be; what is in a queue that is being repartitioned is passed over.
 
         The order matters: an entry of the outbox goes when the watcher is there, and a watcher when the job was told.
         So what is found nowhere and is waited for all the same is not on its way."""
-        pairs = [Unheard(member, wait, upstream) for member, wait in waits.items() for upstream in wait.upstreams]
+        pairs = [UnheardEnd(member, wait, upstream) for member, wait in waits.items() for upstream in wait.upstreams]
         unasked = await self._unasked(queue, partition, pairs)
         unwatched = await self._unwatched(queue, unasked, queues)
         return await self._still_waiting(queue, partition, unwatched) if unwatched else []
 
-    async def _unasked(self, queue: OpenQueue, partition: int, pairs: Sequence[Unheard]) -> list[Unheard]:
+    async def _unasked(self, queue: OpenQueue, partition: int, pairs: Sequence[UnheardEnd]) -> list[UnheardEnd]:
         """Those that no entry of the outbox asks for."""
         outbox, left = queue.keys[partition]["outbox"], []
         for some in _batches(pairs):
@@ -66,11 +68,11 @@ class Waits:
         return left
 
     async def _unwatched(
-        self, queue: OpenQueue, pairs: Sequence[Unheard], queues: Mapping[str, OpenQueue]
-    ) -> list[Unheard]:
+        self, queue: OpenQueue, pairs: Sequence[UnheardEnd], queues: Mapping[str, OpenQueue]
+    ) -> list[UnheardEnd]:
         """Those that will not be told where the upstream is."""
-        found: list[Unheard] = []
-        places: dict[tuple[str, int], list[Unheard]] = {}
+        found: list[UnheardEnd] = []
+        places: dict[tuple[str, int], list[UnheardEnd]] = {}
         for each in pairs:
             where = queues.get(each.upstream.queue)
             if where is None:
@@ -87,16 +89,16 @@ class Waits:
                 ]
         return found
 
-    async def _look(self, queue: OpenQueue, where: OpenQueue, partition: int, some: Sequence[Unheard]) -> str:
+    async def _look(self, queue: OpenQueue, where: OpenQueue, partition: int, some: Sequence[UnheardEnd]) -> str:
         pairs = [(each.upstream.id, each.wait.watcher(queue.name, _name(each.member))) for each in some]
         look, args = script("watch_look"), [codec.encode([part for pair in pairs for part in pair])]
         answer: bytes = await self._read(lambda c: look(c, where.keys_of(look, partition), args))
         return answer.decode()
 
-    async def _still_waiting(self, queue: OpenQueue, partition: int, found: Sequence[Unheard]) -> list[Unheard]:
+    async def _still_waiting(self, queue: OpenQueue, partition: int, found: Sequence[UnheardEnd]) -> list[UnheardEnd]:
         """Without those that were told, or put anew, while we looked."""
         members = list(dict.fromkeys(each.member for each in found))
-        key, now = queue.keys[partition]["needs"], dict[bytes, Wait]()
+        key, now = queue.keys[partition]["needs"], dict[bytes, DependencyWait]()
         for some in _batches(members):
             raws = await self._read(lambda c, m=some: c.hmget(key, m))
             now |= readable_waits(dict(zip(some, raws, strict=True)))
@@ -111,7 +113,7 @@ class Waits:
         return await self._store.read(command)
 
 
-def readable_waits(found: Mapping[bytes, bytes | None]) -> dict[bytes, Wait]:
+def readable_waits(found: Mapping[bytes, bytes | None]) -> dict[bytes, DependencyWait]:
     read = {member: read_wait(raw) for member, raw in found.items() if raw is not None}
     return {member: wait for member, wait in read.items() if wait is not None}
 

@@ -13,7 +13,7 @@ import msgspec
 from tocsin.model import codec
 from tocsin.model.durations import Millis, moment
 from tocsin.model.ids import job_of, run_id
-from tocsin.model.skipped_ticks import Why
+from tocsin.model.skipped_ticks import SkipReason
 from tocsin.store.numbers import time_of
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.jobs import DUE_MASK, OUTCOMES
@@ -175,7 +175,9 @@ def _decisions(queue: str, event: dict[bytes, Any]) -> list[Decision]:
     try:
         flat = _skips.decode(event[b"skips"]) if b"skips" in event else []
         found = [
-            Decision(job_of(str(member)), queue, int(first), int(until), *_told(Why(int(why))), time_of(event[b"at"]))
+            Decision(
+                job_of(str(member)), queue, int(first), int(until), *_told(SkipReason(int(why))), time_of(event[b"at"])
+            )
             for member, first, until, why in zip(*[iter(flat)] * 4, strict=True)
         ]
     except (*codec.UNREADABLE, KeyError):
@@ -188,5 +190,5 @@ def _decisions(queue: str, event: dict[bytes, Any]) -> list[Decision]:
     return found
 
 
-def _told(why: Why) -> tuple[str, str]:
-    return ("coalesced", "") if why is Why.COALESCED else ("skipped", why.name.lower())
+def _told(why: SkipReason) -> tuple[str, str]:
+    return ("coalesced", "") if why is SkipReason.COALESCED else ("skipped", why.name.lower())

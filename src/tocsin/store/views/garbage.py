@@ -19,7 +19,7 @@ from tocsin.store.keys import BANDS, COUNTERS, TURNS, TYPES
 from tocsin.store.numbers import is_whole, whole
 from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.fleet import About
+from tocsin.store.transitions.fleet import WorkerInfo
 from tocsin.store.views import wrong_types
 
 # Entries of one page: the server looks at so many in less than a millisecond.
@@ -162,7 +162,7 @@ class Garbage:
 def _is_worker(name: bytes, about: bytes | None, counter: bytes | None, pulse: float) -> bool:
     try:
         name.decode()
-        msgspec.msgpack.decode(about or b"", type=About)
+        msgspec.msgpack.decode(about or b"", type=WorkerInfo)
     except codec.UNREADABLE:
         return False
     return is_whole(counter) and 0 <= pulse <= LATEST_MS
@@ -176,9 +176,9 @@ def _may_be_newer(raw: bytes) -> bool:
     return isinstance(found, dict) and {"order", "partitions"} <= found.keys()
 
 
-def _entry(name: str, order: bytes | None, partitions: bytes | None) -> queue_directory.Entry | None:
+def _entry(name: str, order: bytes | None, partitions: bytes | None) -> queue_directory.QueueEntry | None:
     try:
-        entry = queue_directory.Entry((order or b"").decode(), whole(partitions))
+        entry = queue_directory.QueueEntry((order or b"").decode(), whole(partitions))
         entry.queue(name)
     except (*codec.UNREADABLE, RecordUnreadable):
         return None

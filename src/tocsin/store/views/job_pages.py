@@ -24,7 +24,7 @@ _SETS = (*STAGE_KEYS, *BANDS)
 Place = tuple[float, bytes]
 
 
-class Wanted(Struct, frozen=True):
+class JobFilter(Struct, frozen=True):
     """Which jobs are meant; None: any."""
 
     tenant: str | None = None
@@ -41,10 +41,10 @@ class Wanted(Struct, frozen=True):
         )
 
 
-ANY = Wanted()
+ANY = JobFilter()
 
 
-class Page(Struct, frozen=True):
+class JobPage(Struct, frozen=True):
     """Those of a page that match, with their scores; how many were looked at; where to go on, None: that was all."""
 
     found: list[tuple[bytes, float]]
@@ -63,21 +63,21 @@ async def look(
     partition: int,
     base: str,
     after: Place | None = None,
-    wanted: Wanted = ANY,
+    wanted: JobFilter = ANY,
     size: int = LARGEST_BATCH,
-) -> Page:
+) -> JobPage:
     """One page. What matches by handler is so by the handler's digest: compare the names where that matters."""
     what = script("job_page")
     score, member = ("", b"") if after is None else (repr(after[0]), after[1])
     args = [_SETS.index(base) + 1, score, member, size, *_filters(base, wanted)]
     flat, looked, end, last = await store.read(lambda c: what(c, queue.keys_of(what, partition), args))
     found = [(member, float(at)) for member, at in zip(*[iter(flat)] * 2, strict=True)]
-    return Page(found, int(looked), (float(end), last) if end else None)
+    return JobPage(found, int(looked), (float(end), last) if end else None)
 
 
 async def walk(
-    store: Store, queue: OpenQueue, partition: int, stage: Stage, wanted: Wanted = ANY, size: int = LARGEST_BATCH
-) -> AsyncIterator[tuple[str, Page]]:
+    store: Store, queue: OpenQueue, partition: int, stage: Stage, wanted: JobFilter = ANY, size: int = LARGEST_BATCH
+) -> AsyncIterator[tuple[str, JobPage]]:
     """Page after page of a stage, with the set that it is of. It ends even if jobs are put faster than we look."""
     for base in sets_of(stage):
         key, after = queue.keys[partition][base], None
@@ -88,7 +88,7 @@ async def walk(
             after, left = page.end, left - page.looked if page.end else 0
 
 
-def _filters(base: str, wanted: Wanted) -> list[Any]:
+def _filters(base: str, wanted: JobFilter) -> list[Any]:
     if base == "working":
         # An edit that waits for the end of the run counts already, and the script does not see it.
         return ["", "", "", ""]

@@ -12,7 +12,7 @@ from tocsin.model.job import Stage
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.jobs import Jobs
 from tocsin.store.views import job_pages
-from tocsin.store.views.job_pages import ANY, Page, Wanted
+from tocsin.store.views.job_pages import ANY, JobFilter, JobPage
 
 # Records that are read at once to compare names.
 AT_ONCE = 100
@@ -29,7 +29,7 @@ class Selection:
     """One walk. Jobs that are put meanwhile may be met or not; those that are changed between pages are met once."""
 
     def __init__(
-        self, store: Store, queues: Sequence[OpenQueue], stages: Sequence[Stage], wanted: Wanted, progress: Progress
+        self, store: Store, queues: Sequence[OpenQueue], stages: Sequence[Stage], wanted: JobFilter, progress: Progress
     ) -> None:
         self._store = store
         self._jobs = Jobs(store)
@@ -88,7 +88,7 @@ class Selection:
             confirmed += [m for m, record in zip(some, records, strict=True) if _name_of(record) == wanted.name]
         return confirmed
 
-    def _show(self, page: Page) -> None:
+    def _show(self, page: JobPage) -> None:
         self._looked += page.looked
         self._total = max(self._total, self._looked)
         self._progress(self._looked, self._total)

@@ -10,7 +10,7 @@ from tocsin.store import suspect_scores
 from tocsin.store.keys import BANDS
 from tocsin.store.numbers import time_of, whole
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.views.read_together import Together
+from tocsin.store.views.read_together import CombinedRead
 
 # With which the spot of a job begins.
 _BAND_DIGITS = tuple(b"%d" % band for band in range(len(BANDS)))
@@ -47,7 +47,7 @@ async def counts(store: Store, queue: OpenQueue) -> list[int]:
 async def position(store: Store, queue: OpenQueue, member: str) -> int | None:
     """How many stand before it, of one partition of order `priority`: band by band, then those that wait."""
     lanes = [queue.keys[queue.partition_of(member)][name] for name in (*BANDS, "waiting")]
-    together = Together()
+    together = CombinedRead()
     for lane in lanes:
         together.ask("ZRANK", lane, member)
         together.ask("ZCARD", lane)

@@ -16,7 +16,7 @@ MOST_HANDLERS = 20
 MOST_DIGEST = 0xFFFF_FFFF
 
 
-class Parked(Struct, frozen=True):
+class ParkedHandlers(Struct, frozen=True):
     """Jobs of one partition that wait for the same handler, and the id of one of them."""
 
     handler: str
@@ -24,7 +24,7 @@ class Parked(Struct, frozen=True):
     job: str
 
 
-async def parked_in(store: Store, queue: OpenQueue, partition: int) -> list[Parked]:
+async def parked_in(store: Store, queue: OpenQueue, partition: int) -> list[ParkedHandlers]:
     """Changes nothing. Raises StoreUnavailable at once."""
     if partition >= queue.partitions:
         return []
@@ -34,8 +34,8 @@ async def parked_in(store: Store, queue: OpenQueue, partition: int) -> list[Park
         raise translate(error, store.address) from error
 
 
-async def _look(store: Store, keys: dict[str, str]) -> list[Parked]:
-    found: list[Parked] = []
+async def _look(store: Store, keys: dict[str, str]) -> list[ParkedHandlers]:
+    found: list[ParkedHandlers] = []
     # The score is the digest of the handler, and a half for suspects; what could not be read has 0, or a time that is
     # beyond all digests.
     digest = 0
@@ -51,7 +51,7 @@ async def _look(store: Store, keys: dict[str, str]) -> list[Parked]:
             pipe.hget(keys["jobs"], member)
             count, record = await pipe.execute()
         try:
-            found.append(Parked(decode_spec(record or b"").name, count, member.decode(errors="replace")))
+            found.append(ParkedHandlers(decode_spec(record or b"").name, count, member.decode(errors="replace")))
         except RecordUnreadable:
             continue
     return found

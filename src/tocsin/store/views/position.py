@@ -14,9 +14,9 @@ from tocsin.store.keys import BANDS, TURNS
 from tocsin.store.numbers import number, whole
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.suspect_scores import APART, OTHERS, is_apart
-from tocsin.store.transitions.jobs import Entry, entry_of
+from tocsin.store.transitions.jobs import ClaimEntry, entry_of
 from tocsin.store.views.parked_handlers import MOST_DIGEST
-from tocsin.store.views.read_together import Together
+from tocsin.store.views.read_together import CombinedRead
 
 # As lua/lib/line_fair.lua keeps a tenant: its runs, its rate's time, its finish tags.
 _TENANT = struct.Struct(">I6d")
@@ -49,7 +49,7 @@ class Limit(Struct, frozen=True):
         return max(math.ceil(self.spent - self.burst), now + 1)
 
 
-class Line(Struct, frozen=True):
+class JobsAhead(Struct, frozen=True):
     """Who comes before a job. In a fair queue `ahead` counts those of its own tenant."""
 
     ahead: int
@@ -68,14 +68,14 @@ class Position(Struct, frozen=True):
     aging: Millis | None
     limit: Limit
     tenant: Limit | None
-    entry: Entry | None
+    entry: ClaimEntry | None
     deadline: Millis | None
     # Of one that is parked, the digest of its handler; 0 if no worker could read it so far.
     digest: int | None
-    line: Line | None
+    line: JobsAhead | None
 
 
-class _Spot(Struct, frozen=True):
+class _ReadyPosition(Struct, frozen=True):
     """A place in `ready`: the score in a queue of order `priority`, the member's name in a fair one. `is_taken` unless
     the job is still on its way there."""
 
@@ -89,7 +89,7 @@ class _Spot(Struct, frozen=True):
 async def look(store: Store, queue: OpenQueue, job: Job, now: Millis) -> Position:
     """Of a job as it was read a moment ago. Two reads, each at one instant."""
     keys, member = queue.keys[queue.partition_of(job.id)], job.id.encode()
-    together = Together()
+    together = CombinedRead()
     together.ask("HMGET", keys["meta"], *_META)
     together.ask("ZCARD", keys["working"])
     together.ask("HGET", keys["claims"], member)
@@ -121,29 +121,37 @@ def _is_in_line(job: Job, now: Millis) -> bool:
     return job.stage is Stage.READY or (job.stage is Stage.WAITING and (job.not_before_ms or 0) <= now)
 
 
-def _spot_of(queue: OpenQueue, job: Job, member: bytes, spot: bytes | None, scores: list[float | None]) -> _Spot | None:
+def _spot_of(
+    queue: OpenQueue, job: Job, member: bytes, spot: bytes | None, scores: list[float | None]
+) -> _ReadyPosition | None:
     """One that has fallen due and is not in `ready` yet has the place that the next claim will give it."""
     order, tenant = queue.queue.order, job.header.tenant.encode()
     if order == "due":
-        return _Spot(0)
+        return _ReadyPosition(0)
     if order == "fair" and spot is not None:
         band, place = min(whole(spot[:1]), len(BANDS) - 1), spot[1:]
-        return _Spot(band, member=place + b"\0" + member, tenant=place.rsplit(b"\0", 2)[0])
+        return _ReadyPosition(band, member=place + b"\0" + member, tenant=place.rsplit(b"\0", 2)[0])
     at = next((band for band, score in enumerate(scores) if score is not None), None)
     if at is not None:
-        return _Spot(at, score=scores[at] or 0.0)
+        return _ReadyPosition(at, score=scores[at] or 0.0)
     if job.stage is Stage.READY:
         return None
     # Behind all others of the same millisecond.
-    return _Spot(job.header.band, job.due_ms + 4095 / 4096, tenant + b"\0%013d\1" % job.due_ms, tenant, False)
+    return _ReadyPosition(job.header.band, job.due_ms + 4095 / 4096, tenant + b"\0%013d\1" % job.due_ms, tenant, False)
 
 
 async def _line(
-    store: Store, queue: OpenQueue, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None, now: Millis
-) -> Line | None:
+    store: Store,
+    queue: OpenQueue,
+    keys: dict[str, str],
+    member: bytes,
+    spot: _ReadyPosition,
+    aging: Millis | None,
+    now: Millis,
+) -> JobsAhead | None:
     order = queue.queue.order
     counted = {"due": _ask_due, "priority": _ask_priority, "fair": _ask_fair}[order]
-    together = Together()
+    together = CombinedRead()
     together.ask("ZSCORE", keys["waiting"], member)
     together.ask("ZCOUNT", keys["waiting"], OTHERS, now)
     counted(together, keys, member, spot, aging)
@@ -152,20 +160,24 @@ async def _line(
     if order == "due":
         rank, apart = counts
         # Those that stand apart go before nobody else.
-        return None if rank is None else Line(ahead=rank if stands_apart else rank - apart)
+        return None if rank is None else JobsAhead(ahead=rank if stands_apart else rank - apart)
     entering = max(0, due - (own is not None and not stands_apart))
     if order == "priority":
-        return None if None in counts else Line(ahead=sum(counts), entering=entering)
+        return None if None in counts else JobsAhead(ahead=sum(counts), entering=entering)
     ahead, turn, turns, *above = counts
-    return Line(ahead, entering, above=sum(above), turns=turns if turn is None else turn)
+    return JobsAhead(ahead, entering, above=sum(above), turns=turns if turn is None else turn)
 
 
-def _ask_due(together: Together, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
+def _ask_due(
+    together: CombinedRead, keys: dict[str, str], member: bytes, spot: _ReadyPosition, aging: Millis | None
+) -> None:
     together.ask("ZRANK", keys["waiting"], member)
     together.ask("ZCOUNT", keys["waiting"], *APART)
 
 
-def _ask_priority(together: Together, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
+def _ask_priority(
+    together: CombinedRead, keys: dict[str, str], member: bytes, spot: _ReadyPosition, aging: Millis | None
+) -> None:
     """As pick_priority.lua: the bands above, or with aging those that are older than it by their band's handicap."""
     for band, name in enumerate(BANDS):
         bound = f"{spot.score + (spot.band - band) * (aging or 0):.6f}"
@@ -180,7 +192,9 @@ def _ask_priority(together: Together, keys: dict[str, str], member: bytes, spot:
             together.ask("ZCOUNT", keys[name], "-inf", f"({bound}")
 
 
-def _ask_fair(together: Together, keys: dict[str, str], member: bytes, spot: _Spot, aging: Millis | None) -> None:
+def _ask_fair(
+    together: CombinedRead, keys: dict[str, str], member: bytes, spot: _ReadyPosition, aging: Millis | None
+) -> None:
     together.ask("ZLEXCOUNT", keys[BANDS[spot.band]], b"[" + spot.tenant + b"\0", b"(" + spot.member)
     together.ask("ZRANK", keys[TURNS[spot.band]], spot.tenant)
     together.ask("ZCARD", keys[TURNS[spot.band]])

@@ -10,13 +10,13 @@ from tocsin.store.connection.client import FAILURES, answers_of, translate
 from tocsin.store.keys import BANDS
 from tocsin.store.numbers import whole
 from tocsin.store.store import OpenQueue, Store
-from tocsin.telemetry.queue_metrics import Numbers
+from tocsin.telemetry.queue_metrics import QueueNumbers
 
 # One look asks so many partitions; of queues that have more, each in its turn.
 AT_ONCE = 64
 
 
-class QueueCounts:
+class QueueCountReader:
     """Looks at some queues, and keeps what it saw."""
 
     def __init__(self, store: Store, queues: Sequence[OpenQueue]) -> None:
@@ -24,10 +24,10 @@ class QueueCounts:
         self._queues = queues
         self._places: list[tuple[OpenQueue, int]] = []
         self._turns = cycle(self._places)
-        self._seen: dict[tuple[str, int], Numbers] = {}
-        self._by_queue: Mapping[str, Numbers] = {}
+        self._seen: dict[tuple[str, int], QueueNumbers] = {}
+        self._by_queue: Mapping[str, QueueNumbers] = {}
 
-    def by_queue(self) -> Mapping[str, Numbers]:
+    def by_queue(self) -> Mapping[str, QueueNumbers]:
         """Of those whose partitions were all seen. May be called on another thread."""
         return self._by_queue
 
@@ -51,12 +51,12 @@ class QueueCounts:
                 self._seen[queue.name, partition] = numbers
         self._by_queue = {queue.name: found for queue in self._queues if (found := self._sum(queue)) is not None}
 
-    def _sum(self, queue: OpenQueue) -> Numbers | None:
+    def _sum(self, queue: OpenQueue) -> QueueNumbers | None:
         seen = [self._seen.get((queue.name, partition)) for partition in range(queue.partitions)]
         known = [each for each in seen if each is not None]
         if len(known) < len(seen):
             return None
-        return Numbers(*(sum(getattr(each, field) for each in known) for field in Numbers.__struct_fields__))
+        return QueueNumbers(*(sum(getattr(each, field) for each in known) for field in QueueNumbers.__struct_fields__))
 
 
 def _bands(queue: OpenQueue) -> tuple[str, ...]:
@@ -70,10 +70,10 @@ def _ask(pipe: Any, queue: OpenQueue, partition: int) -> None:
     pipe.hmget(keys["meta"], "put", "claimed")
 
 
-def _numbers(queue: OpenQueue, answers: Iterator[Any]) -> Numbers | None:
+def _numbers(queue: OpenQueue, answers: Iterator[Any]) -> QueueNumbers | None:
     """None of a partition that somebody garbled: what was seen before stays."""
     found = [next(answers) for _ in range(3 + len(_bands(queue)))]
     if any(isinstance(answer, Exception) for answer in found):
         return None
     active, waiting, *ready, (put, claimed) = found
-    return Numbers(waiting + sum(ready), active, whole(put), whole(claimed))
+    return QueueNumbers(waiting + sum(ready), active, whole(put), whole(claimed))

@@ -9,7 +9,7 @@ from tocsin.store.scripts.script import script
 from tocsin.store.store import Store
 
 
-class Together:
+class CombinedRead:
     """Collects reads. They go as one script, because a full Redis refuses even transactions that only read."""
 
     def __init__(self) -> None:

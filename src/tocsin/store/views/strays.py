@@ -18,7 +18,7 @@ PAGE = 200
 STAGES = ("waiting", "working")
 
 
-class Kind(IntEnum):
+class StrayKind(IntEnum):
     """What lua/stray_look.lua says of a member."""
 
     NO_RECORD = 1
@@ -27,23 +27,27 @@ class Kind(IntEnum):
     CLAIM = 4
 
 
-class Page(msgspec.Struct, frozen=True):
+class StrayPage(msgspec.Struct, frozen=True):
     """The strays of one page, and where the next begins; `b"0"`: there is none."""
 
     cursor: bytes
-    found: dict[bytes, Kind]
+    found: dict[bytes, StrayKind]
 
 
-class Strays:
+class StrayReader:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def look(self, queue: OpenQueue, partition: int, stage: str, cursor: bytes, overdue: Millis | None) -> Page:
+    async def look(
+        self, queue: OpenQueue, partition: int, stage: str, cursor: bytes, overdue: Millis | None
+    ) -> StrayPage:
         """The page at `cursor`, from `b"0"` on. `overdue`: how far past its deadline a run is told; None: never."""
         look, now = script("stray_look"), self._store.clock.override()
         args = ["" if now is None else now, stage, cursor, "" if overdue is None else overdue, PAGE]
         answer = await self._store.read(lambda c: look(c, queue.keys_of(look, partition), args))
-        return Page(answer[0], {member: Kind(code - 48) for member, code in zip(answer[1], answer[2], strict=True)})
+        return StrayPage(
+            answer[0], {member: StrayKind(code - 48) for member, code in zip(answer[1], answer[2], strict=True)}
+        )
 
     async def rescore(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> int:
         """How many were given a score."""

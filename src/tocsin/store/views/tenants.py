@@ -27,7 +27,7 @@ class Tenant(Struct, frozen=True):
     rested_ms: Millis | None
 
 
-class Tenants(Struct, frozen=True):
+class TenantReader(Struct, frozen=True):
     """The first of them: those whose turn is next, then those that rest, then others."""
 
     shown: list[Tenant]
@@ -36,10 +36,10 @@ class Tenants(Struct, frozen=True):
     others_at_least: bool
 
 
-async def read_tenants(store: Store, queue: OpenQueue, most: int) -> Tenants:
+async def read_tenants(store: Store, queue: OpenQueue, most: int) -> TenantReader:
     names, is_cut = await _names(store, queue)
     shown = await _details(store, queue, names[:most])
-    return Tenants(shown, len(names) - len(shown), is_cut)
+    return TenantReader(shown, len(names) - len(shown), is_cut)
 
 
 async def _names(store: Store, queue: OpenQueue) -> tuple[list[bytes], bool]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from tocsin.model.delivery import Delivered, DeliveryFailed, head_of
 from tocsin.model.http import Http, without_login
-from tocsin.targets.secret_masking import NOTHING, Veil
+from tocsin.targets.secret_masking import NOTHING, SecretMask
 
 # 409: another attempt of the run is still at work there, as `tocsin.receive` says it; without a time to come back it is
 # a refusal like any other.
@@ -22,7 +22,7 @@ LARGEST_HEAD = 4096
 LONGEST_SHOWN = 200
 
 
-class Answer(Struct, frozen=True):
+class HttpAnswer(Struct, frozen=True):
     """A response, as far as it is looked at."""
 
     status: int
@@ -32,7 +32,7 @@ class Answer(Struct, frozen=True):
     location: str | None = None
 
 
-def told_of(answer: Answer, ms: int, veil: Veil) -> dict[str, Any]:
+def told_of(answer: HttpAnswer, ms: int, veil: SecretMask) -> dict[str, Any]:
     """For the run's event. A receiver may repeat what it was sent: secrets are not written down."""
     # A shorter one is all of the body.
     head = veil.data(answer.head) if len(answer.head) < LARGEST_HEAD else veil.beginning(answer.head)
@@ -40,7 +40,7 @@ def told_of(answer: Answer, ms: int, veil: Veil) -> dict[str, Any]:
 
 
 def judge(
-    target: Http, answer: Answer, told: dict[str, Any], now_s: float, longest_wait_s: float, veil: Veil
+    target: Http, answer: HttpAnswer, told: dict[str, Any], now_s: float, longest_wait_s: float, veil: SecretMask
 ) -> Delivered:
     """Done, or how it failed."""
     status = answer.status
@@ -56,7 +56,7 @@ def is_success(target: Http, status: int) -> bool:
     return status in target.expect if target.expect else 200 <= status <= 299
 
 
-def _advice(answer: Answer, veil: Veil) -> str:
+def _advice(answer: HttpAnswer, veil: SecretMask) -> str:
     if not 300 <= answer.status <= 399 or answer.location is None:
         return ""
     return (
@@ -70,7 +70,7 @@ def briefly(target: Http) -> str:
     return f"{target.method} {shown(target.url)}"
 
 
-def shown(url: str, veil: Veil = NOTHING) -> str:
+def shown(url: str, veil: SecretMask = NOTHING) -> str:
     """For people: without a login and what is secret, and not longer than fits into a message."""
     text = veil.text(without_login(url))
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"

@@ -15,11 +15,11 @@ from yarl import URL
 
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.http import Http
-from tocsin.targets.address_guard import Guard, Refused
+from tocsin.targets.address_guard import AddressRefused, Guard
 from tocsin.targets.file_descriptors import are_used_up, handed_back, is_lack, most_connections
-from tocsin.targets.http.answer import LARGEST_HEAD, Answer, briefly
+from tocsin.targets.http.answer import LARGEST_HEAD, HttpAnswer, briefly
 from tocsin.targets.http.request import Request
-from tocsin.targets.secret_masking import NOTHING, Veil
+from tocsin.targets.secret_masking import NOTHING, SecretMask
 
 # Of a body so much is read, so that the connection can be used again; of a longer one it is closed.
 LARGEST_BODY = 64 * 1024
@@ -43,7 +43,7 @@ class _Connector(aiohttp.TCPConnector):
         super()._release(key, protocol, should_close=should_close or crowded)
 
 
-class Sessions:
+class HttpConnections:
     """Two pools of connections: to hosts that the operator named, and, guarded, to all others."""
 
     def __init__(self, guard: Guard, resolver: AbstractResolver | None = None) -> None:
@@ -52,7 +52,7 @@ class Sessions:
         self._trusted = _session(resolver=self._resolver)
         self._guarded = _session(resolver=_Sieve(self._resolver, guard), socket_factory=guard.open_socket)
 
-    async def exchange(self, target: Http, request: Request) -> Answer:
+    async def exchange(self, target: Http, request: Request) -> HttpAnswer:
         """Send it, once, and read the answer."""
         try:
             url, login = _address(request.url)
@@ -63,7 +63,7 @@ class Sessions:
             ) as answer:
                 said = answer.headers
                 head = await _read(answer)
-                return Answer(answer.status, head, said.get("Retry-After"), said.get("Location"))
+                return HttpAnswer(answer.status, head, said.get("Retry-After"), said.get("Location"))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if is_lack(getattr(error, "os_error", error)) or are_used_up():
                 raise handed_back(request.veil.text(_text(error))) from error
@@ -111,11 +111,11 @@ def _address(url: str) -> tuple[URL, str | None]:
     return whole.with_user(None), f"Basic {login}"
 
 
-def _failed(target: Http, error: Exception, veil: Veil) -> DeliveryFailed:
+def _failed(target: Http, error: Exception, veil: SecretMask) -> DeliveryFailed:
     """What went wrong between us and the receiver. It may be over next time, unless it is the request itself."""
     what = briefly(target)
     refused = getattr(error, "os_error", None)
-    if isinstance(refused, Refused):
+    if isinstance(refused, AddressRefused):
         return DeliveryFailed(f"{what}: {refused.strerror}", final=True)
     if isinstance(error, aiohttp.InvalidURL) or not isinstance(error, (aiohttp.ClientError, OSError)):
         # What it says may quote what is secret.

@@ -7,7 +7,7 @@ from yarl import URL
 
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.http import LONGEST_URL, Http
-from tocsin.targets.http.answer import Answer, briefly, is_success, shown
+from tocsin.targets.http.answer import HttpAnswer, briefly, is_success, shown
 from tocsin.targets.http.request import SIGNED, Request, without
 
 # With these the request is sent again as it is; with the others the answer is elsewhere, to be fetched.
@@ -17,13 +17,13 @@ _ELSEWHERE = (301, 302, 303)
 _ABOUT_THE_BODY = frozenset(["content-type", "content-encoding"]) | SIGNED
 
 
-def leads_on(target: Http, answer: Answer) -> bool:
+def leads_on(target: Http, answer: HttpAnswer) -> bool:
     """Whether it is to be followed."""
     redirect = answer.status in _SAME_REQUEST or answer.status in _ELSEWHERE
     return redirect and target.redirects > 0 and answer.location is not None and not is_success(target, answer.status)
 
 
-def hop(target: Http, request: Request, answer: Answer) -> Request:
+def hop(target: Http, request: Request, answer: HttpAnswer) -> Request:
     """The request that follows. What is for the receiver alone stays with its origin."""
     there = _join(target, request, answer.location or "")
     here = URL(request.url)
@@ -43,7 +43,7 @@ def hop(target: Http, request: Request, answer: Answer) -> Request:
     return replace(request, method=method, url=str(there), headers=headers, body=body)
 
 
-def too_many(target: Http, request: Request, answer: Answer) -> DeliveryFailed:
+def too_many(target: Http, request: Request, answer: HttpAnswer) -> DeliveryFailed:
     last = shown(answer.location or "", request.veil)
     return _refused(target, f"more than {target.redirects} times, at last to {last}")
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 from opentelemetry import propagate, trace
 
-from tocsin.engine.work_item import Unit
+from tocsin.engine.work_item import WorkItem
 from tocsin.model import codec
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.errors import InvalidArgument
@@ -20,7 +20,7 @@ from tocsin.model.target import target_of
 from tocsin.model.template import MARK, fill
 from tocsin.model.webhook_signature import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from tocsin.targets.envelope import Envelope, in_header, in_json, in_url
-from tocsin.targets.secret_masking import NOTHING, Veil, veil_of
+from tocsin.targets.secret_masking import NOTHING, SecretMask, veil_of
 from tocsin.targets.secrets import Secrets
 
 # Jobs of one definition share what was made of it; so many definitions are kept.
@@ -42,7 +42,7 @@ class Request(Struct, frozen=True):
     # Headers, in lower case, that are for the receiver alone: no other origin gets them.
     private: frozenset[str] = frozenset()
     # For what may not be written down, whoever repeats it.
-    veil: Veil = NOTHING
+    veil: SecretMask = NOTHING
 
 
 class Draft(Struct, frozen=True):
@@ -58,13 +58,13 @@ class Draft(Struct, frozen=True):
     login: tuple[str, ...]
 
 
-class Drafts:
+class RequestTemplates:
     """Those of the jobs that were delivered lately, by what stands in their records."""
 
     def __init__(self) -> None:
         self._kept: dict[bytes, Draft] = {}
 
-    def of(self, unit: Unit) -> Draft:
+    def of(self, unit: WorkItem) -> Draft:
         body = codec.body_of(unit.claim.record)
         draft = self._kept.get(body)
         if draft is None:

@@ -6,7 +6,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING
 
-from tocsin.engine.work_item import Unit
+from tocsin.engine.work_item import WorkItem
 from tocsin.model.allowed_hosts import places
 from tocsin.model.clock import Clock
 from tocsin.model.delivery import Delivered, DeliveryFailed
@@ -14,15 +14,15 @@ from tocsin.model.host import host_of
 from tocsin.model.http import Http
 from tocsin.targets.address_guard import Guard
 from tocsin.targets.envelope import Envelope
-from tocsin.targets.host_gates import Gates
-from tocsin.targets.http.answer import Answer, briefly, judge, told_of
-from tocsin.targets.http.request import Drafts, Request, build
+from tocsin.targets.host_gates import HostGates
+from tocsin.targets.http.answer import HttpAnswer, briefly, judge, told_of
+from tocsin.targets.http.request import Request, RequestTemplates, build
 from tocsin.targets.secrets import Secrets
 
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractResolver
 
-    from tocsin.targets.http.connections import Sessions
+    from tocsin.targets.http.connections import HttpConnections
 
 
 class HttpTarget:
@@ -34,7 +34,7 @@ class HttpTarget:
         self,
         namespace: str,
         clock: Clock,
-        gates: Gates,
+        gates: HostGates,
         secrets: Secrets,
         longest_wait_s: float = 600.0,
         allow: tuple[str, ...] = (),
@@ -49,10 +49,10 @@ class HttpTarget:
         self._guard = Guard(places(allow))
         self._max_timeout_s = max_timeout_s
         self._resolver = resolver
-        self._drafts = Drafts()
-        self._sessions: Sessions | None = None
+        self._drafts = RequestTemplates()
+        self._sessions: HttpConnections | None = None
 
-    async def deliver(self, unit: Unit) -> Delivered:
+    async def deliver(self, unit: WorkItem) -> Delivered:
         clock, draft = self._clock, self._drafts.of(unit)
         passage = self._gates.to(host_of(draft.target.url), unit.deadline)
         envelope = Envelope(unit, self._namespace)
@@ -66,7 +66,7 @@ class HttpTarget:
             told = told_of(answer, round((clock.monotonic() - started) * 1000), veil)
             return judge(draft.target, answer, told, clock.server_ms() / 1000, self._longest_wait_s, veil)
 
-    async def _send(self, target: Http, request: Request) -> Answer:
+    async def _send(self, target: Http, request: Request) -> HttpAnswer:
         """The answer, of wherever the request led to."""
         timeout = min(target.timeout, self._max_timeout_s)
         try:
@@ -75,7 +75,7 @@ class HttpTarget:
         except TimeoutError:
             raise DeliveryFailed(f"{briefly(target)}: no whole answer within {timeout:g} s", status=408) from None
 
-    async def _follow(self, target: Http, request: Request) -> Answer:
+    async def _follow(self, target: Http, request: Request) -> HttpAnswer:
         from tocsin.targets.http import redirects
 
         sessions = self._open()
@@ -94,11 +94,11 @@ class HttpTarget:
                 raise
         return answer
 
-    def _open(self) -> Sessions:
+    def _open(self) -> HttpConnections:
         if self._sessions is None:
-            from tocsin.targets.http.connections import Sessions
+            from tocsin.targets.http.connections import HttpConnections
 
-            self._sessions = Sessions(self._guard, self._resolver)
+            self._sessions = HttpConnections(self._guard, self._resolver)
         return self._sessions
 
     async def close(self) -> None:

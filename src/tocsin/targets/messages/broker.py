@@ -15,12 +15,12 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
-from tocsin.model.broker_address import Place, Server
+from tocsin.model.broker_address import BrokerDestination, Server
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.store.store import Store
-from tocsin.targets.address_guard import Refused
+from tocsin.targets.address_guard import AddressRefused
 from tocsin.targets.messages.authority import read_authority
-from tocsin.targets.messages.dialer import Line
+from tocsin.targets.messages.dialer import DialledSockets
 
 # The package that each needs, which comes with the extra of the broker's name; Redis comes with Tocsin.
 PACKAGES = {"kafka": "aiokafka", "nats": "nats", "rabbitmq": "aio_pika"}
@@ -30,7 +30,7 @@ _LOGGERS = {"kafka": ("aiokafka",), "nats": ("nats",), "rabbitmq": ("aio_pika", 
 Cause = TypeVar("Cause", bound=BaseException)
 
 
-class Letter(Struct, frozen=True):
+class BrokerMessage(Struct, frozen=True):
     """What is sent: the same for each attempt but for its number."""
 
     value: bytes
@@ -50,7 +50,7 @@ class Broker(Protocol):
 
     async def connect(self) -> None: ...
 
-    async def publish(self, place: Place, letter: Letter) -> dict[str, Any]:
+    async def publish(self, place: BrokerDestination, letter: BrokerMessage) -> dict[str, Any]:
         """Return once the broker has it, with what the broker said."""
 
     async def close(self) -> None:
@@ -63,7 +63,7 @@ def is_installed(broker: str) -> bool:
     return package is None or importlib.util.find_spec(package) is not None
 
 
-async def broker_for(server: Server, store: Store, dial: Line) -> Broker:
+async def broker_for(server: Server, store: Store, dial: DialledSockets) -> Broker:
     """Not connected yet. Files are left to a thread; the import takes up to a second."""
     authority = await asyncio.to_thread(read_authority, server) if server.ca is not None else None
     if server.broker == "redis":
@@ -81,7 +81,7 @@ async def broker_for(server: Server, store: Store, dial: Line) -> Broker:
 
 def away(server: Server, error: BaseException) -> DeliveryFailed:
     """Nobody answers, or not in a way that we understand: another time it may be well again."""
-    refused = cause_of(error, Refused)
+    refused = cause_of(error, AddressRefused)
     if refused is not None:
         return DeliveryFailed(f"{server}: {refused.strerror}", final=True, sent=False)
     said = " ".join(str(error).split()) or type(error).__name__

@@ -10,13 +10,13 @@ import contextlib
 import math
 from typing import Any
 
-from tocsin.engine.handlers import NotYet
-from tocsin.model.broker_address import Place, Server
+from tocsin.engine.handlers import TryLater
+from tocsin.model.broker_address import BrokerDestination, Server
 from tocsin.model.clock import monotonic
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.store.store import Store
-from tocsin.targets.messages.broker import Broker, Letter, broker_for
-from tocsin.targets.messages.dialer import Dialer, Line
+from tocsin.targets.messages.broker import Broker, BrokerMessage, broker_for
+from tocsin.targets.messages.dialer import Dialer, DialledSockets
 
 # Connecting goes on for those who come later when a message with less patience gives up.
 CONNECT_S = 30.0
@@ -31,7 +31,7 @@ AWAY_S = 1.0
 class Client:
     """A broker, how many messages are on their way to it, and when it last took one."""
 
-    def __init__(self, server: Server, line: Line, connecting: asyncio.Task[Broker]) -> None:
+    def __init__(self, server: Server, line: DialledSockets, connecting: asyncio.Task[Broker]) -> None:
         self.server = server
         self.host = str(server)
         self.line = line
@@ -57,7 +57,7 @@ class Clients:
         self._closing: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
 
-    async def send(self, place: Place, letter: Letter, timeout: float) -> dict[str, Any]:
+    async def send(self, place: BrokerDestination, letter: BrokerMessage, timeout: float) -> dict[str, Any]:
         """What the broker said. Raises DeliveryFailed, TimeoutError, or NotYet."""
         client = self._client(place.server)
         client.users += 1
@@ -111,13 +111,13 @@ class Clients:
     def _close_oldest(self, clients: list[Client], otherwise: str) -> None:
         unused = [client for client in clients if not client.users]
         if not unused:
-            raise NotYet(otherwise, AWAY_S)
+            raise TryLater(otherwise, AWAY_S)
         oldest = min(unused, key=lambda client: client.used)
         # Nobody waits for it any more.
         oldest.connecting.cancel()
         self._retire(oldest)
 
-    async def _connect(self, server: Server, line: Line) -> Broker:
+    async def _connect(self, server: Server, line: DialledSockets) -> Broker:
         broker = await broker_for(server, self._store, line)
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -182,7 +182,7 @@ async def _connected(client: Client) -> Broker:
         ) from error.__cause__
 
 
-async def _close(broker: Broker, line: Line) -> None:
+async def _close(broker: Broker, line: DialledSockets) -> None:
     """Whatever its library makes of it: it is not used any more."""
     try:
         with contextlib.suppress(Exception):

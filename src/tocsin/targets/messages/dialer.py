@@ -36,8 +36,8 @@ class Dialer:
     def is_full(self) -> bool:
         return len(self._made) >= self._most and sum(each.fileno() >= 0 for each in self._made) >= self._most
 
-    def line(self) -> Line:
-        return Line(self)
+    def line(self) -> DialledSockets:
+        return DialledSockets(self)
 
     async def connect(self, host: str, port: int) -> socket.socket:
         """To the first permitted address that answers. Raises Refused if there is none to try, and OSError."""
@@ -68,7 +68,7 @@ class Dialer:
         return made
 
 
-class Line:
+class DialledSockets:
     """The sockets of one client. Called with a host and a port, it connects another."""
 
     def __init__(self, dialer: Dialer) -> None:

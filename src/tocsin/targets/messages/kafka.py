@@ -27,13 +27,13 @@ from aiokafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
-from tocsin.model.broker_address import Place, Server
+from tocsin.model.broker_address import BrokerDestination, Server
 from tocsin.model.delivery import DeliveryFailed
-from tocsin.targets.address_guard import Refused
+from tocsin.targets.address_guard import AddressRefused
 from tocsin.targets.file_descriptors import is_lack
 from tocsin.targets.messages.authority import tls_of
-from tocsin.targets.messages.broker import Letter, away
-from tocsin.targets.messages.dialer import Line
+from tocsin.targets.messages.broker import BrokerMessage, away
+from tocsin.targets.messages.dialer import DialledSockets
 
 # Of one request to one broker, and how long a topic is looked for. A message may take several.
 REQUEST_MS = 5_000
@@ -51,7 +51,7 @@ _REFUSED = (
 class Kafka:
     """A producer that numbers its records, so that what it sends again by itself is written once."""
 
-    def __init__(self, server: Server, dial: Line, authority: str | None = None) -> None:
+    def __init__(self, server: Server, dial: DialledSockets, authority: str | None = None) -> None:
         self.lost = False
         self._server = server
         self._dial = dial
@@ -77,11 +77,11 @@ class Kafka:
 
     async def _connection(self, host: str, port: int, **options: Any) -> AIOKafkaConnection:
         """To one of the hosts of the address, or to a broker that one of them names."""
-        connection = _Dialled(self._dial, host, port, **options)
+        connection = _GuardedKafkaConnection(self._dial, host, port, **options)
         try:
             await connection.connect()
         except OSError as error:
-            if (isinstance(error, Refused) or is_lack(error)) and not self._refused.done():
+            if (isinstance(error, AddressRefused) or is_lack(error)) and not self._refused.done():
                 self._refused.set_result(error)
             raise
         return connection
@@ -119,7 +119,7 @@ class Kafka:
         connection.close()
         return None
 
-    async def publish(self, place: Place, letter: Letter) -> dict[str, Any]:
+    async def publish(self, place: BrokerDestination, letter: BrokerMessage) -> dict[str, Any]:
         headers = [(name, text.encode()) for name, text in letter.headers.items()]
         headers.append(("content-type", letter.content_type.encode()))
         key = None if letter.key is None else letter.key.encode()
@@ -156,11 +156,11 @@ class Kafka:
         await self._producer.client.close()
 
 
-class _Dialled(AIOKafkaConnection):  # type: ignore[misc]
+class _GuardedKafkaConnection(AIOKafkaConnection):  # type: ignore[misc]
     """Connects by the dialer. The library's `connect` asks its event loop for the connection, and goes on from there:
     so it is given a loop that has another way to make one."""
 
-    def __init__(self, dial: Line, host: str, port: int, **options: Any) -> None:
+    def __init__(self, dial: DialledSockets, host: str, port: int, **options: Any) -> None:
         super().__init__(host, port, **options)
         self._dial = dial
 
@@ -174,7 +174,7 @@ class _Dialled(AIOKafkaConnection):  # type: ignore[misc]
 
 
 class _DiallingLoop:
-    def __init__(self, loop: asyncio.AbstractEventLoop, dial: Line) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, dial: DialledSockets) -> None:
         self._loop = loop
         self._dial = dial
 

@@ -12,12 +12,12 @@ from nats.aio.transport import TcpTransport
 from nats.errors import Error, MaxPayloadError, NoServersError
 from nats.js.errors import APIError, NoStreamResponseError
 
-from tocsin.model.broker_address import Place, Server
+from tocsin.model.broker_address import BrokerDestination, Server
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.targets.envelope import in_header
 from tocsin.targets.messages.authority import tls_of
-from tocsin.targets.messages.broker import Letter, away
-from tocsin.targets.messages.dialer import Line
+from tocsin.targets.messages.broker import BrokerMessage, away
+from tocsin.targets.messages.dialer import DialledSockets
 
 # By which a stream knows a message again, for as long as its duplicate window.
 ID = "Nats-Msg-Id"
@@ -35,7 +35,7 @@ _REFUSALS = ("authorization violation", "permissions violation", "authentication
 class Nats:
     """One connection, which is not mended: the next message gets another."""
 
-    def __init__(self, server: Server, dial: Line, authority: str | None = None) -> None:
+    def __init__(self, server: Server, dial: DialledSockets, authority: str | None = None) -> None:
         self.lost = False
         self._server = server
         self._authority = authority
@@ -67,7 +67,7 @@ class Nats:
             if not self._client.is_connected:
                 await self.close()
 
-    async def publish(self, place: Place, letter: Letter) -> dict[str, Any]:
+    async def publish(self, place: BrokerDestination, letter: BrokerMessage) -> dict[str, Any]:
         headers = {**letter.headers, "content-type": letter.content_type, ID: letter.id}
         if letter.key is not None:
             headers["tocsin-key"] = in_header(letter.key)
@@ -123,7 +123,7 @@ class Nats:
 class _Client(Client):
     """Connects by the dialer, also to the servers that a server says there are beside it."""
 
-    def __init__(self, dial: Line) -> None:
+    def __init__(self, dial: DialledSockets) -> None:
         super().__init__()
         self._dial = dial
 
@@ -133,7 +133,7 @@ class _Client(Client):
 
 
 class _Transport(TcpTransport):
-    def __init__(self, dial: Line) -> None:
+    def __init__(self, dial: DialledSockets) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._dial = dial
 

@@ -21,12 +21,12 @@ from aiormq.connection import TransportFactory
 from aiormq.exceptions import AuthenticationError, ChannelAccessRefused, InvalidFrameError, ProbableAuthenticationError
 from yarl import URL
 
-from tocsin.model.broker_address import Node, Place, Server
+from tocsin.model.broker_address import BrokerDestination, Node, Server
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.targets.envelope import in_header
 from tocsin.targets.messages.authority import tls_of
-from tocsin.targets.messages.broker import Letter, away
-from tocsin.targets.messages.dialer import Line
+from tocsin.targets.messages.broker import BrokerMessage, away
+from tocsin.targets.messages.dialer import DialledSockets
 
 # As many as a broker allows a connection by default, and some to spare.
 MOST_CHANNELS = 2000
@@ -41,7 +41,7 @@ class RabbitMq:
     """One connection. A channel carries one message at a time: the broker closes it when it does not like what it is
     sent, and nobody else's message is to be lost by that."""
 
-    def __init__(self, server: Server, dial: Line, authority: str | None = None) -> None:
+    def __init__(self, server: Server, dial: DialledSockets, authority: str | None = None) -> None:
         self.lost = False
         self._server = server
         self._idle: list[AbstractChannel] = []
@@ -58,7 +58,7 @@ class RabbitMq:
         )
         tls = tls_of(server, authority)
         self._connection = Connection(url, ssl_context=tls)
-        self._connection.kwargs["transport_factory"] = _Dialled(dial, (host, port), tls)
+        self._connection.kwargs["transport_factory"] = _GuardedTransportFactory(dial, (host, port), tls)
         self._connection.close_callbacks.add(self._on_close)
 
     def _on_close(self, *_: object) -> None:
@@ -74,7 +74,7 @@ class RabbitMq:
         except _FAILURES as error:
             raise self._failure(error) from error
 
-    async def publish(self, place: Place, letter: Letter) -> dict[str, Any]:
+    async def publish(self, place: BrokerDestination, letter: BrokerMessage) -> dict[str, Any]:
         message = Message(
             letter.value,
             headers={**letter.headers, **({} if letter.key is None else {"tocsin-key": in_header(letter.key)})},
@@ -89,7 +89,7 @@ class RabbitMq:
                 raise self._failure(error, place) from error
         return {"exchange": place.exchange, "routing_key": place.name}
 
-    async def _publish(self, message: Message, place: Place) -> None:
+    async def _publish(self, message: Message, place: BrokerDestination) -> None:
         channel = self._idle.pop() if self._idle else await self._open_channel()
         whole = False
         try:
@@ -123,7 +123,7 @@ class RabbitMq:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    def _failure(self, error: Exception, place: Place | None = None) -> DeliveryFailed:
+    def _failure(self, error: Exception, place: BrokerDestination | None = None) -> DeliveryFailed:
         server, name, exchange = self._server, place and place.name, place and place.exchange
         if isinstance(error, _REFUSED):
             return DeliveryFailed(f"{server} does not allow it ({error})", status=403, final=True)
@@ -145,10 +145,10 @@ class RabbitMq:
             await self._connection.close()
 
 
-class _Dialled(TransportFactory):
+class _GuardedTransportFactory(TransportFactory):
     """Connects by the dialer."""
 
-    def __init__(self, dial: Line, node: Node, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, dial: DialledSockets, node: Node, tls: ssl.SSLContext | None) -> None:
         self._dial = dial
         self._node = node
         self._tls = tls

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from tocsin.model.broker_address import Place, Server
+from tocsin.model.broker_address import BrokerDestination, Server
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.errors import StoreError, StoreFull, StoreRefused, StoreUnavailable
 from tocsin.store.connection.address import Address, Tls
@@ -16,9 +16,9 @@ from tocsin.store.connection.client import FAILURES, Client, open_dialled_client
 from tocsin.store.connection.pool import ConnectionSettings
 from tocsin.store.keys import is_shaped_like_ours, registers_beside
 from tocsin.store.store import Store
-from tocsin.targets.address_guard import Refused
-from tocsin.targets.messages.broker import Letter, away, cause_of
-from tocsin.targets.messages.dialer import Line
+from tocsin.targets.address_guard import AddressRefused
+from tocsin.targets.messages.broker import BrokerMessage, away, cause_of
+from tocsin.targets.messages.dialer import DialledSockets
 
 # Each message has its own timeout, which is what counts; connections are opened when they are needed.
 _CONNECTIONS = ConnectionSettings(timeout_s=86_400.0, connect_timeout_s=86_400.0, max_wait_s=86_400.0, min_idle=0)
@@ -29,7 +29,7 @@ class Streams:
 
     lost = False
 
-    def __init__(self, server: Server, store: Store, dial: Line, authority: str | None = None) -> None:
+    def __init__(self, server: Server, store: Store, dial: DialledSockets, authority: str | None = None) -> None:
         self._server = server
         self._dial = dial
         self._own = not server.nodes
@@ -41,7 +41,7 @@ class Streams:
         if not self._own:
             self._opened = open_dialled_client(self._address, _CONNECTIONS, self._dial)
 
-    async def publish(self, place: Place, letter: Letter) -> dict[str, Any]:
+    async def publish(self, place: BrokerDestination, letter: BrokerMessage) -> dict[str, Any]:
         client = self._opened or self._store.client
         fields: dict[Any, Any] = {**letter.headers, "content-type": letter.content_type, "value": letter.value}
         if letter.key is not None:
@@ -68,10 +68,10 @@ class Streams:
                     return True
         return False
 
-    def _failure(self, error: Exception, place: Place) -> DeliveryFailed:
+    def _failure(self, error: Exception, place: BrokerDestination) -> DeliveryFailed:
         if isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE"):
             return DeliveryFailed(f"{self._address.shown}: {place.name!r} is there, and is no stream", final=True)
-        if cause_of(error, ssl.SSLCertVerificationError) or cause_of(error, Refused):
+        if cause_of(error, ssl.SSLCertVerificationError) or cause_of(error, AddressRefused):
             return away(self._server, error)
         meant = translate(error, self._address)
         return DeliveryFailed(str(meant), status=_status(meant), final=isinstance(meant, StoreRefused))

@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tocsin.engine.work_item import Unit
+from tocsin.engine.work_item import WorkItem
 from tocsin.model.allowed_hosts import places
-from tocsin.model.broker_address import Place
+from tocsin.model.broker_address import BrokerDestination
 from tocsin.model.delivery import Delivered, DeliveryFailed
 from tocsin.model.host import host_of
 from tocsin.model.message import Message
@@ -19,12 +19,12 @@ from tocsin.store.store import Store
 from tocsin.targets.address_guard import Guard
 from tocsin.targets.envelope import Envelope, in_header, in_json
 from tocsin.targets.file_descriptors import are_used_up, handed_back, is_lack
-from tocsin.targets.host_gates import Gates
+from tocsin.targets.host_gates import HostGates
 from tocsin.targets.messages import cloudevents
-from tocsin.targets.messages.broker import Letter, cause_of
+from tocsin.targets.messages.broker import BrokerMessage, cause_of
 from tocsin.targets.messages.clients import IDLE_S, Clients
 from tocsin.targets.messages.dialer import Dialer
-from tocsin.targets.secret_masking import NOTHING, Veil, veil_of
+from tocsin.targets.secret_masking import NOTHING, SecretMask, veil_of
 from tocsin.targets.secrets import Secrets
 
 
@@ -36,7 +36,7 @@ class MessageTarget:
     def __init__(
         self,
         store: Store,
-        gates: Gates,
+        gates: HostGates,
         secrets: Secrets,
         allow: tuple[str, ...] = (),
         max_timeout_s: float = math.inf,
@@ -49,7 +49,7 @@ class MessageTarget:
         self._max_timeout_s = max_timeout_s
         self._clients = Clients(store, Dialer(Guard(places(allow), "message.allow")), idle_s)
 
-    async def deliver(self, unit: Unit) -> Delivered:
+    async def deliver(self, unit: WorkItem) -> Delivered:
         target = target_of(unit.spec)
         assert isinstance(target, Message)
         passage = self._gates.to(host_of(target.url), unit.deadline)
@@ -62,7 +62,7 @@ class MessageTarget:
                 told = veil.value(await self._send(target, place, letter))
         return Delivered({**told, "ms": round((self._clock.monotonic() - started) * 1000)})
 
-    async def _send(self, target: Message, place: Place, letter: Letter) -> dict[str, Any]:
+    async def _send(self, target: Message, place: BrokerDestination, letter: BrokerMessage) -> dict[str, Any]:
         """Where messages leave. No longer than the target's timeout, whatever the broker does."""
         timeout = min(target.timeout, self._max_timeout_s)
         try:
@@ -75,7 +75,7 @@ class MessageTarget:
                 raise handed_back(str(lack or error)) from error
             raise
 
-    def _with_login(self, target: Message) -> Place:
+    def _with_login(self, target: Message) -> BrokerDestination:
         """A secret is read anew for each message: one that was changed is another login, and gets another client."""
         place = target.place
         if target.password is None:
@@ -88,13 +88,13 @@ class MessageTarget:
         await self._clients.close()
 
 
-def _veil(place: Place) -> Veil:
+def _veil(place: BrokerDestination) -> SecretMask:
     """A user without a password is a token, for NATS."""
     secret = place.server.password or place.server.user
     return veil_of((secret,)) if secret else NOTHING
 
 
-def letter_of(target: Message, envelope: Envelope, namespace: str) -> Letter:
+def letter_of(target: Message, envelope: Envelope, namespace: str) -> BrokerMessage:
     value = target.value
     if target.fills:
         value = fill(value.decode(), envelope.values, in_json).encode()
@@ -118,4 +118,4 @@ def letter_of(target: Message, envelope: Envelope, namespace: str) -> Letter:
             target.cloudevent, namespace, envelope, key, value, json=target.json, content_type=content_type
         )
         content_type = cloudevents.CONTENT_TYPE
-    return Letter(value, key, headers, content_type, envelope.key)
+    return BrokerMessage(value, key, headers, content_type, envelope.key)

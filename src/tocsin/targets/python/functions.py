@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tocsin.engine.handlers import Deliver, Handler, with_run
-from tocsin.engine.work_item import Unit
+from tocsin.engine.work_item import WorkItem
 from tocsin.model.job import Spec
 from tocsin.model.run import Claim, Run
 from tocsin.targets.python.processes import Processes
 from tocsin.targets.python.threads import Threads
 
-MakeRun = Callable[[Unit, Claim, Spec], Run]
+MakeRun = Callable[[WorkItem, Claim, Spec], Run]
 
 
 class OnLoop:
@@ -29,14 +29,14 @@ class OnLoop:
         self._special = handler.wants_run or handler.batch is not None
         self._make_run = make_run
 
-    def deliver(self, unit: Unit) -> Awaitable[Any]:
+    def deliver(self, unit: WorkItem) -> Awaitable[Any]:
         """The handler's own coroutine, with nothing around it: this is the hot path."""
         if not self._special:
             spec = unit.spec
             return self._fn(*spec.args, **spec.kwargs)  # type: ignore[no-any-return]
         return self.call(unit)  # type: ignore[no-any-return]
 
-    def call(self, unit: Unit) -> Any:
+    def call(self, unit: WorkItem) -> Any:
         if self._batch is not None:
             unit.runs = [self._make_run(unit, claim, spec) for claim, spec in unit.all()]
             return self._fn(unit.runs)
@@ -56,7 +56,7 @@ class InThread(OnLoop):
         super().__init__(handler, make_run)
         self._threads = threads
 
-    def deliver(self, unit: Unit) -> Awaitable[Any]:
+    def deliver(self, unit: WorkItem) -> Awaitable[Any]:
         return asyncio.wrap_future(self._threads.submit(lambda: self.call(unit)))
 
 
@@ -70,7 +70,7 @@ class InProcess:
         self._namespace = namespace
         self._processes = processes
 
-    def deliver(self, unit: Unit) -> Awaitable[Any]:
+    def deliver(self, unit: WorkItem) -> Awaitable[Any]:
         return self._processes.run(self._handler, self._namespace, unit)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pebble
 
 from tocsin.engine.handlers import Handler, NotStarted, with_run
-from tocsin.engine.work_item import Unit
+from tocsin.engine.work_item import WorkItem
 from tocsin.model import codec
 from tocsin.model.errors import TocsinError
 from tocsin.model.run import Claim, Run
@@ -34,7 +34,7 @@ class Processes:
     def __init__(self) -> None:
         self._pool: pebble.ProcessPool | None = None
 
-    async def run(self, handler: Handler, namespace: str, unit: Unit) -> Any:
+    async def run(self, handler: Handler, namespace: str, unit: WorkItem) -> Any:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             workers = max(2, os.cpu_count() or 2)

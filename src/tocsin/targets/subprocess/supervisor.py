@@ -38,7 +38,7 @@ _HELD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-class Order:
+class StartOrder:
     """What to start: `file` is executed, whatever the first argument says."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Order:
         self.file, self.argv, self.env = file, argv, env
 
 
-class Report:
+class ExitReport:
     """How it ended. `code` is negative for a signal; `where` and `errno` say why it could not be started."""
 
     def __init__(self, code: int, where: str, errno: int, written: int, head: bytes, tail: bytes) -> None:
@@ -69,35 +69,35 @@ class Report:
         self.written, self.head, self.tail = written, head, tail
 
 
-def pack_order(order: Order) -> bytes:
+def pack_order(order: StartOrder) -> bytes:
     numbers = b"%d %d %d %d" % (order.worker, order.head, order.tail, len(order.argv))
     body = b"\0".join([numbers, order.cwd, order.file, *order.argv, *order.env])
     return len(body).to_bytes(4, "big") + body
 
 
-def unpack_order(body: bytes) -> Order:
+def unpack_order(body: bytes) -> StartOrder:
     numbers, cwd, file, *rest = body.split(b"\0")
     worker, head, tail, count = map(int, numbers.split())
-    return Order(worker, head, tail, cwd, file, rest[:count], rest[count:])
+    return StartOrder(worker, head, tail, cwd, file, rest[:count], rest[count:])
 
 
-def pack_report(report: Report) -> bytes:
+def pack_report(report: ExitReport) -> bytes:
     line = f"{report.code} {report.where or '-'} {report.errno} {report.written} {len(report.head)}\n"
     return line.encode() + report.head + report.tail
 
 
-def unpack_report(said: bytes) -> Report | None:
+def unpack_report(said: bytes) -> ExitReport | None:
     """None if it is no report: the leash was killed, or could not even begin."""
     line, _, rest = said.partition(b"\n")
     try:
         code, where, errno, written, length = line.decode().split(" ")
         head = int(length)
-        return Report(int(code), where.strip("-"), int(errno), int(written), rest[:head], rest[head:])
+        return ExitReport(int(code), where.strip("-"), int(errno), int(written), rest[:head], rest[head:])
     except ValueError:
         return None
 
 
-class Ends:
+class OutputEnds:
     """The first and the last bytes of an output of any length."""
 
     def __init__(self, head: int, tail: int) -> None:
@@ -113,10 +113,10 @@ class Ends:
             self.tail = (self.tail + chunk[room:])[-self._tail :]
 
 
-class Leash:
-    def __init__(self, order: Order) -> None:
+class ProgramSupervisor:
+    def __init__(self, order: StartOrder) -> None:
         self._order = order
-        self._ends = Ends(order.head, order.tail)
+        self._ends = OutputEnds(order.head, order.tail)
         self._prctl = _find_prctl()
         if self._prctl is not None and os.path.exists(_CHILDREN):
             self._prctl(_SET_CHILD_SUBREAPER, 1)
@@ -132,7 +132,7 @@ class Leash:
         os.close(output)
         os.set_blocking(self._output, False)
 
-    def run(self) -> Report:
+    def run(self) -> ExitReport:
         """Until nothing of the program is left."""
         watched = [0, self._output, self._woken]
         while True:
@@ -189,13 +189,13 @@ class Leash:
         self._ends.add(chunk)
         return bool(chunk)
 
-    def _report(self, code: int) -> Report:
+    def _report(self, code: int) -> ExitReport:
         with contextlib.suppress(OSError):
             os.killpg(self._pid, signal.SIGKILL)
         _end_adopted()
         self._read_the_rest()
         where, _, errno = os.read(self._trouble, 64).decode().partition(" ")
-        return Report(code, where, int(errno or 0), self._ends.written, self._ends.head, self._ends.tail)
+        return ExitReport(code, where, int(errno or 0), self._ends.written, self._ends.head, self._ends.tail)
 
     def _read_the_rest(self) -> None:
         most = self._ends.written + _MOST_LEFT
@@ -298,7 +298,7 @@ def main() -> None:
     if not length or len(body) < length:
         # The worker has thought better of it, or is gone.
         return
-    said = pack_report(Leash(unpack_order(body)).run())
+    said = pack_report(ProgramSupervisor(unpack_order(body)).run())
     with contextlib.suppress(BrokenPipeError):
         while said:
             said = said[os.write(1, said) :]

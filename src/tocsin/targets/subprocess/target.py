@@ -10,8 +10,8 @@ import signal
 import sys
 from typing import Any
 
-from tocsin.engine.handlers import NotYet
-from tocsin.engine.work_item import Unit
+from tocsin.engine.handlers import TryLater
+from tocsin.engine.work_item import WorkItem
 from tocsin.model.clock import Clock
 from tocsin.model.delivery import Delivered, DeliveryFailed, head_of
 from tocsin.model.grants import Grants
@@ -20,12 +20,12 @@ from tocsin.model.subprocess import Subprocess
 from tocsin.model.target import target_of
 from tocsin.model.template import fill
 from tocsin.targets.envelope import Envelope
-from tocsin.targets.host_gates import Gates
-from tocsin.targets.secret_masking import NOTHING, Veil, veil_of
+from tocsin.targets.host_gates import HostGates
+from tocsin.targets.secret_masking import NOTHING, SecretMask, veil_of
 from tocsin.targets.secrets import Secrets
 from tocsin.targets.subprocess import supervisor
 from tocsin.targets.subprocess.allowed import Allowed
-from tocsin.targets.subprocess.supervisor import Order, Report
+from tocsin.targets.subprocess.supervisor import ExitReport, StartOrder
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.programs")
@@ -60,14 +60,14 @@ class SubprocessTarget:
 
     stoppable = True
 
-    def __init__(self, namespace: str, clock: Clock, gates: Gates, secrets: Secrets, allowed: Grants) -> None:
+    def __init__(self, namespace: str, clock: Clock, gates: HostGates, secrets: Secrets, allowed: Grants) -> None:
         self._namespace = namespace
         self._clock = clock
         self._gates = gates
         self._secrets = secrets
         self._allowed = Allowed(allowed)
 
-    async def deliver(self, unit: Unit) -> Delivered:
+    async def deliver(self, unit: WorkItem) -> Delivered:
         target = target_of(unit.spec)
         assert isinstance(target, Subprocess)
         path, file = self._allowed.find(target.argv[0])
@@ -85,13 +85,13 @@ class SubprocessTarget:
             return judge(target, report, round((self._clock.monotonic() - started) * 1000), in_time, veil)
 
 
-def _veil(target: Subprocess, secrets: dict[str, str]) -> Veil:
+def _veil(target: Subprocess, secrets: dict[str, str]) -> SecretMask:
     """Also without what stands before a secret: a program prints what it likes of it."""
     values = [(secrets[name], value.before) for name, value in target.env.items() if isinstance(value, Secret)]
     return veil_of(tuple(text for whole, before in values for text in {whole, whole.removeprefix(before)}))
 
 
-def _order(target: Subprocess, envelope: Envelope, path: str, file: str, secrets: dict[str, str]) -> Order:
+def _order(target: Subprocess, envelope: Envelope, path: str, file: str, secrets: dict[str, str]) -> StartOrder:
     argv = [path, *(fill(text, envelope.values) for text in target.argv[1:])]
     env = {name: os.environ[name] for name in INHERITED if name in os.environ}
     for name, value in target.env.items():
@@ -104,7 +104,7 @@ def _order(target: Subprocess, envelope: Envelope, path: str, file: str, secrets
         "TOCSIN_IDEMPOTENCY_KEY": envelope.key,
     }
     head, tail = shares(target.output)
-    return Order(
+    return StartOrder(
         os.getpid(),
         head,
         tail,
@@ -115,7 +115,7 @@ def _order(target: Subprocess, envelope: Envelope, path: str, file: str, secrets
     )
 
 
-async def _run(order: Order, timeout: float, veil: Veil) -> tuple[Report | None, bool]:
+async def _run(order: StartOrder, timeout: float, veil: SecretMask) -> tuple[ExitReport | None, bool]:
     """The report, and whether it ended by itself in time. However this ends, the program has ended too."""
     process = await _start_leash()
     assert process.stdin is not None
@@ -145,10 +145,10 @@ async def _start_leash() -> asyncio.subprocess.Process:
             env={name: os.environ[name] for name in _LOADER if name in os.environ},
         )
     except OSError as error:
-        raise NotYet(f"no process could be started: {error}", _NO_ROOM_S, is_trouble=True) from error
+        raise TryLater(f"no process could be started: {error}", _NO_ROOM_S, is_trouble=True) from error
 
 
-async def _report(process: asyncio.subprocess.Process, veil: Veil) -> Report | None:
+async def _report(process: asyncio.subprocess.Process, veil: SecretMask) -> ExitReport | None:
     """Short, however much the program writes."""
     assert process.stdout is not None
     said = await process.stdout.read()
@@ -159,7 +159,7 @@ async def _report(process: asyncio.subprocess.Process, veil: Veil) -> Report | N
     return report
 
 
-async def _stop(process: asyncio.subprocess.Process, reading: asyncio.Future[Report | None]) -> None:
+async def _stop(process: asyncio.subprocess.Process, reading: asyncio.Future[ExitReport | None]) -> None:
     """Ask it to end, then kill it. Cancelled again, it is killed at once."""
     assert process.stdin is not None
     try:
@@ -171,7 +171,9 @@ async def _stop(process: asyncio.subprocess.Process, reading: asyncio.Future[Rep
     await asyncio.wait([reading])
 
 
-def judge(target: Subprocess, report: Report | None, ms: int, in_time: bool, veil: Veil = NOTHING) -> Delivered:
+def judge(
+    target: Subprocess, report: ExitReport | None, ms: int, in_time: bool, veil: SecretMask = NOTHING
+) -> Delivered:
     """What an exit means: done, or how it failed. A program may print what it was given: secrets are not kept."""
     program = target.argv[0]
     if report is None:
@@ -197,7 +199,7 @@ def _how(code: int) -> str:
     return f"was ended by signal {-code}{name}"
 
 
-def _why(target: Subprocess, report: Report) -> str:
+def _why(target: Subprocess, report: ExitReport) -> str:
     said = os.strerror(report.errno)
     if report.where == "cwd":
         return f" in {target.cwd!r}: {said}"
@@ -210,7 +212,7 @@ def shares(output: int) -> tuple[int, int]:
     return output - tail, tail
 
 
-def output_of(report: Report, most: int, veil: Veil = NOTHING) -> str:
+def output_of(report: ExitReport, most: int, veil: SecretMask = NOTHING) -> str:
     """What it wrote, as text of at most so many bytes, whatever it is; and how much is missing in the middle."""
     missing = report.written - len(report.head) - len(report.tail)
     if not missing:
@@ -222,7 +224,7 @@ def output_of(report: Report, most: int, veil: Veil = NOTHING) -> str:
     return f"{first.decode(errors='ignore')}\n… {missing} bytes left out …\n{last.decode(errors='ignore')}"
 
 
-def _kept(report: Report, veil: Veil) -> bytes:
+def _kept(report: ExitReport, veil: SecretMask) -> bytes:
     if report.written == len(report.head) + len(report.tail):
         return veil.data(report.head + report.tail)
     return veil.beginning(report.head) + veil.end(report.tail)
