@@ -79,6 +79,8 @@ async def test_after_the_cooldown_one_good_claim_closes_it(tocsin_app, tocsin_cl
     assert line.ran == [1]
     status = worker.stats().acquisition_breaker
     assert (status.state, status.recoveries) == (State.CLOSED, 1)
+    worker.vitals._gather(worker.tally)
+    assert worker.tally.recoveries == {"acquisition": 1, "redis": 0, "host": 0}
 
 
 async def test_a_person_may_close_both(tocsin_app, make_worker, line):
