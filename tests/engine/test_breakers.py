@@ -136,12 +136,12 @@ async def test_after_three_tries_the_claim_is_given_up_and_comes_back_when_its_d
     await claimed_and_ended(worker)
     await break_key(tocsin_app, "sessions")
     with capture_logs() as logs:
-        for _ in range(1 + MOST_TRIES):
+        for _ in range(1 + 3):
             await fails(worker.finisher.step)
     assert [entry["event"] for entry in logs if entry["log_level"] == "error"] != []
     await mend_key(tocsin_app, "sessions")
     assert worker.finisher.idle()
-    assert (worker.tally.retry_exhausted, worker.tally.recovery) == (1, {False: MOST_TRIES})
+    assert (worker.tally.retry_exhausted, worker.tally.recovery) == (1, {False: 3})
     # Released at once, it would run and be refused over and over.
     await worker.unheld.step()
     tocsin_clock.advance("3s")
