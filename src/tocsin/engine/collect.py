@@ -12,6 +12,7 @@ from tocsin.engine.lane import Lane
 from tocsin.engine.pool import Pool
 from tocsin.engine.settle import UNPLANNED_S, Ended, reason_of
 from tocsin.engine.unit import Unit
+from tocsin.engine.unread import Unread
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.codec import decode_spec
@@ -38,6 +39,7 @@ class Collector:
         self._finisher = finisher
         self._clock = clock
         self._tally = tally
+        self.unread = Unread(clock.monotonic)
 
     async def read_rules(self, answer: Claimed) -> None:
         """Before `collect`, which does not wait: rules that were read are remembered (model/rrules.py). An answer may
@@ -146,4 +148,6 @@ class Collector:
         ended = Ended(lane, claim, spec, "parked", error=codec.encode_failure(why))
         if why.type == TriggerFailed.__name__:
             ended.delay = UNPLANNED_S
+        elif spec is None:
+            ended.delay = self.unread.note(claim.record)
         self._finisher.add(ended)
