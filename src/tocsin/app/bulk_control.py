@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from tocsin.app import job_options
 from tocsin.app.job_control import JobControl, wanted_of
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.model.job import Stage
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.repartition import delete_queue as retire
@@ -123,7 +123,7 @@ class BulkControl(JobControl):
     async def _must_exist(self, name: str) -> None:
         known = await self.store.queue_names()
         if name not in known:
-            raise InvalidArgument(f"there is no queue {name!r}" + (f"; {nearest(name, known)}" if known else ""))
+            raise InvalidArgument(f"there is no queue {name!r}" + (f"; {did_you_mean(name, known)}" if known else ""))
 
     async def _choose(
         self, queue: str | None, stages: Sequence[Stage], wanted: JobFilter, progress: Progress

@@ -12,7 +12,7 @@ from msgspec import Struct
 from tocsin.engine.handlers import Bound, Handler
 from tocsin.model import codec
 from tocsin.model.durations import Duration, Millis, ceil_ms, epoch_ms, millis, seconds
-from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
+from tocsin.model.errors import InvalidArgument, InvalidTrigger, did_you_mean
 from tocsin.model.http import Http
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import (
@@ -187,7 +187,7 @@ def refuse_unknown(handler: Handler, kwargs: Mapping[str, Any]) -> None:
     for name in kwargs:
         if name not in known:
             raise InvalidArgument(
-                f"{name!r} is no option, and no parameter of {handler.name}; {nearest(name, known | RESERVED)}"
+                f"{name!r} is no option, and no parameter of {handler.name}; {did_you_mean(name, known | RESERVED)}"
             )
 
 
@@ -276,11 +276,11 @@ def policy(
     agent: bool = False,
 ) -> Policy:
     if overlap not in OVERLAPS:
-        raise InvalidArgument(f"there is no overlap {overlap!r}; {nearest(str(overlap), OVERLAPS)}")
+        raise InvalidArgument(f"there is no overlap {overlap!r}; {did_you_mean(str(overlap), OVERLAPS)}")
     if agent and overlap != "skip":
         raise InvalidArgument("an agent runs one at a time: its overlap is 'skip'. Schedule a job for anything else")
     if misfire not in MISFIRES:
-        raise InvalidArgument(f"there is no misfire {misfire!r}; {nearest(misfire, MISFIRES)}")
+        raise InvalidArgument(f"there is no misfire {misfire!r}; {did_you_mean(misfire, MISFIRES)}")
     start = None if starts is None else epoch_ms(starts, "starts")
     end = None if ends is None else epoch_ms(ends, "ends")
     if start is not None and end is not None and end < start:
@@ -310,7 +310,7 @@ def when(at: datetime | None, delay: Duration | None) -> tuple[Millis, bool]:
 
 def mode_of(if_exists: str, allowed: tuple[str, ...]) -> int:
     if if_exists not in allowed:
-        raise InvalidArgument(f"there is no if_exists={if_exists!r} here; {nearest(str(if_exists), allowed)}")
+        raise InvalidArgument(f"there is no if_exists={if_exists!r} here; {did_you_mean(str(if_exists), allowed)}")
     return _IF_EXISTS[if_exists]
 
 
@@ -370,4 +370,4 @@ def check_stage(stage: str) -> Stage:
         return Stage(stage)
     except ValueError:
         known = [each.value for each in Stage]
-        raise InvalidArgument(f"there is no stage {stage!r}; {nearest(str(stage), known)}") from None
+        raise InvalidArgument(f"there is no stage {stage!r}; {did_you_mean(str(stage), known)}") from None

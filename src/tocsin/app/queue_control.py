@@ -7,7 +7,7 @@ from typing import Any
 
 from tocsin.app.connection import AppConnection
 from tocsin.model.errors import InvalidArgument
-from tocsin.model.queue import check_weights, checked
+from tocsin.model.queue import check_weights, settings_as_text
 from tocsin.store.repartition.repartition import Progress, RepartitionResult, repartition
 from tocsin.store.store import OpenQueue
 from tocsin.store.transitions.queue_settings import update
@@ -26,7 +26,10 @@ class QueueControl(AppConnection):
         order = where.queue.order
         if weights is not None and order != "fair":
             raise InvalidArgument(f"weights are for queues of order 'fair': queue {name!r} has order {order!r}")
-        wanted, shares = checked(where.queue, settings), check_weights({} if weights is None else dict(weights))
+        wanted, shares = (
+            settings_as_text(where.queue, settings),
+            check_weights({} if weights is None else dict(weights)),
+        )
         await update(self.store, where, wanted, shares, operator=True)
         self._ring_all(where)
         return True

@@ -13,7 +13,7 @@ from tocsin.app.job_options import JobDefinition, check_tries, mode_of, one_shot
 from tocsin.engine.handlers import Bound, Handler
 from tocsin.model import codec
 from tocsin.model.durations import Duration, Millis
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.model.http import Http
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import Spec
@@ -146,7 +146,7 @@ def schedules(
     shared = ("retry", "timeout", "tenant", "priority")
     for name in given:
         if name not in (known := (*rules, *shared, "queue", "if_exists")):
-            raise InvalidArgument(f"schedule_many has no option {name!r}; {nearest(name, known)}")
+            raise InvalidArgument(f"schedule_many has no option {name!r}; {did_you_mean(name, known)}")
     mode = mode_of(given.get("if_exists", "update"), ("update", "ignore", "replace"))
     wanted = policy(**{name: given[name] for name in rules if name in given})
     options = {name: given[name] for name in shared if name in given}

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from tocsin.config.keys import Setting
 from tocsin.config.mask import masked
-from tocsin.model.errors import nearest
+from tocsin.model.errors import did_you_mean
 from tocsin.model.grants import Grants
 
 Value = bool | int | float | str | tuple[str, ...] | Grants
@@ -130,7 +130,7 @@ def _text(setting: Setting, text: str) -> str:
     if any("\ud800" <= c <= "\udfff" for c in text):
         raise WrongValue("must be text in UTF-8")
     if setting.choices and text not in setting.choices:
-        raise WrongValue(f"cannot be {_quoted(text)}; {nearest(text, setting.choices)}")
+        raise WrongValue(f"cannot be {_quoted(text)}; {did_you_mean(text, setting.choices)}")
     return text
 
 

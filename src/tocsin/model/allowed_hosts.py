@@ -47,7 +47,7 @@ class AllowedHosts(Struct, frozen=True):
         return bool(self.endings) and name.endswith(self.endings) and _NAME.fullmatch(name) is not None
 
 
-def places(entries: Iterable[str]) -> AllowedHosts:
+def allowed_hosts(entries: Iterable[str]) -> AllowedHosts:
     read = [entry_of(entry) for entry in entries]
     names = [entry for entry in read if isinstance(entry, str)]
     return AllowedHosts(

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote
 
 from msgspec import Struct
 
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.model.http import LONGEST_URL, without_login
 from tocsin.model.template import MARK
 
@@ -114,7 +114,7 @@ def parse(url: object) -> BrokerDestination:
     if not mark:
         raise InvalidArgument("the address of a message has no scheme: write it as kafka://HOST/TOPIC, for example")
     if scheme not in SCHEMES:
-        raise InvalidArgument(f"messages cannot go to {scheme!r:.50}://; {nearest(scheme, SCHEMES)}")
+        raise InvalidArgument(f"messages cannot go to {scheme!r:.50}://; {did_you_mean(scheme, SCHEMES)}")
     authority, path, query = _parts(url, rest)
     login, _, hosts = authority.rpartition("@")
     options = _options(scheme, query)
@@ -161,7 +161,7 @@ def _options(scheme: str, query: str) -> dict[str, str]:
     for name in options:
         if name not in known:
             word = f"option {name!r:.50}" if name.isidentifier() else "option"
-            there = nearest(name, known) if known else "it takes none"
+            there = did_you_mean(name, known) if known else "it takes none"
             raise InvalidArgument(f"unknown {word} in an address that begins with {scheme}://; {there}")
     return options
 
@@ -203,7 +203,7 @@ def _number(options: dict[str, str], name: str) -> int:
 def _mechanism(options: dict[str, str]) -> str:
     said = options.get("sasl", MECHANISMS[0])
     if said not in MECHANISMS:
-        raise InvalidArgument(f"there is no sasl={said!r:.50} for messages; {nearest(said, MECHANISMS)}")
+        raise InvalidArgument(f"there is no sasl={said!r:.50} for messages; {did_you_mean(said, MECHANISMS)}")
     return said
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from tocsin.model import cron_fields as fields
 from tocsin.model.cron_fields import Field, FieldError
 from tocsin.model.cron_walk import Crontab, Walk
-from tocsin.model.errors import InvalidTrigger, nearest
+from tocsin.model.errors import InvalidTrigger, did_you_mean
 from tocsin.model.local_time import DAY, TimesOfDay, day_number
 
 ALIASES = {
@@ -105,7 +105,7 @@ def _meant_by(alias: str) -> str:
     if word in _ELSEWHERE:
         raise InvalidTrigger(f"there is no {alias!r}: {_ELSEWHERE[word]}")
     if word not in ALIASES:
-        raise InvalidTrigger(f"there is no {alias!r}; {nearest(word, ALIASES)}")
+        raise InvalidTrigger(f"there is no {alias!r}; {did_you_mean(word, ALIASES)}")
     return ALIASES[word]
 
 

@@ -208,7 +208,7 @@ class RecordUnreadable(StoreError):
     """The bytes of a record are not a job that this version can read."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of an error message: what the user probably meant, or what there is."""
     words = sorted(known)
     close = difflib.get_close_matches(word, words, n=1)

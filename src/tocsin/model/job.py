@@ -20,7 +20,7 @@ from tocsin.model.durations import (
     moment,
     seconds,
 )
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.model.http import without_login
 from tocsin.model.trigger import Every as Every
 from tocsin.model.trigger import Once as Once
@@ -261,7 +261,7 @@ class Job(Struct, frozen=True):
 def check_priority(priority: str) -> int:
     band = str(priority).lower()
     if band not in PRIORITIES:
-        raise InvalidArgument(f"there is no priority {priority!r}; {nearest(band, PRIORITIES)}")
+        raise InvalidArgument(f"there is no priority {priority!r}; {did_you_mean(band, PRIORITIES)}")
     return PRIORITIES.index(band)
 
 

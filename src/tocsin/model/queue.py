@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from tocsin.model.durations import Duration, millis
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 
 DEFAULT_QUEUE = "default"
 AGENTS_QUEUE = "agents"
@@ -52,10 +52,10 @@ class Rate(Struct, frozen=True):
     burst: float
 
 
-def declared(name: str, order: str, partitions: int | None, settings: dict[str, Any]) -> Queue:
+def queue_from_code(name: str, order: str, partitions: int | None, settings: dict[str, Any]) -> Queue:
     """What a program says of a queue, checked. The settings of those it leaves out are not declared."""
     if order not in ORDERS:
-        raise InvalidArgument(f"there is no order {order!r}; {nearest(str(order), ORDERS)}")
+        raise InvalidArgument(f"there is no order {order!r}; {did_you_mean(str(order), ORDERS)}")
     given_partitions = partitions is not None
     if partitions is None:
         partitions = DEFAULT_PARTITIONS
@@ -63,7 +63,7 @@ def declared(name: str, order: str, partitions: int | None, settings: dict[str, 
         raise InvalidArgument(f"partitions must be a whole number from 1 to {MOST_PARTITIONS}, not {partitions!r}")
     queue = Queue(name, order, partitions)  # type: ignore[arg-type]
     given = {setting: value for setting, value in settings.items() if value is not None}
-    return Queue(name, queue.order, partitions, checked(queue, given), given_partitions)
+    return Queue(name, queue.order, partitions, settings_as_text(queue, given), given_partitions)
 
 
 def outgrown(queue: Queue, jobs: int) -> str:
@@ -85,11 +85,11 @@ def check_shares(weights: Mapping[str, int]) -> dict[str, int]:
     return dict(weights)
 
 
-def checked(queue: Queue, settings: dict[str, Any]) -> dict[str, str]:
+def settings_as_text(queue: Queue, settings: dict[str, Any]) -> dict[str, str]:
     """Settings as they are stored: text, '' for none. Raises InvalidArgument."""
     for name in settings:
         if name not in SETTINGS:
-            raise InvalidArgument(f"a queue has no setting {name!r}; {nearest(name, (*SETTINGS, 'weights'))}")
+            raise InvalidArgument(f"a queue has no setting {name!r}; {did_you_mean(name, (*SETTINGS, 'weights'))}")
         orders = _ORDERED.get(name, ORDERS)
         if queue.order not in orders:
             raise InvalidArgument(
@@ -97,11 +97,11 @@ def checked(queue: Queue, settings: dict[str, Any]) -> dict[str, str]:
             )
     if queue.name == AGENTS_QUEUE and any(value is not None for value in settings.values()):
         raise InvalidArgument("the agents' queue has no limits: its workers' concurrency is one")
-    refuse_spread(queue, [name for name, value in settings.items() if value is not None])
+    refuse_limits_on_partitions(queue, [name for name, value in settings.items() if value is not None])
     return {name: "" if value is None else _text(name, value) for name, value in settings.items()}
 
 
-def refuse_spread(queue: Queue, settings: Iterable[str]) -> None:
+def refuse_limits_on_partitions(queue: Queue, settings: Iterable[str]) -> None:
     """Raise InvalidArgument for a limit on a queue that has no one line to count in."""
     for name in settings:
         if name in COUNTED and queue.partitions > 1:

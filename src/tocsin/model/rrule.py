@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from tocsin.model.errors import InvalidTrigger, nearest
+from tocsin.model.errors import InvalidTrigger, did_you_mean
 from tocsin.model.local_time import DAY, TimesOfDay
 from tocsin.model.rrule_days import DayParts, Days
 from tocsin.model.rrule_walk import (
@@ -129,7 +129,7 @@ def _pairs(text: str) -> dict[str, str]:
         if not equals or not value:
             raise InvalidTrigger(f"{pair[:100]!r} in a rule is not NAME=VALUE: write it like FREQ=WEEKLY;BYDAY=MO,FR")
         if name not in _KNOWN:
-            raise InvalidTrigger(f"a rule has no {name[:100]!r}; {nearest(name[:100], _KNOWN)}")
+            raise InvalidTrigger(f"a rule has no {name[:100]!r}; {did_you_mean(name[:100], _KNOWN)}")
         if name in found:
             raise InvalidTrigger(f"a rule has only one {name}")
         found[name] = value
@@ -148,7 +148,7 @@ def _check_combination(given: dict[str, str], freq: int) -> None:
 
 def _choice(given: dict[str, str], name: str, known: tuple[str, ...]) -> str:
     if given[name] not in known:
-        raise InvalidTrigger(f"there is no {name}={given[name][:100]}; {nearest(given[name][:100], known)}")
+        raise InvalidTrigger(f"there is no {name}={given[name][:100]}; {did_you_mean(given[name][:100], known)}")
     return given[name]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 
 # What `{run.…}` may name. `key` is the idempotency key, `due` and `due_ms` are the same moment.
 FIELDS = ("id", "job_id", "due", "due_ms", "attempt", "key", "queue", "tenant", "priority")
@@ -18,7 +18,9 @@ def check_template(text: str, what: str) -> str:
     """Refuses a field that no run has: found when the job is put, not at three in the morning."""
     for name in _FIELD.findall(text):
         if name not in FIELDS:
-            raise InvalidArgument(f"{what} has the field {{run.{name}}}, and no run has that; {nearest(name, FIELDS)}")
+            raise InvalidArgument(
+                f"{what} has the field {{run.{name}}}, and no run has that; {did_you_mean(name, FIELDS)}"
+            )
     return text
 
 

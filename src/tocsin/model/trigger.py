@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr
 
 from tocsin.model import cron, holidays, rrule
 from tocsin.model.durations import Duration, ceil_ms, epoch_ms, seconds
-from tocsin.model.errors import InvalidTrigger, nearest
+from tocsin.model.errors import InvalidTrigger, did_you_mean
 from tocsin.model.step_budget import STEPS
 from tocsin.model.zones import zone_name
 
@@ -103,7 +103,7 @@ def _check_cron(expression: str, tz: str, dst: str) -> None:
     cron.parse(expression)
     zone_name(tz)
     if dst not in DST:
-        raise InvalidTrigger(f"there is no dst={dst[:100]!r}; {nearest(dst[:100], DST)}")
+        raise InvalidTrigger(f"there is no dst={dst[:100]!r}; {did_you_mean(dst[:100], DST)}")
 
 
 class Rrule(_Joinable, frozen=True, array_like=True, tag="rrule"):

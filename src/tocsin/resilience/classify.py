@@ -15,7 +15,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.model.failure_class import FailureClass
 from tocsin.resilience.evidence import (
     MOST_LINKS,
@@ -108,5 +108,5 @@ def _understood(answer: FailureClass | str | None) -> FailureClass | None:
         return FailureClass[answer.upper()]
     except KeyError:
         raise InvalidArgument(
-            f"there is no failure class {answer!r}; {nearest(answer, FailureClass.__members__)}"
+            f"there is no failure class {answer!r}; {did_you_mean(answer, FailureClass.__members__)}"
         ) from None

@@ -14,7 +14,7 @@ import structlog
 from structlog.stdlib import ProcessorFormatter
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.telemetry.logs import OURS, TRACES, indented, on_one_line, safe_json
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -22,7 +22,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 def check_level(level: str) -> str:
     if level.lower() not in LEVELS:
-        raise InvalidArgument(f"there is no log level {level!r}; {nearest(level.lower(), LEVELS)}")
+        raise InvalidArgument(f"there is no log level {level!r}; {did_you_mean(level.lower(), LEVELS)}")
     return level.lower()
 
 

@@ -46,7 +46,9 @@ def after_run(
     return NextTick(step, _cut(spec, following, since if step is None else step, marks, shift))
 
 
-def apart(spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None) -> NextTick:
+def plan_extra_run(
+    spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None
+) -> NextTick:
     """`due` gets a run of its own beside the job (overlap `allow`, `cancel_other`), now."""
     return after_run(spec, due, now, now, shift, held_since)
 
@@ -65,7 +67,7 @@ def is_misfire(spec: Spec, due: Millis, now: Millis, shift: Millis = 0) -> bool:
     return _is_late(spec, due, now, shift)
 
 
-def pass_over(spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None) -> NextTick:
+def skip_misfire(spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None) -> NextTick:
     """`due` is a misfire and is not run: the job waits for the next tick to come, or the first that is still owed."""
     rules, since = spec.rules, now
     if rules.misfire == "all" and rules.catch_up is not None:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from tocsin.model.errors import InvalidConfig, nearest
+from tocsin.model.errors import InvalidConfig, did_you_mean
 
 Node = tuple[str, int]
 
@@ -100,7 +100,7 @@ def _scheme(url: str) -> tuple[str, str]:
     if not found or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
         raise InvalidConfig("the store address has no scheme: write it as redis://HOST:PORT/DB")
     if scheme not in _SCHEMES:
-        raise InvalidConfig(f"unknown scheme {scheme!r} in the store address; {nearest(scheme, _SCHEMES)}")
+        raise InvalidConfig(f"unknown scheme {scheme!r} in the store address; {did_you_mean(scheme, _SCHEMES)}")
     return scheme, rest
 
 
@@ -120,7 +120,7 @@ def _options(query: str, kind: str, *, tls: bool) -> dict[str, str]:
     for name in options:
         if name not in _LOGIN | _TLS | _SENTINEL:
             word = f"option {name!r}" if name.isidentifier() else "option"
-            known = nearest(name, _LOGIN | _TLS | _SENTINEL)
+            known = did_you_mean(name, _LOGIN | _TLS | _SENTINEL)
             raise InvalidConfig(f"unknown {word} in the store address; {known}")
         if name in _TLS and not tls:
             raise InvalidConfig(f"{name} in the store address needs TLS: write the scheme with rediss")
@@ -165,7 +165,7 @@ def _tls(options: dict[str, str]) -> Tls:
     given: dict[str, object] = {name.removeprefix("ssl_"): options[name] for name in _TLS & options.keys()}
     reqs, check = options.get("ssl_cert_reqs", "required"), options.get("ssl_check_hostname", "true").lower()
     if reqs not in _CERT_REQS:
-        raise InvalidConfig(f"ssl_cert_reqs in the store address: {nearest(reqs, _CERT_REQS)}")
+        raise InvalidConfig(f"ssl_cert_reqs in the store address: {did_you_mean(reqs, _CERT_REQS)}")
     if check not in _TRUTH:
         raise InvalidConfig("ssl_check_hostname in the store address is true or false")
     return msgspec.convert({**given, "check_hostname": _TRUTH[check]}, Tls)

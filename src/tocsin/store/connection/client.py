@@ -31,7 +31,7 @@ from tocsin.model.errors import (
     StoreRefused,
     StoreTimeout,
     StoreUnavailable,
-    nearest,
+    did_you_mean,
 )
 from tocsin.store.connection.address import Address
 from tocsin.store.connection.blocking_cluster import BlockingCluster
@@ -234,7 +234,7 @@ async def _check_service(client: Client, address: Address) -> None:
         except FAILURES:
             continue
         if services and address.service not in services:
-            known = nearest(address.service, services)
+            known = did_you_mean(address.service, services)
             raise StoreRefused(f"{address.shown}: the sentinels know no {address.service!r}; {known}")
 
 

@@ -3,11 +3,11 @@
 At most `max_total` connections. Calls that find none free wait in line and are served in order, as long as the line
 moves: if no call was answered for `max_wait_s`, the wait ends with an error. Above `max_idle` a connection is closed
 soon after it came back. `min_idle` of them stand ready: they are opened with the store and, where they were lost, by
-`tend`, which the owner calls now and then.
+`refill_idle_connections`, which the owner calls now and then.
 
 Behind sentinels all of this counts for the primary; what asks the sentinels has connections of its own. In a cluster
 `max_total` bounds the calls under way, whatever node they go to, `min_idle` and `max_idle` count for each primary, and
-idle connections are closed by `tend` only (cluster.py).
+idle connections are closed by `refill_idle_connections` only (cluster.py).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class BoundedPool(ConnectionPool):
             self._closing.cancel()
         await super().aclose()
 
-    async def tend(self) -> None:
+    async def refill_idle_connections(self) -> None:
         """Have min_idle live connections, as far as max_total allows. Raises what connecting raises."""
         taken: list[Any] = []
         try:
@@ -109,7 +109,7 @@ class BoundedPool(ConnectionPool):
 
 
 class SentinelPool(SentinelConnectionPool, BoundedPool):
-    async def tend(self) -> None:
+    async def refill_idle_connections(self) -> None:
         """Also: be connected to the primary that the sentinels name now. The former may still answer."""
         former = self.master_address
         # Nobody to ask: the primary may be well.
@@ -117,7 +117,7 @@ class SentinelPool(SentinelConnectionPool, BoundedPool):
             if await self.get_master_address() != former:  # type: ignore[no-untyped-call]
                 for connection in self._in_use_connections:
                     connection.mark_for_reconnect()  # type: ignore[no-untyped-call]
-        await super().tend()
+        await super().refill_idle_connections()
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -128,12 +128,12 @@ class SingleServerClient(Redis):
     """A client of one server at a time: its address, a socket, or the primary that the sentinels name."""
 
     # Given by the store: what a script does that the server has forgotten.
-    healing: ScriptReloader
+    script_reloader: ScriptReloader
 
-    async def tend(self) -> None:
-        await self.connection_pool.tend()  # type: ignore[attr-defined]
+    async def refill_idle_connections(self) -> None:
+        await self.connection_pool.refill_idle_connections()  # type: ignore[attr-defined]
 
-    async def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    async def send_together(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Sent together; of each the answer, or the error that is one. Raises if not all of them came.
 
         What a pipeline of redis-py does, without the tasks and turns of the event loop that it takes for what may be a
@@ -141,7 +141,7 @@ class SingleServerClient(Redis):
         connection: Any = await self.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         try:
             answers: list[Any] = await connection.retry.call_with_retry(
-                lambda: ask_all(connection, commands), lambda error: connection.disconnect(error=error)
+                lambda: send_together(connection, commands), lambda error: connection.disconnect(error=error)
             )
             return answers
         finally:
@@ -159,14 +159,14 @@ class SingleServerClient(Redis):
 
 async def ask_in_order(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
     """The answers. Raises the first error among them."""
-    answers = await ask_all(connection, commands)
+    answers = await send_together(connection, commands)
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer
     return answers
 
 
-async def ask_all(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+async def send_together(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
     """On one connection, which is closed if not all answers came."""
     packed = [chunk for command in commands for chunk in connection.pack_command(*command)]
     await connection.send_packed_command(packed)
