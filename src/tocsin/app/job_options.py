@@ -33,7 +33,7 @@ from tocsin.model.job import (
 from tocsin.model.message import Message
 from tocsin.model.queue import Queue
 from tocsin.model.target import Target, fields_of
-from tocsin.model.trigger import Every, Once, Trigger, odd, phrase
+from tocsin.model.trigger import Every, Once, Trigger, likely_mistakes, phrase
 from tocsin.store.transitions import jobs
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.targets.builtin import handler_for, timeout_of
@@ -258,7 +258,7 @@ def check_tries(spec: Spec, member: str, exceeding: str) -> None:
 
 
 def warn_if_odd(trigger: Trigger | None, member: str) -> None:
-    for sentence in odd(trigger):
+    for sentence in likely_mistakes(trigger):
         log.warning("a schedule may not be what was meant", job=member, trigger=phrase(trigger), odd=sentence)
 
 

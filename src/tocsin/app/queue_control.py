@@ -26,10 +26,8 @@ class QueueControl(AppConnection):
         order = where.queue.order
         if weights is not None and order != "fair":
             raise InvalidArgument(f"weights are for queues of order 'fair': queue {name!r} has order {order!r}")
-        wanted, shares = (
-            settings_as_text(where.queue, settings),
-            check_weights({} if weights is None else dict(weights)),
-        )
+        wanted = settings_as_text(where.queue, settings)
+        shares = check_weights({} if weights is None else dict(weights))
         await update(self.store, where, wanted, shares, operator=True)
         self._ring_all(where)
         return True

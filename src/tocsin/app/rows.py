@@ -19,7 +19,7 @@ from tocsin.model.ids import check_job_id
 from tocsin.model.job import Spec
 from tocsin.model.message import Message
 from tocsin.model.subprocess import Subprocess
-from tocsin.model.trigger import Trigger, check_trigger, odd
+from tocsin.model.trigger import Trigger, check_trigger, likely_mistakes
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.targets.builtin import handler_for
 from tocsin.triggers.next_tick import TickCache
@@ -78,8 +78,8 @@ class Rows:
             # Once for all rows that have it in common.
             check_tries(planned.spec, str(member), self._exceeding)
             self._checked.add(trigger)
-        if any(sentence not in self._odd for sentence in odd(trigger)):
-            self._odd.update(odd(trigger))
+        if any(sentence not in self._odd for sentence in likely_mistakes(trigger)):
+            self._odd.update(likely_mistakes(trigger))
             warn_if_odd(trigger, str(member))
         return recurring(planned, check_job_id(member), now, mode, self._known.next_at)
 

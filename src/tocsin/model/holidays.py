@@ -1,4 +1,4 @@
-"""Public holidays, from the package `holidays`, which is an extra."""
+"""Public holidays, from the optional package `holidays`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tocsin.model.errors import InvalidTrigger, did_you_mean
 
 
 def check(country: Any, subdiv: Any) -> None:
-    """Raises InvalidTrigger."""
+    """Raises InvalidTrigger if the package does not know the country or its part."""
     for value, what in ((country, "a country is a code like 'FR'"), (subdiv or "", "a subdiv is a code like 'BY'")):
         if not isinstance(value, str):
             raise InvalidTrigger(f"{what}, not {value!r:.100}")
