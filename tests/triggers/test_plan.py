@@ -84,7 +84,7 @@ def test_after_a_run_the_next_tick_and_those_that_pass(rules, started, now, foll
     assert told(misfires.after_run(spec(**rules), T, ms(started), ms(now))) == (following, passed)
 
 
-@pytest.mark.parametrize("overlap", sorted(misfires.APART))
+@pytest.mark.parametrize("overlap", sorted(misfires.EXTRA_RUN_OVERLAPS))
 @pytest.mark.parametrize(
     ("rules", "now", "following", "passed"),
     [

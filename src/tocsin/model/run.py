@@ -76,8 +76,8 @@ class Run:
         self._spec = spec
         self._namespace = namespace
         self._extend = extend
-        # Set when the run timed out, was cancelled or lost its claim. Handlers in threads must check it, because nothing
-        # else can stop them.
+        # Set when the run timed out, was cancelled or lost its claim. Handlers in threads must check it: nothing else
+        # can stop them.
         self.cancelled = False
         self.deadline: datetime = moment(claim.deadline)
         # The extended deadline in monotonic seconds, for the worker; None until `extend` is called.
