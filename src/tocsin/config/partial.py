@@ -1,4 +1,4 @@
-"""Some settings in a program's own words: a mapping, nested as in the file or by dotted keys."""
+"""Reads settings from a program's mapping, nested as in the file or with dotted keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tocsin.model.errors import InvalidConfig
 
 
 def read_mapping(given: Mapping[str, Any]) -> dict[str, Value]:
-    """By dotted key. Raises InvalidConfig: a line for each problem. `merged` checks how settings fit together."""
+    """The values by dotted key. Raises InvalidConfig with a line per problem. `merged` checks the rules."""
     found: dict[str, Value] = {}
     problems: list[str] = []
     for key, value in _flat(given, ""):
@@ -40,7 +40,7 @@ def _flat(given: Mapping[Any, Any], above: str) -> Iterator[tuple[str, Any]]:
 def _unknown(key: str) -> str:
     if key and key in GROUPS:
         return f"{key} is a group: give a mapping of the settings in it"
-    # The first part that is unknown is the one to compare.
+    # Compare the first unknown part.
     known = key
     while parent(known) not in GROUPS:
         known = parent(known)
@@ -48,7 +48,7 @@ def _unknown(key: str) -> str:
 
 
 def _as_written(setting: Setting, value: Any) -> Given:
-    """As it would stand in the file: text in quotes, numbers and truth without."""
+    """The value as it would be written in the file: text in quotes, numbers and booleans without."""
     if isinstance(value, str):
         return Given(value, plain=False)
     if setting.kind in (tuple, dict) and _is_texts(value):

@@ -1,4 +1,4 @@
-"""What no setting can tell alone: how they fit together, and whether patterns are patterns."""
+"""Rules beyond a single type or limit: settings that must fit together, and texts with a syntax of their own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NAMES = tuple(f"{_KEYS}.{name}" for name in ("waiting-set", "working-set", "cle
 
 
 class AtLeast(Struct, frozen=True):
-    """`key` must be at least `other` plus `more`."""
+    """The rule that `key` must be at least `other` plus `more`."""
 
     key: str
     other: str
@@ -50,14 +50,14 @@ _AT_LEAST = (
 
 
 class Broken(Struct, frozen=True):
-    """A rule that does not hold. The first key that was set by somebody is where to look."""
+    """A broken rule. The message points to the first of its keys that does not have its default."""
 
     keys: tuple[str, ...]
     what: str
 
 
 def check(values: Mapping[str, Value]) -> Iterator[Broken]:
-    """`values` lacks those that are wrong already: nothing is said about them twice."""
+    """The broken rules. `values` lacks settings with wrong values, so no problem is reported twice."""
     for rule in _AT_LEAST:
         if rule.key in values and rule.other in values:
             yield from _at_least(rule, values)
@@ -74,7 +74,7 @@ def check(values: Mapping[str, Value]) -> Iterator[Broken]:
 
 
 def warn(values: Mapping[str, Value]) -> Iterator[Broken]:
-    """What is odd, or can be done without."""
+    """Values to warn about: they are useless, or they are ignored."""
     if why := _not_a_regex(str(values.get(EXCEPTIONAL, ""))):
         yield Broken((EXCEPTIONAL,), f"{EXCEPTIONAL} is ignored, because it is not a regex: {why}")
     if values.get(ENABLED) == "":
@@ -128,12 +128,12 @@ def _granted(values: Mapping[str, Value], key: str) -> Grants:
 
 
 def keep_of(text: str) -> int:
-    """`results.keep` in seconds: a number of them, or text like 10m."""
+    """`results.keep` in seconds. It is a number of seconds, or text like 10m."""
     return check_keep(_duration(text), KEEP)
 
 
 def longest_of(text: str) -> float:
-    """`http.max-timeout` in seconds: a number of them, or text like 10m."""
+    """`http.max-timeout` in seconds. It is a number of seconds, or text like 10m."""
     longest = seconds(_duration(text), LONGEST)
     if not 0.001 <= longest <= LONGEST_TIMEOUT_S:
         raise InvalidArgument(f"{LONGEST} must be between 1 ms and a day, not {text!r}")
@@ -145,10 +145,10 @@ def _duration(text: str) -> float | str:
 
 
 def _not_a_regex(text: str) -> str:
-    """Why not, or nothing."""
+    """Why the text is not a regex, or '' if it is one."""
     try:
         with warnings.catch_warnings():
-            # What may change its meaning in a later Python is a regex today.
+            # Ignore warnings about regexes whose meaning may change in a later Python: they are valid today.
             warnings.simplefilter("ignore")
             re.compile(text)
     except re.error as error:
