@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from patterns.tasking import Desk
+from tests.support.task_bench import Desk
 from tocsin import Tocsin
 from tocsin.testing import ManualClock
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from engine.waiting import Gate, eventually, run_dry
-from logged import capture_logs
+from tests.support.captured_logs import capture_logs
+from tests.support.waiting import Gate, eventually, run_dry
 from tocsin import Every, FailureClass, InvalidArgument, Run, Tocsin, TocsinError
 from tocsin.patterns import Agent, AgentScheduler
 from tocsin.resilience.backoff import BackoffSettings

@@ -1,0 +1,421 @@
+"""Breakers of hosts: opened by failures, known to the fleet, and closed by one probe."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from tests.support.captured_logs import capture_logs
+from tests.support.gated_deliveries import AWAY, HOST, OTHER, SILENT, an_outage, fail, send, sent_away
+from tests.support.proxy import Proxy
+from tests.support.servers import Server
+from tocsin.engine.handlers import TryLater
+from tocsin.model.delivery import DeliveryFailed
+from tocsin.store.store import Store
+from tocsin.store.transitions.host_outages import HostOutages
+from tocsin.targets import host_gate
+from tocsin.targets import host_gates as module
+from tocsin.targets.host_gates import HostGates
+from tocsin.testing import ManualClock
+
+pytestmark = pytest.mark.one_server(reason="the proxy stands before one server")
+
+MakeGates = Callable[[], HostGates]
+
+
+@pytest.fixture
+async def proxy(valkey: Server) -> AsyncIterator[Proxy]:
+    async with Proxy(valkey) as running:
+        yield running
+
+
+@pytest.fixture
+async def store(proxy: Proxy, clock: ManualClock) -> AsyncIterator[Store]:
+    opened = Store(proxy.url, prefix=f"t{secrets.token_hex(4)}:", clock=clock)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def make_gates(store: Store, clock: ManualClock) -> MakeGates:
+    """Of a worker each."""
+    return lambda: HostGates(HostOutages(store), clock, permits=100, most=50)
+
+
+@pytest.fixture
+def gates(make_gates: MakeGates) -> HostGates:
+    return make_gates()
+
+
+# Within one worker
+
+
+async def test_a_host_is_left_alone_after_five_failures(gates: HostGates):
+    await fail(gates, 4)
+    await send(gates, False)
+    assert 30 <= await sent_away(gates) <= 31
+    await send(gates, host=OTHER)
+    assert (gates.trips, gates.blocked, gates.recoveries) == (1, 1, 0)
+
+
+async def test_an_answer_that_something_failed_is_a_failure(gates: HostGates):
+    for _ in range(5):
+        await send(gates, False)
+    await sent_away(gates)
+
+
+async def test_a_success_makes_up_for_a_failure(gates: HostGates):
+    """A busy host on which a few requests fail, always, is not a host that fails."""
+    for _ in range(20):
+        await send(gates, False)
+        await send(gates)
+    await fail(gates, 4)
+    await send(gates)
+
+
+@pytest.mark.parametrize(
+    "error", [DeliveryFailed("not allowed", final=True), ValueError("ours"), asyncio.CancelledError()]
+)
+async def test_what_is_not_the_hosts_fault_does_not_count(gates: HostGates, error: BaseException):
+    await fail(gates, 9, error)
+    await send(gates)
+
+
+async def test_a_run_that_is_stopped_at_its_deadline_was_kept_waiting_by_the_host(gates: HostGates, clock: ManualClock):
+    for _ in range(5):
+        passage = await gates.to(HOST, deadline=clock.monotonic() + 1).__aenter__()
+        clock.advance("1s")
+        await passage.__aexit__(asyncio.CancelledError, asyncio.CancelledError(), None)
+    await sent_away(gates)
+
+
+async def test_answers_of_before_the_outage_say_nothing_about_it(gates: HostGates, clock: ManualClock):
+    async with gates.to(HOST):
+        await fail(gates)
+    await sent_away(gates)
+
+
+async def test_who_is_let_in_as_the_breaker_opens_is_sent_away(gates: HostGates):
+    inside = [gates.to(HOST) for _ in range(50)]
+    for passage in inside:
+        await passage.__aenter__()
+    waiting = [asyncio.create_task(send(gates)) for _ in range(5)]
+    await asyncio.sleep(0)
+    for passage in inside:
+        await passage.__aexit__(type(SILENT), SILENT, None)
+    assert [type(error) for error in await asyncio.gather(*waiting, return_exceptions=True)] == [TryLater] * 5
+    assert gates.room.inside == 0
+
+
+async def test_the_log_tells_once_that_a_host_fails_and_once_that_it_answers_again(
+    gates: HostGates, clock: ManualClock
+):
+    with capture_logs() as told:
+        await an_outage(gates, clock)
+        with pytest.raises(TryLater):
+            await send(gates, AWAY)
+        await gates.step()
+        await sent_away(gates)
+        clock.advance("30s")
+        await send(gates)
+        await gates.step()
+    assert [(entry["event"].partition(":")[0], entry["host"]) for entry in told] == [
+        ("host fails", HOST),
+        ("host answers again", HOST),
+    ]
+
+
+async def test_gates_at_rest_are_forgotten(gates: HostGates, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "MOST_AT_REST", 3)
+    with pytest.raises(DeliveryFailed):
+        await send(gates, SILENT)
+    for n in range(5):
+        await send(gates, host=f"http://{n}:80")
+    await gates.step()
+    assert list(gates._gates) == [HOST]
+
+
+async def test_probes_find_no_room_where_nobody_else_does(store: Store, clock: ManualClock):
+    """Hosts that fail would otherwise hold, one probe each, what is left for others."""
+    gates = HostGates(HostOutages(store), clock, permits=4, most=50, shared=True)
+    await an_outage(gates, clock)
+    inside = [gates.to(f"http://{n}:80") for n in range(3)]
+    for passage in inside:
+        await passage.__aenter__()
+    assert await sent_away(gates) < 30
+    assert gates.room.inside == 3
+    await inside[0].__aexit__(None, None, None)
+    await send(gates)
+    assert gates.room.inside == 2
+
+
+async def test_a_probe_that_is_not_made_holds_no_room(make_gates: MakeGates, clock: ManualClock):
+    """The fleet lets one worker send it, and the other is told to wait."""
+    one, two = make_gates(), make_gates()
+    await an_outage(one, clock)
+    await two.step()
+    probe = one.to(HOST)
+    await probe.__aenter__()
+    await sent_away(two)
+    assert (one.room.inside, two.room.inside) == (1, 0)
+    await probe.__aexit__(None, None, None)
+    assert one.room.inside == 0
+
+
+# In the fleet
+
+
+async def test_others_learn_of_an_outage_within_a_second(gates: HostGates, make_gates: MakeGates, clock: ManualClock):
+    other = make_gates()
+    await send(other)
+    await fail(gates)
+    await gates.step()
+    clock.advance("1s")
+    assert await other.step() <= 1
+    assert 29 <= await sent_away(other) <= 30
+    assert other.trips == 0
+
+
+async def test_a_worker_that_was_idle_knows_of_it_before_it_sends_anything(gates: HostGates, make_gates: MakeGates):
+    await fail(gates)
+    await gates.step()
+    idle = make_gates()
+    sent = await asyncio.gather(*(send(idle) for _ in range(9)), return_exceptions=True)
+    assert [type(each) for each in sent] == [TryLater] * 9
+
+
+async def test_one_probe_of_the_whole_fleet_is_sent(gates: HostGates, make_gates: MakeGates, clock: ManualClock):
+    workers = [gates, *(make_gates() for _ in range(3))]
+    await an_outage(gates, clock)
+    async with gates.to(HOST):
+        waits = [await sent_away(worker) for worker in workers for _ in range(3)]
+    assert all(5 <= wait <= 6 for wait in waits)
+
+
+async def test_a_probe_that_succeeds_lets_all_send_again(gates: HostGates, make_gates: MakeGates, clock: ManualClock):
+    other = make_gates()
+    await an_outage(gates, clock)
+    async with other.to(HOST):
+        await sent_away(gates)
+    await other.step()
+    await gates.step()
+    await send(gates)
+    await send(other)
+    assert (gates.recoveries, other.recoveries) == (0, 1)
+
+
+async def test_those_in_line_are_sent_away_when_others_find_the_host_failing(
+    gates: HostGates, make_gates: MakeGates, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(host_gate, "LINE_S", 3600)
+    other = make_gates()
+    async with contextlib.AsyncExitStack() as inside:
+        for _ in range(50):
+            await inside.enter_async_context(gates.to(HOST))
+        waiting = asyncio.create_task(send(gates))
+        await asyncio.sleep(0)
+        await fail(other)
+        await other.step()
+        await gates.step()
+        with pytest.raises(TryLater):
+            await asyncio.wait_for(waiting, 10)
+
+
+async def test_a_probe_that_fails_begins_another_cooldown(gates: HostGates, make_gates: MakeGates, clock: ManualClock):
+    other = make_gates()
+    await an_outage(gates, clock)
+    await fail(other, 1)
+    await other.step()
+    await gates.step()
+    for worker in (gates, other):
+        assert 29 <= await sent_away(worker) <= 31
+
+
+async def test_a_probe_that_reached_nobody_is_no_attempt(gates: HostGates, clock: ManualClock):
+    await fail(gates, 5, AWAY)
+    await gates.step()
+    for _ in range(3):
+        clock.advance("31s")
+        with pytest.raises(TryLater):
+            await send(gates, AWAY)
+        await gates.step()
+    assert gates.trips == 4
+
+
+async def test_a_probe_that_may_have_reached_somebody_is_an_attempt(gates: HostGates, clock: ManualClock):
+    """Otherwise a request that its receiver never stands would be sent for ever, and keep all others out."""
+    await an_outage(gates, clock)
+    await fail(gates, 1, SILENT)
+
+
+async def test_a_prober_that_is_killed_is_followed_by_another(
+    gates: HostGates, make_gates: MakeGates, clock: ManualClock
+):
+    await an_outage(gates, clock)
+    killed = make_gates()
+    await killed.to(HOST).__aenter__()
+    await sent_away(gates)
+    clock.advance("5s")
+    await send(gates)
+    await gates.step()
+    await send(make_gates())
+
+
+async def test_a_probe_that_is_stopped_says_nothing(gates: HostGates, clock: ManualClock):
+    await an_outage(gates, clock)
+    await fail(gates, 1, asyncio.CancelledError())
+    assert 5 <= await sent_away(gates) <= 6
+    clock.advance("5s")
+    await send(gates)
+
+
+async def test_a_host_that_takes_its_time_to_answer_a_probe_is_heard(
+    gates: HostGates, make_gates: MakeGates, store: Store, clock: ManualClock
+):
+    other = make_gates()
+    await an_outage(gates, clock)
+    async with gates.to(HOST):
+        clock.advance("8s")
+        async with other.to(HOST):
+            pass
+    await gates.step()
+    await other.step()
+    await send(gates)
+    await send(other)
+    assert await HostOutages(store).failing() == {}
+
+
+async def test_a_worker_sends_one_probe_at_a_time(gates: HostGates, clock: ManualClock):
+    """However long the host is silent: probes are not to pile up."""
+    await an_outage(gates, clock)
+    async with gates.to(HOST):
+        clock.advance("1m")
+        await sent_away(gates)
+
+
+async def test_what_fails_is_known_also_of_hosts_that_were_not_met_yet(gates: HostGates, make_gates: MakeGates):
+    await fail(gates)
+    await gates.step()
+    other = make_gates()
+    await send(other, host=OTHER)
+    with pytest.raises(TryLater):
+        other.to(HOST)
+
+
+async def test_what_a_worker_has_not_told_yet_is_newer_than_what_it_reads(gates: HostGates, clock: ManualClock):
+    await fail(gates)
+    clock.advance("2s")
+    await send(gates, host=OTHER)
+    await sent_away(gates)
+    await gates.step()
+    clock.advance("30s")
+    await send(gates)
+    clock.advance("2s")
+    await send(gates, host=OTHER)
+    await send(gates)
+
+
+async def test_who_delivers_all_the_time_does_not_ask_for_each_delivery(
+    gates: HostGates, store: Store, clock: ManualClock
+):
+    await send(gates)
+    before = await looks(store)
+    for n in range(1, 5):
+        clock.advance("1s")
+        await gates.step()
+        await send(gates)
+        assert await looks(store) == before + n
+
+
+async def looks(store: Store) -> int:
+    """How often what fails was read, by anybody."""
+    return int((await store.client.info("commandstats"))["cmdstat_zrange"]["calls"])
+
+
+async def test_a_worker_that_delivers_nothing_sends_no_commands(gates: HostGates, store: Store, clock: ManualClock):
+    await send(gates)
+    clock.advance("10s")
+    assert await gates.step() > 60
+    before = await looks(store)
+    clock.advance("10s")
+    await gates.step()
+    assert await looks(store) == before
+    gates.wake.clear()
+    await send(gates)
+    assert gates.wake.is_set()
+
+
+# Without the server
+
+
+async def test_without_the_server_a_worker_goes_by_its_own_breaker(
+    gates: HostGates, proxy: Proxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "ASK_S", 0.05)
+    await send(gates)
+    proxy.cut_off()
+    await fail(gates)
+    assert 30 <= await sent_away(gates) <= 31
+    clock.advance("30s")
+    await fail(gates, 1)
+    assert 30 <= await sent_away(gates) <= 31
+    clock.advance("30s")
+    await send(gates)
+    await send(gates)
+    assert (gates.trips, gates.recoveries) == (2, 1)
+
+
+async def test_a_server_that_goes_away_in_an_outage_does_not_prolong_it(
+    gates: HostGates, proxy: Proxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "ASK_S", 0.05)
+    await an_outage(gates, clock)
+    proxy.cut_off()
+    await fail(gates, 1)
+    await sent_away(gates)
+    clock.advance("30s")
+    await send(gates)
+    await send(gates)
+
+
+async def test_what_the_fleet_was_not_told_is_not_asked_of_it(gates: HostGates, proxy: Proxy, clock: ManualClock):
+    await send(gates)
+    proxy.cut_off()
+    await fail(gates)
+    proxy.mend()
+    clock.advance("30s")
+    await fail(gates, 1)
+    await sent_away(gates)
+
+
+async def test_what_the_fleet_could_not_be_told_it_is_told_later(
+    gates: HostGates, make_gates: MakeGates, proxy: Proxy, clock: ManualClock
+):
+    await send(gates)
+    proxy.cut_off()
+    await fail(gates)
+    proxy.mend()
+    clock.advance("1s")
+    await gates.step()
+    await sent_away(make_gates())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_replies_that_are_lost_change_nothing(
+    gates: HostGates, make_gates: MakeGates, proxy: Proxy, clock: ManualClock, when: str
+):
+    await fail(gates)
+    proxy.cut(when, "host_trip")
+    await gates.step()
+    clock.advance("30s")
+    proxy.cut(when, "host_probe")
+    await send(gates)
+    proxy.cut(when, "host_close")
+    await gates.step()
+    assert proxy.cuts == 3
+    await send(make_gates())
