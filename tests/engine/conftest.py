@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.deadline_sweeps import patient, stubborn
+from tests.support.failure_logs import logs
 from tests.support.schedule_bench import QUEUE, Ticking
 from tests.support.worker_fixtures import live_app, make_worker, other_app
 from tocsin import Tocsin
 from tocsin.testing import ManualClock
 
-__all__ = ["live_app", "make_worker", "other_app"]
+__all__ = ["live_app", "logs", "make_worker", "other_app", "patient", "stubborn"]
 
 
 @pytest.fixture

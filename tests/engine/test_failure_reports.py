@@ -7,25 +7,15 @@ import threading
 
 import pytest
 
-from tests.support.captured_logs import capture_logs
+from tests.support.failure_logs import failures
 from tests.support.waiting import eventually, run_dry
-from tocsin import DeliveryFailed, Every, FollowUp, InvalidArgument, Retry, Run, Subprocess
+from tocsin import Every, Retry, Run, Subprocess
 from tocsin.engine.failure_reports import IN_FULL
 from tocsin.model.queue import Queue
 from tocsin.model.run import MAX_RECOVERIES
 from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.targets.external import TargetPermissions
 from tocsin.testing import run_until_idle
-
-
-def failures(logs) -> list[dict]:
-    return [line for line in logs if line["logger"] == "tocsin.failures"]
-
-
-@pytest.fixture
-def logs():
-    with capture_logs() as lines:
-        yield lines
 
 
 async def test_a_failed_attempt_is_a_warning_with_what_follows_and_a_dead_job_is_an_error(
@@ -285,154 +275,3 @@ async def test_runs_are_counted_by_handler(tocsin_app, tocsin_clock, make_worker
     counted = worker.tally.handlers
     found = {name: (t.succeeded, t.failed, t.retried, t.dead) for name, t in counted.items() if t.duration.drain()}
     assert found == {"ok": (3, 0, 0, 0), "flaky": (0, 2, 1, 1), "batch": (3, 2, 0, 2)}
-
-
-# The hook
-
-
-async def test_the_hook_gets_the_run_the_error_and_what_follows(tocsin_app, tocsin_clock):
-    seen = []
-
-    @tocsin_app.on_failure
-    def hook(run: Run, error: BaseException, follows: FollowUp):
-        seen.append((run.job_id, run.attempt, run.args, error, follows))
-
-    async def slow_hook(run, error, follows):
-        await asyncio.sleep(0)
-        seen.append(str(follows))
-
-    assert tocsin_app.on_failure(slow_hook) is slow_hook
-    raised = LookupError("no such user")
-
-    @tocsin_app.job(retry=Retry(retries=2, interval="3s", factor=2))
-    async def send(to):
-        raise raised
-
-    await tocsin_app.enqueue(send, "ada", id="welcome")
-    await run_until_idle(tocsin_app)
-    [(job, attempt, args, error, follows), text] = seen
-    assert (job, attempt, args) == ("welcome", 1, ("ada",))
-    assert error is raised
-    assert (follows.kind, follows.delay, follows.attempt, follows.attempts) == ("retry", 3.0, 2, 3)
-    assert text == "attempt 2 of 3 in 3 s"
-
-
-async def test_the_hook_gets_timeouts_and_failed_deliveries_too(tocsin_app, tocsin_clock, make_worker):
-    seen = []
-    tocsin_app.on_failure(lambda run, error, follows: seen.append(error))
-
-    @tocsin_app.job(timeout="5s")
-    async def hangs():
-        await asyncio.Event().wait()
-
-    await tocsin_app.enqueue(hangs)
-    worker = await make_worker()
-    await worker.fetcher.step()
-    await eventually(lambda: list(worker.pool.running()), "it runs")
-    tocsin_clock.advance("6s")
-    await worker.sweep.step()
-    await eventually(lambda: worker.finisher.waiting, "it has ended")
-    await worker.finisher.step()
-    [error] = seen
-    assert isinstance(error, TimeoutError)
-
-    @tocsin_app.job(name="delivers")
-    async def delivers():
-        raise DeliveryFailed("refused", final=True)
-
-    await tocsin_app.enqueue(delivers)
-    await run_until_idle(tocsin_app)
-    assert isinstance(seen[-1], DeliveryFailed)
-
-
-@pytest.mark.parametrize("error", [OSError("no network"), SystemExit(1)])
-@pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_a_hook_that_fails_harms_no_run_and_is_logged_a_few_times(tocsin_app, make_worker, logs, kind, error):
-    if kind == "plain":
-
-        @tocsin_app.on_failure
-        def hook(run, _, follows):
-            raise error
-    else:
-
-        @tocsin_app.on_failure
-        async def hook(run, _, follows):
-            raise error
-
-    seen = []
-    tocsin_app.on_failure(lambda run, error, follows: seen.append(run.job_id))
-
-    @tocsin_app.job
-    async def fails():
-        raise LookupError
-
-    await tocsin_app.enqueue_many(fails, ([] for _ in range(50)))
-    worker = await make_worker(start=True)
-    await eventually(lambda: worker.pool.ran == 50 and worker.finisher.idle(), "all have failed")
-    await worker.stop()
-    assert len(seen) == 50
-    assert len([job async for job in tocsin_app.dead()]) == 50
-    told = [line for line in failures(logs) if line["event"] == "failure hook failed"]
-    assert len(told) == IN_FULL == len([line for line in failures(logs) if "job" in line])
-    assert told[0]["exc_info"] is error
-
-
-def test_a_hook_is_a_function(tocsin_app):
-    with pytest.raises(InvalidArgument, match="a function of a run, an error"):
-        tocsin_app.on_failure("sentry")
-
-
-# Parked
-
-
-async def test_a_parked_job_says_which_handler_is_missing_once_a_minute(tocsin_app, other_app, make_worker, logs):
-    @other_app.job(name="reports.build")
-    async def build():
-        pass
-
-    @tocsin_app.job
-    async def known():
-        pass
-
-    for n in range(3):
-        await other_app.enqueue(build, id=f"report-{n}")
-    worker = await make_worker()
-    for _ in range(2):
-        await run_dry(worker)
-        await worker.referrer.step()
-        await other_app.enqueue(build)
-        worker.lanes["default"].forget_dues()
-    [line] = [line for line in logs if line["logger"] == "tocsin.parked"]
-    assert (line["event"], line["log_level"]) == ("jobs are parked: no worker has their handler", "warning")
-    assert (line["handler"], line["queue"], line["worker"]) == ("reports.build", "default", worker.name)
-    assert line["job"].startswith("report-")
-
-
-async def test_a_job_that_is_parked_for_a_worker_of_the_fleet_is_no_warning(tocsin_app, other_app, make_worker, logs):
-    @other_app.job(name="reports.build")
-    async def build():
-        pass
-
-    await other_app.enqueue(build)
-    await make_worker(other_app)
-    worker = await make_worker()
-    await run_dry(worker)
-    await worker.referrer.step()
-    [line] = [line for line in logs if line["logger"] == "tocsin.parked"]
-    assert line["log_level"] == "info"
-
-
-async def test_a_record_that_cannot_be_read_is_logged_when_it_is_parked(tocsin_app, make_worker, logs):
-    @tocsin_app.job
-    async def job():
-        pass
-
-    await tocsin_app.enqueue(job, id="garbled")
-    worker = await make_worker()
-    [queue] = worker.queues
-    keys = queue.keys[queue.partition_of("garbled")]
-    record = await tocsin_app.store.client.hget(keys["jobs"], "garbled")
-    await tocsin_app.store.client.hset(keys["jobs"], "garbled", record[:-8] + b"\xff" * 8)
-    await run_dry(worker)
-    [line] = failures(logs)
-    assert (line["event"], line["log_level"], line["job"]) == ("job is parked", "warning", "garbled")

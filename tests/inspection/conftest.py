@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.two_queues_fixture import make_yard
+from tests.support.audit_bench import bench
+from tests.support.two_queues import make_yard
 
-__all__ = ["make_yard"]
+__all__ = ["bench", "make_yard"]

@@ -2,91 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import itertools
-import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from tests.support.servers import Server
-from tocsin import Every, Retry, Tocsin
-from tocsin.inspection.doctor import Doctor, DoctorReport, is_stale
+from tests.support.audit_bench import Bench, one_in_each_stage
+from tocsin import Every
+from tocsin.inspection.doctor import Doctor
 from tocsin.inspection.findings import diagnose
-from tocsin.inspection.inspector import Inspector
 from tocsin.model import codec
-from tocsin.model.queue import AGENTS_QUEUE, Queue
-from tocsin.model.run import Claim
-from tocsin.store.keys import STAGE_KEYS
-from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, failed_item, finish_item, retry_item
-from tocsin.store.transitions.fleet import Fleet, WorkerInfo
-from tocsin.store.transitions.jobs import EDIT, Jobs, read_entry
-from tocsin.store.views.audit import AuditReader, JobPresence, Session
+from tocsin.model.queue import Queue
+from tocsin.store.store import Store
+from tocsin.store.transitions.claims import Runs, retry_item
+from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.transitions.jobs import EDIT, read_entry
+from tocsin.store.views.audit import AuditReader, JobPresence
 from tocsin.testing import ManualClock
-
-FOR_EVER = 1e15
-
-
-class Bench:
-    """A queue of one partition, and hands to break it with."""
-
-    def __init__(self, store: Store, queue: OpenQueue, jobs: Jobs, runs: Runs, make_put: Any) -> None:
-        self.store, self.queue, self.jobs, self.runs = store, queue, jobs, runs
-        self.redis: Any = store.client
-        self.keys = queue.keys[0]
-        self._make_put = make_put
-
-    async def put(self, member: str, due: int = 0, **about: Any) -> None:
-        await self.jobs.put(self.queue, self._make_put(member, due, **about))
-
-    async def take(self, member: str, runs: Runs | None = None) -> Claim:
-        [answer] = await (runs or self.runs).claim([ClaimRequest(self.queue, 0, 1, [member])], FOR_EVER)
-        [claim] = answer.claims  # type: ignore[union-attr]
-        return claim
-
-    async def settle(self, verb: str, item: Any) -> list[bytes]:
-        """The ids whose claim was lost."""
-        answer = await self.store.call(self.runs.settle(verb, self.queue, 0, [item]))
-        return list(answer[1])
-
-    async def finish(self, claim: Claim, **kept: Any) -> list[bytes]:
-        return await self.settle("finish", finish_item(claim, 0, SUCCEEDED, **kept))
-
-    async def audit(self, *, repair: bool = False) -> DoctorReport:
-        audit = Doctor(AuditReader(self.store), Fleet(self.store), repair=repair, patience_s=0)
-        return await audit.run()
-
-    async def kinds(self, *, repair: bool = False) -> dict[str, tuple[int, int]]:
-        """kind -> found, mended; without the note that these servers keep no append-only file."""
-        report = await self.audit(repair=repair)
-        return {found.kind: (found.count, found.mended) for found in report.findings if found.kind != "no-aof"}
-
-    async def stages(self, member: str) -> list[str]:
-        return [stage for stage in STAGE_KEYS if await self.redis.zscore(self.keys[stage], member) is not None]
-
-    async def waits_until(self, member: str) -> float | None:
-        found: float | None = await self.redis.zscore(self.keys["waiting"], member)
-        return found
-
-
-@pytest.fixture
-def bench(store: Store, queue: OpenQueue, jobs: Jobs, runs: Runs, make_put: Any) -> Bench:
-    return Bench(store, queue, jobs, runs, make_put)
-
-
-async def one_in_each_stage(bench: Bench) -> None:
-    for member in ("waiting", "paused", "held", "retried", "buried", "parked", "kept"):
-        await bench.put(member, keep=60 if member == "kept" else 0)
-    await bench.put("recurring", 5000, every=10)
-    await bench.jobs.pause(bench.queue, "paused")
-    await bench.take("held")
-    await bench.settle("retry", retry_item(await bench.take("retried"), 9000, b"\x91\xa3bad"))
-    await bench.settle("bury", failed_item(await bench.take("buried"), b"\x91\xa3bad"))
-    await bench.settle("park", failed_item(await bench.take("parked"), b"\x91\xa3odd"))
-    await bench.finish(await bench.take("kept"), keep=60, result=b"\x07")
 
 
 async def test_a_job_in_each_stage_is_in_order(bench: Bench) -> None:
@@ -180,6 +112,7 @@ async def forget_all_but_its_age(bench: Bench) -> str:
 
 
 Break = Callable[[Bench], Awaitable[str]]
+
 MENDED: list[Break] = [
     lose_its_place, lose_its_record, lose_the_record_of_a_run, wait_while_working, wait_while_held, lose_the_claim,
     spoil_the_claim, lose_place_and_record, leave_an_error, forget_without_its_result,
@@ -355,90 +288,6 @@ async def test_ids_of_any_bytes_are_told_and_mended(bench: Bench) -> None:
     assert await bench.kinds() == {}
 
 
-# Sessions and workers
-
-GONE = "host:1:abc123.1:claim"
-ABOUT = WorkerInfo(host="host", pid=1, started=0, queues=["line"], handlers=[], concurrency=1)
-
-
-async def test_the_sessions_of_a_worker_that_is_gone_are_dropped(bench: Bench, clock: ManualClock) -> None:
-    await bench.put("a")
-    old, fresh = clock.ms - 61_000, clock.ms - 1000
-    for name, at in {GONE: old, "host:2:abc124.1:claim": fresh, "program:1": old}.items():
-        await bench.redis.hset(bench.keys["sessions"], name, (7).to_bytes(8, "big") + at.to_bytes(8, "big") + b"\xc0")
-    assert await bench.kinds(repair=True) == {"stale-session": (1, 1)}
-    left = {name.decode() for name in await bench.redis.hkeys(bench.keys["sessions"])}
-    assert GONE not in left
-    assert {"host:2:abc124.1:claim", "program:1"} < left
-
-
-async def test_a_session_that_has_called_since_it_was_looked_at_stays(bench: Bench) -> None:
-    await bench.redis.hset(bench.keys["sessions"], GONE, bytes(7) + b"\x02" + bytes(8) + b"\xc0")
-    seen = Session(GONE.encode(), bytes(7) + b"\x01" + bytes(8), 0)
-    assert await AuditReader(bench.store).forget(bench.queue, 0, [seen]) == 0
-    assert await bench.redis.hexists(bench.keys["sessions"], GONE)
-
-
-@pytest.mark.parametrize(
-    ("name", "age", "alive", "stale"),
-    [
-        (GONE, 61_000, set(), True),
-        (GONE, 59_000, set(), False),
-        (GONE, 10**9, {"host:1:abc123.1"}, False),
-        ("abcdef0123:4", 25 * 3_600_000, set(), False),
-        ("abcdef0123:4", 27 * 3_600_000, set(), True),
-    ],
-)
-def test_when_a_session_is_stale(name: str, age: int, alive: set[str], stale: bool) -> None:
-    assert is_stale(Session(name.encode(), b"", 10**12 - age), alive, 10**12) is stale
-
-
-async def test_a_silent_worker_and_an_unfinished_burial_are_told(bench: Bench, clock: ManualClock) -> None:
-    import msgspec
-
-    fleet = bench.store.keys.fleet()
-    await bench.redis.hset(fleet["workers"], "w1", msgspec.msgpack.encode(ABOUT))
-    await bench.redis.hset(fleet["beats"], "w1", 4)
-    await bench.redis.zadd(fleet["buried"], {"w0": clock.ms - 61_000, "w2": clock.ms})
-    report = await bench.audit()
-    told = {found.kind: found.examples for found in report.findings}
-    assert told["silent-worker"] == ["w1"]
-    assert told["buried"] == ["w0"]
-    assert not report.wrong
-
-
-async def test_a_queue_that_has_outgrown_its_partitions_is_told_with_the_command(bench: Bench, monkeypatch) -> None:
-    for number in range(6):
-        await bench.put(f"j{number}", 1000)
-    assert await bench.kinds() == {}
-    monkeypatch.setattr("tocsin.model.queue.OUTGROWN", 6)
-    monkeypatch.setattr("tocsin.model.queue.ROOMY", 2)
-    [found] = [each for each in (await bench.audit()).findings if each.kind == "outgrown"]
-    assert (found.level, found.where) == ("note", bench.queue.name)
-    assert f"`tocsin queues repartition {bench.queue.name} 4`" in found.examples[0]
-
-
-async def test_runs_long_past_their_deadline_are_told(bench: Bench, clock: ManualClock) -> None:
-    await bench.put("a", timeout=1000)
-    await bench.take("a")
-    clock.advance("2m")
-    assert await bench.kinds() == {}
-    clock.advance("2s")
-    assert await bench.kinds() == {"overdue": (1, 0)}
-
-
-async def test_runs_of_agents_may_be_past_their_deadline_until_they_are_orphans(
-    store: Store, jobs: Jobs, runs: Runs, make_put: Any, clock: ManualClock
-) -> None:
-    agents = Bench(store, await store.open_queue(Queue(AGENTS_QUEUE, partitions=1)), jobs, runs, make_put)
-    await agents.put("a", timeout=1000, every=10)
-    await agents.take("a")
-    clock.advance("15m")
-    assert await agents.kinds() == {}
-    clock.advance("3m")
-    assert await agents.kinds() == {"overdue": (1, 0)}
-
-
 # The table behind it
 
 S = JobPresence
@@ -472,56 +321,6 @@ S = JobPresence
 )
 def test_what_is_wrong_with_a_standing(standing: JobPresence, kind: str | None) -> None:
     assert diagnose(standing) == kind
-
-
-# Under load
-
-
-@pytest.fixture
-async def busy(valkey: Server) -> AsyncIterator[Tocsin]:
-    """An app with a worker that claims, retries, buries and finishes as fast as it can."""
-    app = Tocsin(valkey.url, prefix=f"t{secrets.token_hex(4)}:")
-    app.queue("load", partitions=2)
-
-    @app.job(queue="load", name="tests.work", retry=Retry(1, "1ms"))
-    async def work(n: int) -> None:
-        if n % 5 == 0:
-            raise ValueError(n)
-
-    stop = asyncio.Event()
-
-    async def feed() -> None:
-        for turn in itertools.count():
-            # The same ids again and again, or there would be more and more to look at.
-            ids = [f"{turn % 5}.{n}" for n in range(200)]
-            await app.enqueue_many(work, [(n,) for n in range(200)], ids=ids, keep="1s", if_exists="replace")
-            await app.schedule(work, Every("10ms"), 1, id=f"often {turn % 50}")
-            await app.pause(f"often {(turn + 7) % 50}")
-            await app.remove(f"often {(turn + 17) % 50}")
-            if stop.is_set():
-                return
-
-    async with app:
-        feeding = asyncio.create_task(feed())
-        working = asyncio.create_task(app.work(queues=["load"], grace=0))
-        yield app
-        stop.set()
-        await feeding
-        working.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await working
-
-
-async def test_jobs_that_move_while_they_are_looked_at_are_not_reported(busy: Tocsin) -> None:
-    inspector = Inspector(busy.store)
-    for repair in (False, True) * 6:
-        report = await Doctor(AuditReader(busy.store), Fleet(busy.store), repair=repair, patience_s=0).run()
-        noticed = {found.kind for found in report.findings} - {"no-aof", "dead", "silent-worker", "bell"}
-        assert noticed == set()
-    [queue] = await inspector.queues()
-    assert queue.counters["succeeded"] > 1000
-    assert queue.counters["retried"] > 200
-    assert queue.counters["buried"] > 100
 
 
 # A part of it

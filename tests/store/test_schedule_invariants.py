@@ -7,9 +7,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from tests.support.call_values import EVENTS
+from tests.support.model_job import Definition
 from tests.support.servers import Server
-from tests.support.state_model import Definition
-from tests.support.store_calls import EVENTS, Calls, try_any_sequence
+from tests.support.store_calls import Calls, try_any_sequence
 from tocsin.store.transitions.claims import SUCCEEDED, finish_item
 
 SCHEDULE_EVENTS = [what for what in EVENTS if what not in ("block", "carry")] + ["runs_in_time"] * 12

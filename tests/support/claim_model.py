@@ -11,7 +11,7 @@ from tocsin.model.codec import handler_digest
 from tocsin.store.views.parked_handlers import MOST_DIGEST
 
 if TYPE_CHECKING:
-    from tests.support.state_model import Job
+    from tests.support.model_job import Job
 
 
 @dataclass

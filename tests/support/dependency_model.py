@@ -15,7 +15,7 @@ from tocsin.store.transitions.dependencies import IS_WORKING
 from tocsin.store.transitions.jobs import CHANGED, IGNORE, NEW, POSTPONE, REMEMBERED, REPLACE, UNCHANGED
 
 if TYPE_CHECKING:
-    from tests.support.state_model import Definition, Job
+    from tests.support.model_job import Definition, Job
 
 NAMES = ("a", "b", "c")
 WATCHED_KEEP_S = 3600

@@ -11,6 +11,7 @@ from tests.support.one_queue import FOR_EVER, HANDLER, STRANGE, record
 from tocsin.inspection.doctor import Doctor
 from tocsin.model import codec
 from tocsin.model.errors import StoreError
+from tocsin.model.queue import Queue
 from tocsin.model.run import Claim
 from tocsin.store.keys import BANDS
 from tocsin.store.store import OpenQueue, Store
@@ -198,3 +199,8 @@ class Wide:
             for name in names:
                 pipe.exists(name)
             return {name for name, there in zip(names, await pipe.execute(), strict=True) if there}
+
+
+async def wide(store: Store, clock: ManualClock, order: str = "due", partitions: int = 4) -> Wide:
+    queue = await store.open_queue(Queue("wide", order, partitions))  # type: ignore[arg-type]
+    return Wide(store, queue, clock)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.claim_model import Picked
-from tests.support.state_model import Job, Model
+from tests.support.model_job import Job
+from tests.support.state_model import Model
 from tocsin.store.transitions.jobs import CHANGED, NEW
 
 BANDS = range(5)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import pytest
+
+from tests.support.servers import Server
 from tocsin.app.dependencies import DependentWriter, UpstreamRefs
 from tocsin.app.lookup import Lookup
 from tocsin.model import codec
 from tocsin.model.job import Header, Spec
+from tocsin.model.queue import Queue
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, failed_item, finish_item
 from tocsin.store.transitions.dependencies import Outbox, Upstream
 from tocsin.store.transitions.jobs import Jobs, PutItem, record_of
+from tocsin.testing import ManualClock
 from tocsin.upkeep.outbox_carrier import OutboxCarrier
 
 HANDLER = "tests.handler"
@@ -131,3 +136,20 @@ async def dump(store: Store) -> dict[bytes, bytes]:
 
 
 MakeYard = Callable[..., Awaitable[Yard]]
+
+
+@pytest.fixture
+async def make_yard(valkey: Server, clock: ManualClock) -> AsyncIterator[MakeYard]:
+    """Processes of one namespace."""
+    prefix, opened = f"t{secrets.token_hex(4)}:", []
+
+    async def make(kind: type[Store] = Store) -> Yard:
+        store = kind(valkey.url, prefix=prefix, clock=clock)
+        await store.open()
+        opened.append(store)
+        queues = [await store.open_queue(Queue(name, partitions=n)) for name, n in (("one", 1), ("four", 4))]
+        return Yard(store, {queue.name: queue for queue in queues})
+
+    yield make
+    for store in opened:
+        await store.close()
