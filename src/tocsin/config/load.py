@@ -51,8 +51,8 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load_config(path: str | None = None, env: Mapping[str, str] | None = None) -> Loaded:
-    """Read `path`, else $TOCSIN_CONFIG, else tocsin.yaml in the current folder if it exists. Raises InvalidConfig with a
-    line per problem."""
+    """Read `path`, else $TOCSIN_CONFIG, else tocsin.yaml in the current folder if it exists. Raises InvalidConfig with
+    a line per problem."""
     variables = os.environ if env is None else env
     found, text = _read(path, variables)
     gathering = _Gathering()
