@@ -13,7 +13,7 @@ import redis
 from redis import exceptions
 
 from tocsin.store.connection.address import Address
-from tocsin.store.connection.immediate import ImmediateUnixConnection
+from tocsin.store.connection.pool import ImmediateUnixConnection
 from tocsin.store.embedded import keeper
 
 
