@@ -96,7 +96,7 @@ class Server(Struct, frozen=True):
 
 
 class BrokerDestination(Struct, frozen=True):
-    """Where on a broker: a stream, a topic, a queue, a subject."""
+    """A stream, topic, queue or subject on a broker."""
 
     server: Server
     name: str

@@ -12,7 +12,7 @@ def iso(ms: Millis | None) -> str | None:
 
 
 def local(ms: Millis | None) -> str:
-    """In this machine's zone."""
+    """The time in this machine's zone."""
     if ms is None:
         return ""
     when = moment(ms)

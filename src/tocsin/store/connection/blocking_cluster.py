@@ -19,7 +19,7 @@ from tocsin.store.connection.demoted import BlockingParser
 # How many redirections to follow, and how long to wait while the keys of a slot are being moved.
 REDIRECTIONS = 16
 TRY_AGAIN_S = 0.05
-BETWEEN_NODES = "a slot is on its way to another node, and neither of the two would serve it"
+BETWEEN_NODES = "a slot is being moved to another node, and neither of the two would serve it"
 
 _MAY_BE_REPLACED = (
     exceptions.ConnectionError,

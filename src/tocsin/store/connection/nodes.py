@@ -47,8 +47,8 @@ def is_away(store: Store, queue: OpenQueue, partition: int) -> bool:
 
 
 def when_back(store: Store, call: Callable[[], None]) -> Callable[[], None]:
-    """Call `call` whenever a missing node answers again or was replaced: its last writes may be lost. Returns a function
-    that ends this."""
+    """Call `call` whenever a missing node answers again or was replaced: its last writes may be lost. Returns a
+    function that ends this."""
     client = store.client
     if not isinstance(client, ClusterClient):
         return lambda: None

@@ -54,7 +54,7 @@ class Topology:
     """Keeps one client's view of its cluster up to date, in redis-py's own tables, which route the calls."""
 
     def __init__(self, manager: NodesManager, seeds: Sequence[ClusterNode], logs: bool) -> None:
-        """`tells`: whether it logs; of several clients in a process one should."""
+        """`logs`: whether to log changes. Only one of several clients in a process should."""
         # The names of primaries that do not answer.
         self.away: set[str] = set()
         # Called when a missing node answers again or was replaced.
