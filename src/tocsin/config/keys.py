@@ -78,7 +78,7 @@ def parent(key: str) -> str:
     return key.rpartition(".")[0]
 
 
-def meant(key: str, spelled: Callable[[str], str] = str) -> str:
+def suggestion(key: str, spelled: Callable[[str], str] = str) -> str:
     """A suggestion, as the end of a message about an unknown key of a known group."""
     above, _, name = key.rpartition(".")
     siblings = {known.rpartition(".")[2]: known for known in VARIABLES.values() if parent(known) == above}

@@ -15,16 +15,16 @@ from tocsin.config.keys import (
     SETTINGS,
     VARIABLES,
     Setting,
-    meant,
     parent,
     short,
+    suggestion,
     value_of,
     variable,
 )
 from tocsin.config.mask import masked
 from tocsin.config.origins import DEFAULT, Origin, Problem
 from tocsin.config.schema import Config
-from tocsin.config.values import Given, Value, WrongValue, parse
+from tocsin.config.values import RawValue, Value, WrongValue, parse
 from tocsin.model.errors import InvalidConfig
 
 FILE_NAME = "tocsin.yaml"
@@ -55,17 +55,17 @@ def load_config(path: str | None = None, env: Mapping[str, str] | None = None) -
     a line per problem."""
     variables = os.environ if env is None else env
     found, text = _read(path, variables)
-    gathering = _Gathering()
+    collector = _Collector()
     if found is not None:
-        gathering.add_file(found, text)
-    gathering.add_environment(variables)
-    return gathering.result(found)
+        collector.add_file(found, text)
+    collector.add_environment(variables)
+    return collector.result(found)
 
 
 def merged(config: Config, values: Mapping[str, Value]) -> Loaded:
     """The configuration with some settings changed, by dotted key. Raises InvalidConfig if settings contradict."""
-    gathering = _Gathering({key: value_of(config, key) for key in SETTINGS} | dict(values))
-    return gathering.result(None)
+    collector = _Collector({key: value_of(config, key) for key in SETTINGS} | dict(values))
+    return collector.result(None)
 
 
 def _read(path: str | None, env: Mapping[str, str]) -> tuple[str | None, str]:
@@ -100,7 +100,7 @@ def _read_text(path: str) -> str:
         raise InvalidConfig(str(Problem(where, "is not UTF-8"))) from None
 
 
-class _Gathering:
+class _Collector:
     """Collects values, later ones over earlier ones, and the problems with them."""
 
     def __init__(self, values: dict[str, Value] | None = None) -> None:
@@ -132,9 +132,9 @@ class _Gathering:
             elif key in GROUPS:
                 self._problems.append(Problem(origin, f"{key} is a group: set the settings in it, as {name}__…"))
             else:
-                self._put(SETTINGS[key], Given(env[name], plain=True), origin)
+                self._put(SETTINGS[key], RawValue(env[name], plain=True), origin)
 
-    def _put(self, setting: Setting, given: Given, origin: Origin) -> None:
+    def _put(self, setting: Setting, given: RawValue, origin: Origin) -> None:
         self._origins[setting.key] = origin
         try:
             self._values[setting.key] = parse(setting, given)
@@ -155,7 +155,7 @@ class _Gathering:
         warnings = tuple(str(self._problem(broken)) for broken in doubtful)
         return Loaded(msgspec.convert(_nested(self._values), Config), self._origins, warnings, path)
 
-    def _problem(self, broken: rules.Broken) -> Problem:
+    def _problem(self, broken: rules.BrokenRule) -> Problem:
         origins = (self._origins[key] for key in broken.keys)
         return Problem(next((origin for origin in origins if origin != DEFAULT), DEFAULT), broken.what)
 
@@ -167,7 +167,7 @@ def _unknown(name: str) -> str:
     # Compare the first unknown part.
     while parent(known) not in GROUPS:
         known = parent(known)
-    return f"there is no setting {short(key)!r}; {meant(known, variable)}"
+    return f"there is no setting {short(key)!r}; {suggestion(known, variable)}"
 
 
 def _nested(values: Mapping[str, Value]) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tocsin.config.keys import GROUPS, SETTINGS, Setting, meant, parent, short
+from tocsin.config.keys import GROUPS, SETTINGS, Setting, parent, short, suggestion
 from tocsin.config.origins import one_line
-from tocsin.config.values import Given, Value, WrongValue, parse, wanted
+from tocsin.config.values import RawValue, Value, WrongValue, parse, wanted
 from tocsin.model.errors import InvalidConfig
 
 
@@ -44,21 +44,21 @@ def _unknown(key: str) -> str:
     known = key
     while parent(known) not in GROUPS:
         known = parent(known)
-    return f"there is no setting {short(key)!r}; {meant(known)}"
+    return f"there is no setting {short(key)!r}; {suggestion(known)}"
 
 
-def _as_written(setting: Setting, value: Any) -> Given:
+def _as_written(setting: Setting, value: Any) -> RawValue:
     """The value as it would be written in the file: text in quotes, numbers and booleans without."""
     if isinstance(value, str):
-        return Given(value, plain=False)
+        return RawValue(value, plain=False)
     if setting.kind in (tuple, dict) and _is_texts(value):
-        return Given("", plain=False, items=tuple(value))
+        return RawValue("", plain=False, items=tuple(value))
     if setting.kind is dict and isinstance(value, Mapping) and _is_texts([*value]):
         lists = all(_is_texts(texts) for texts in value.values())
         if lists:
-            return Given("", plain=False, lists={name: tuple(texts) for name, texts in value.items()})
+            return RawValue("", plain=False, lists={name: tuple(texts) for name, texts in value.items()})
     if isinstance(value, int | float) and setting.kind not in (str, tuple, dict):
-        return Given(str(value).lower() if isinstance(value, bool) else repr(value), plain=True)
+        return RawValue(str(value).lower() if isinstance(value, bool) else repr(value), plain=True)
     raise WrongValue(f"must be {wanted(setting)}, not {value!r:.60}")
 
 

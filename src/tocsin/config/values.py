@@ -24,7 +24,7 @@ _NOT_FINITE = re.compile(r"[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)
 _SHOWN = 60
 
 
-class Given(Struct, frozen=True):
+class RawValue(Struct, frozen=True):
     """A value as written in the file or in a variable. `plain`: without quotes."""
 
     text: str
@@ -40,7 +40,7 @@ class WrongValue(Exception):
     """A wrong value. The message continues the key: 'must be …'."""
 
 
-def parse(setting: Setting, given: Given) -> Value:
+def parse(setting: Setting, given: RawValue) -> Value:
     text = given.text
     if not given.plain and setting.kind not in (str, tuple, dict):
         raise WrongValue(f"must be {wanted(setting)}, not text: write it without quotes")
@@ -58,7 +58,7 @@ def parse(setting: Setting, given: Given) -> Value:
     return _text(setting, text)
 
 
-def _grants(setting: Setting, given: Given) -> Grants:
+def _grants(setting: Setting, given: RawValue) -> Grants:
     """Parse a list of names, names with a list each, or NAME and NAME=TEXT separated by commas."""
     if given.lists is not None:
         return {

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 from msgspec import Struct
 
-from tocsin.config.keys import GROUPS, SETTINGS, meant, short
+from tocsin.config.keys import GROUPS, SETTINGS, short, suggestion
 from tocsin.config.origins import Origin, Problem
-from tocsin.config.values import Given, wanted
+from tocsin.config.values import RawValue, wanted
 
 # The parser's time grows with the square of the depth. Settings are nested five deep.
 DEEPEST = 50
@@ -25,7 +25,7 @@ _ALIAS = "aliases are not read here: write the value out"
 
 class Parsed(Struct, frozen=True):
     # None: the key is in the file, but its value is unusable.
-    found: dict[str, Given | None]
+    found: dict[str, RawValue | None]
     problems: list[Problem]
     # False: the text after the last problem could not be read.
     whole: bool
@@ -47,7 +47,7 @@ class _Reading:
         self._text = text
         self._events: Iterator[Any] = yaml.parse(text, Loader=yaml.SafeLoader)
         self._line = 1
-        self.found: dict[str, Given | None] = {}
+        self.found: dict[str, RawValue | None] = {}
         self.problems: list[Problem] = []
 
     def document(self) -> bool:
@@ -108,7 +108,7 @@ class _Reading:
             return None
         # The group "" is the file itself.
         if not key or (key not in SETTINGS and key not in GROUPS):
-            self._wrong(self._line, f"there is no setting {short(key)!r}; {meant(key)}")
+            self._wrong(self._line, f"there is no setting {short(key)!r}; {suggestion(key)}")
             return None
         return key
 
@@ -122,13 +122,13 @@ class _Reading:
         elif key in GROUPS:
             self._take_group(key, value)
         elif isinstance(value, yaml.ScalarEvent) and not self._null(value):
-            self.found[key] = Given(value.value, value.style is None, self._line)
+            self.found[key] = RawValue(value.value, value.style is None, self._line)
         elif isinstance(value, yaml.SequenceStartEvent) and SETTINGS[key].kind in (tuple, dict):
             line = self._line
-            self.found[key] = Given("", True, line, self._list(key))
+            self.found[key] = RawValue("", True, line, self._list(key))
         elif isinstance(value, yaml.MappingStartEvent) and SETTINGS[key].kind is dict:
             line = self._line
-            self.found[key] = Given("", True, line, lists=self._lists(key))
+            self.found[key] = RawValue("", True, line, lists=self._lists(key))
         else:
             self._wrong(self._line, f"{key} must be {wanted(SETTINGS[key])}, not {self._kind(value)}")
             self._skip(value)

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from tocsin.model import cron_fields as fields
 from tocsin.model.cron_fields import Field, FieldError
-from tocsin.model.cron_walk import Crontab, Walk
+from tocsin.model.cron_walk import Crontab, CrontabSearch
 from tocsin.model.errors import InvalidTrigger, did_you_mean
 from tocsin.model.local_time import DAY, TimesOfDay, day_number
 
@@ -70,7 +70,7 @@ def parse(expression: str) -> Crontab:
         fixed=len(texts) == 5 and minute[0] != "*" and hour[0] != "*",
         mistakes=tuple(mistakes),
     )
-    if Walk(crontab).after(_EPOCH) is None:
+    if CrontabSearch(crontab).after(_EPOCH) is None:
         reason = (
             "no month that it names has such a day" if weekday[0] in "*?" and len(weekdays) == 7 else "no date fits"
         )

@@ -34,7 +34,7 @@ class Crontab(Struct, frozen=True):
     mistakes: tuple[str, ...]
 
 
-class Walk:
+class CrontabSearch:
     def __init__(self, crontab: Crontab) -> None:
         self._crontab = crontab
         self._times = crontab.times

@@ -72,18 +72,18 @@ def parse_run_id(text: str) -> tuple[str, Millis]:
 
 
 def idempotency_key(namespace: str, queue: str, member: str, due: Millis) -> str:
-    """The same for each attempt, each worker, after recovery and after a re-sync."""
+    """The idempotency key of a run: the same for each attempt and worker, also after recovery and a re-sync."""
     text = "\0".join((namespace, queue, job_of(member), str(due)))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def partition_of(member: str, partitions: int) -> int:
-    """Stable for ever: it decides where a job lives."""
+    """The partition of a job. This must never change, because stored jobs are found by it."""
     return partition_of_key(member.encode(), partitions)
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """The same for a name as it stands in Redis, which may be garbage."""
+    """Like `partition_of`, for a name from Redis, which may be garbage and not UTF-8."""
     return zlib.crc32(key.partition(_EXTRA_MARK)[0]) % partitions
 
 

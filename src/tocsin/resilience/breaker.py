@@ -135,7 +135,7 @@ class Breaker:
         if max(len(self._failures), self._in_a_row or 0) >= self._settings.failure_threshold:
             self._open(now)
 
-    def forgive(self, permit: Permit) -> None:
+    def drop_oldest_failure(self, permit: Permit) -> None:
         """Let a success remove one failure, for hosts on which some calls always fail."""
         if permit == self._permit and self._failures:
             self._failures.popleft()

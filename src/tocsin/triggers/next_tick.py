@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from tocsin.model import cron, holidays, rrule
-from tocsin.model.cron_walk import Walk
+from tocsin.model.cron_walk import CrontabSearch
 from tocsin.model.durations import Millis, ceil_ms, epoch_ms
 from tocsin.model.errors import TriggerFailed
 from tocsin.model.local_time import date_of
@@ -87,7 +87,7 @@ def next_after(trigger: Cron | Rrule, after: int, budget: Budget | None = None) 
 @lru_cache(maxsize=4096)
 def _cron(expression: str) -> tuple[Find, bool]:
     parsed = cron.parse(expression)
-    return Walk(parsed).after, parsed.fixed
+    return CrontabSearch(parsed).after, parsed.fixed
 
 
 def _next_outside(trigger: Except, since: Millis, budget: Budget) -> Millis | None:
