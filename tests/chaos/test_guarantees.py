@@ -35,7 +35,7 @@ async def shop(url: str, ran: list[str]) -> AsyncIterator[Tocsin]:
 
 
 async def put(app: Tocsin, what: str, delay: str = "0s") -> None:
-    await app.enqueue(app._registry.catalog.by_name["work"], what, id=what, delay=delay)
+    await app.enqueue(app.declarations.catalog.by_name["work"], what, id=what, delay=delay)
 
 
 def log_file(server: Server) -> Path:

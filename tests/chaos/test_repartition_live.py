@@ -88,7 +88,7 @@ async def test_nothing_is_lost_and_nothing_runs_twice_while_partitions_change(va
     assert await ran("tocsin.cli", "queues", "repartition", "default", "7", *where) == 0
     await busy(50)
     await until(lambda: has(7), "this program has learned of it by its puts")
-    async with app.elsewhere() as operator:
+    async with app.with_same_declarations() as operator:
         await operator.repartition_queue("default", 2)
     await busy(50)
     await until(lambda: has(2), "this program has learned of it by its puts")

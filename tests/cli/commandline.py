@@ -104,7 +104,7 @@ class Tool:
         return running
 
     def app(self) -> Tocsin:
-        return Tocsin(self.url, prefix=self.prefix, hash_tag=self.hash_tag, registry=shop.app._registry)
+        return Tocsin(self.url, prefix=self.prefix, hash_tag=self.hash_tag, registry=shop.app.declarations)
 
     def do(self, work: Callable[[Tocsin], Coroutine[Any, Any, Any]]) -> Any:
         async def opened() -> Any:

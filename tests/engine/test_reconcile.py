@@ -42,7 +42,7 @@ class Owner:
 @pytest.fixture
 async def make(tocsin_app):
     """A reconciler of the app's agents, and what it says is ours."""
-    where = await tocsin_app.store.open_queue(tocsin_app._registry.queues[AGENTS])
+    where = await tocsin_app.store.open_queue(tocsin_app.declarations.queues[AGENTS])
 
     def build(owns=lambda _: True, rules: RegistrationRules | None = None, clock=None) -> AgentRegistrar:
         owned: set[str] = set()
@@ -54,7 +54,7 @@ async def make(tocsin_app):
             owned.difference_update(lost)
 
         made = AgentRegistrar(
-            tocsin_app.store, where, tocsin_app._agents, owns, own, lambda waiting: None,
+            tocsin_app.store, where, tocsin_app._parts.agents.puts, owns, own, lambda waiting: None,
             clock or tocsin_app.store.clock, lambda *_: None, rules or RegistrationRules(),
         )  # fmt: skip
         made.owned = owned
@@ -276,7 +276,7 @@ async def test_an_outage_in_the_middle_of_a_round_leaves_nobody_out(monkeypatch)
     with Server.valkey(aof=True) as server:
         async with Tocsin(server.url) as app:
             declare(app, *names)
-            where = await app.store.open_queue(app._registry.queues[AGENTS])
+            where = await app.store.open_queue(app.declarations.queues[AGENTS])
             seen: list[str] = []
 
             def owns(name: str) -> bool:
@@ -286,7 +286,7 @@ async def test_an_outage_in_the_middle_of_a_round_leaves_nobody_out(monkeypatch)
                 return True
 
             reconciler = AgentRegistrar(
-                app.store, where, app._agents, owns, lambda *_: None, lambda _: None, app.store.clock,
+                app.store, where, app._parts.agents.puts, owns, lambda *_: None, lambda _: None, app.store.clock,
                 lambda *_: None, RegistrationRules(),
             )  # fmt: skip
             with pytest.raises(StoreUnavailable):

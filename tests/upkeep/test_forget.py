@@ -76,7 +76,7 @@ async def test_outcomes_go_when_their_time_is_over_without_new_traffic(
 async def test_what_is_too_much_goes_too_the_oldest_first(tocsin_app: Tocsin, tocsin_clock: ManualClock) -> None:
     """Ends that no finish wrote, as of jobs that were cancelled with what they waited for."""
     tocsin_app.queue("mail", partitions=1)
-    queue = await tocsin_app.store.open_queue(tocsin_app._registry.known_queue("mail"))
+    queue = await tocsin_app.store.open_queue(tocsin_app.declarations.known_queue("mail"))
     await remember(tocsin_app, queue, 102_500, tocsin_clock.ms + 600_000)
     await until_done(forgetter(tocsin_app))
     assert await sizes(tocsin_app, "mail") == (100_000, 100_000, 100_000)

@@ -82,13 +82,13 @@ class Yard:
         if not after:
             await self.jobs.put(where, put)
             return
-        dependents = DependentWriter(self.store, Lookup(self.store, self.jobs), self.jobs, self.carrier)
+        dependents = DependentWriter(self.store, Lookup(self.store, self.jobs), self.jobs, lambda: self.carrier)
         await dependents.put(where, put, UpstreamRefs([Upstream(*each) for each in after], anyway))
 
     async def put_many(self, queue: str, members: list[str], *, after: tuple[str, str]) -> None:
         """As `put`, all of which wait for the same."""
         header = Header(recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER))
-        dependents = DependentWriter(self.store, Lookup(self.store, self.jobs), self.jobs, self.carrier)
+        dependents = DependentWriter(self.store, Lookup(self.store, self.jobs), self.jobs, lambda: self.carrier)
         send, most = await dependents.bulk(self.queues[queue], UpstreamRefs([Upstream(*after)], False))
         puts = [PutItem(member, record_of(header, Spec(HANDLER)), 0, True) for member in members]
         for first in range(0, len(puts), most):

@@ -13,7 +13,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tocsin.app import Tocsin, agents
+from tocsin.app import Tocsin
+from tocsin.app.agents import put_of
 from tocsin.app.declarations import DeclaredAgent as Declared
 from tocsin.app.declarations import check_executor
 from tocsin.config import merged, read_mapping
@@ -21,6 +22,7 @@ from tocsin.engine.handlers import Catalog, Handler, NotStarted
 from tocsin.engine.work_item import WorkItem
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument, InvalidConfig, TocsinError
+from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Run
 from tocsin.model.trigger import Every
 from tocsin.patterns.agent import Agent, AgentStats, Instrumentation
@@ -109,12 +111,12 @@ class AgentScheduler:
             raise InvalidArgument(f"an agent is an Agent(type, provider, interval, ...), not {agent!r:.100}")
         if agent.type in self._scheduled:
             raise InvalidArgument(f"an agent {agent.type!r} is scheduled already: unschedule it first")
-        agents.refuse_declared(self.app, agent.type)
+        self.app.declarations.refuse_agent(agent.type)
         _check_instrumentation(instrumentation)
         runs = execution_of(agent.type, execution, executor, self._executor)
         runs.check((agent,), {})
         definition = Declared(self._handler, Every(agent.interval), agent.error_interval, agent.timeout)
-        self._puts[agent.type] = agents.put_of(agent.type, definition)
+        self._puts[agent.type] = put_of(agent.type, definition)
         self._scheduled[agent.type] = Scheduled(agent, runs, instrumentation)
         self._changed(agent.type)
 
@@ -144,7 +146,14 @@ class AgentScheduler:
 
     async def worker(self) -> Worker:
         """A worker of these agents that is not started yet, for those who run its passes themselves."""
-        worker = await agents.worker_for(self.app, self._catalog, lambda: self._puts, self._settings_now(), self._shard)
+        app, settings, shard = self.app, self._settings_now(), self._shard
+        if shard is not None:
+            settings = replace(settings, owns=_both(settings.owns, shard))
+        queue = await app.store.open_queue(app.declarations.queues[AGENTS_QUEUE])
+        classifier = app.declarations.classifier
+        worker = Worker(app.store, [queue], self._catalog, settings, lambda: self._puts, classifier)
+        if worker.reconciler is not None:
+            await worker.reconciler.register()
         handlers = worker.catalog.by_name
         on_loop, in_thread, in_process = (handlers[f"{HANDLER}{end}"] for end in ("", ".thread", ".process"))
         in_process.deliver_by(InstrumentedProcess(in_process, self._scheduled_for, self.app.store.clock))
@@ -222,6 +231,10 @@ class AgentScheduler:
         if scheduled is None:
             raise NotStarted(f"agent {name!r} was unscheduled after it was claimed")
         return scheduled
+
+
+def _both(owns: Callable[[str], bool], shard: Callable[[str], bool]) -> Callable[[str], bool]:
+    return lambda name: owns(name) and shard(name)
 
 
 def _own_settings(given: Mapping[str, Any]) -> Mapping[str, Any]:

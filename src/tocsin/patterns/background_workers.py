@@ -97,7 +97,7 @@ class BackgroundWorkers:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        async with self._app.elsewhere() as app:
+        async with self._app.with_same_declarations() as app:
             workers: list[Worker] = []
             try:
                 workers += await self._build(app)

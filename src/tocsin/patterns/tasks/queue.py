@@ -15,7 +15,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from tocsin.app import Tocsin, job_options
+from tocsin.app import Tocsin
+from tocsin.app.job_options import JobLimits, OneShotOptions, define_job, one_shot
 from tocsin.engine.handlers import Handler
 from tocsin.model.durations import Duration
 from tocsin.model.errors import InvalidArgument, StoreError, TocsinError
@@ -115,11 +116,11 @@ class TaskQueue:
         return errors
 
     def _put_of(self, app: Tocsin, task: Task, at: datetime) -> PutItem:
-        planned = job_options.plan(
+        job = define_job(
             self._handler, (task.payload,), {}, tenant=check_user(task.user_id), priority=task.priority,
-            largest=app.config.limits.arguments_bytes,
+            limits=JobLimits(app.config.limits.arguments_bytes),
         )  # fmt: skip
-        return job_options.one_shot(planned, task.task_id, "", at, None, "ignore", None, 0)
+        return one_shot(job, task.task_id, "", OneShotOptions(at=at), 0)
 
 
 def check_user(user_id: Any) -> str:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from tocsin.app import job_options
 from tocsin.app.declarations import Declarations
-from tocsin.app.job_update import changed
+from tocsin.app.job_update import apply_changes
 from tocsin.engine.handlers import Handler
 from tocsin.model import codec
 from tocsin.model.durations import Millis, moment
@@ -83,7 +83,7 @@ def put_of(
 ) -> PutItem:
     """Raises InvalidTrigger if it would never run. `pause`: the longest between two tries of a push, in seconds."""
     retry = Retry(_TRIES, min(_FIRST_PAUSE_S, pause), max_interval=min(pause, _LONGEST_PAUSE_S))
-    planned = job_options.plan(
+    job = job_options.define_job(
         handler,
         (_stored(plan),),
         {},
@@ -92,9 +92,9 @@ def put_of(
         timeout=timeout / 1000,
         tenant=user_id,
         policy=RULES,
-        largest=largest,
+        limits=job_options.JobLimits(largest),
     )
-    return job_options.recurring(planned, schedule_id, now, mode)
+    return job_options.recurring(job, schedule_id, now, mode)
 
 
 def _stored(plan: StoredTask) -> dict[str, Any]:
@@ -115,7 +115,7 @@ async def revise(
         job = await jobs.get(where, schedule_id)
         if job is None:
             return False
-        header, spec, due, relative = changed(job, change(job), Declarations(), int(store.clock.server_ms()))
+        header, spec, due, relative = apply_changes(job, change(job), Declarations(), int(store.clock.server_ms()))
         put = PutItem(schedule_id, record_of(header, spec, largest), due, relative, EDIT, job.version)
         code, head = await jobs.put(where, put)
         await ring(store, where, head)
@@ -144,7 +144,7 @@ def changes_of(job: Job, wanted: dict[str, Any], now: Millis) -> dict[str, Any]:
     return changes
 
 
-def noted(job: Job, due: Millis, now: Millis) -> dict[str, Any]:
+def with_last_run(job: Job, due: Millis, now: Millis) -> dict[str, Any]:
     """The occurrence of `due` was pushed."""
     return {"args": [_stored(plan_of(job)) | {"last": due, "ran": now, "updated": now}]}
 
@@ -169,7 +169,7 @@ def _by_partition(where: OpenQueue, members: Iterable[str]) -> list[tuple[int, l
 
 
 def _note(job: Job, last: Millis, now: Millis) -> PutItem:
-    header, spec, due, relative = changed(job, noted(job, last, now), Declarations(), now)
+    header, spec, due, relative = apply_changes(job, with_last_run(job, last, now), Declarations(), now)
     return PutItem(job.id, record_of(header, spec), due, relative, EDIT, job.version)
 
 
