@@ -1,4 +1,4 @@
-"""What a program can do to many jobs at once: count, remove or retry all that match, empty a queue, delete a queue."""
+"""What a program can do to many jobs at once: count, remove or retry all that match, or empty a queue."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from msgspec import Struct
 
 from tocsin.app import job_options
 from tocsin.app.lookup import Lookup
-from tocsin.app.queue_control import ring_all
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.app.queue_control import check_exists, ring_all
+from tocsin.model.errors import InvalidArgument
 from tocsin.model.job import Stage
 from tocsin.store.keys import STAGE_KEYS
-from tocsin.store.repartition import delete_queue
 from tocsin.store.store import Store
-from tocsin.store.transitions.fleet import BellRinger, Fleet
+from tocsin.store.transitions.fleet import BellRinger
 from tocsin.store.transitions.jobs import Jobs
 from tocsin.store.views.job_pages import ANY, JobFilter
 from tocsin.store.views.job_selection import Progress, Selection, unseen
-from tocsin.upkeep import silent_workers
 
 STAGES = (Stage.READY, *map(Stage, STAGE_KEYS))
 # What job_delete calls the stage of a job, where it is not the stage's own name: "waiting" includes what is ready, and
@@ -36,12 +34,11 @@ class Removed(Struct, frozen=True):
 class BulkControl:
     """Goes page by page, a thousand jobs a call. A walk may or may not see jobs that are put while it goes on."""
 
-    def __init__(self, store: Store, jobs: Jobs, lookup: Lookup, ringer: BellRinger, fleet: Fleet) -> None:
+    def __init__(self, store: Store, jobs: Jobs, lookup: Lookup, ringer: BellRinger) -> None:
         self._store = store
         self._jobs = jobs
         self._lookup = lookup
         self._ringer = ringer
-        self._fleet = fleet
 
     async def count(self, queue: str | None, stage: str | Stage | None, wanted: JobFilter) -> int:
         chosen = await self._choose(queue, _stages(stage), wanted, unseen)
@@ -70,28 +67,8 @@ class BulkControl:
         return (await self._remove(queue, [Stage.DEAD], wanted, progress)).removed
 
     async def purge_queue(self, name: str, progress: Progress) -> Removed:
-        await self._check_exists(name)
+        await check_exists(self._store, name)
         return await self._remove(name, STAGES, ANY, progress)
-
-    async def delete_queue(self, name: str, *, force: bool) -> None:
-        await self._check_exists(name)
-        serving = await self._workers_of(name)
-        if serving and not force:
-            raise InvalidArgument(
-                f"queue {name!r} is served by {', '.join(serving)}, and would be created anew at once: "
-                "stop these workers, or start them without this queue"
-            )
-        await delete_queue.delete(self._store, name)
-
-    async def _workers_of(self, name: str) -> list[str]:
-        """The live workers that serve the queue."""
-        workers, silent = await silent_workers.listen(self._fleet, silent_workers.PATIENCE_S)
-        return [worker.id for worker in workers if name in worker.about.queues and worker.id not in silent]
-
-    async def _check_exists(self, name: str) -> None:
-        known = await self._store.queue_names()
-        if name not in known:
-            raise InvalidArgument(f"there is no queue {name!r}" + (f"; {nearest(name, known)}" if known else ""))
 
     async def _choose(
         self, queue: str | None, stages: Sequence[Stage], wanted: JobFilter, progress: Progress

@@ -243,7 +243,7 @@ def recurring(job: JobDefinition, member: str, now: Millis, mode: int, find: Nex
     if not isinstance(job.spec.trigger, Once):
         return PutItem(member, job.record(keep=0, recurring=True), due, relative, mode)
     if mode == jobs.UPDATE and due <= now:
-        # The moment of a Once trigger has passed: if the job has run, declaring it again must not run it again.
+        # The moment of a Once trigger has passed. If the job has run, declaring it again must not run it again.
         mode = jobs.IGNORE
     record = job.record(keep=check_keep(DEFAULT_KEEP), recurring=False)
     return PutItem(member, record, due, relative, mode, now_if_past=True)

@@ -68,7 +68,7 @@ def build_parts(store: Store, declarations: Declarations, limits: JobLimits) -> 
             cancel=control.cancel_job,
         ),
         jobs=control,
-        bulk=BulkControl(store, jobs, lookup, ringer, fleet),
-        queues=QueueControl(store, jobs, ringer),
+        bulk=BulkControl(store, jobs, lookup, ringer),
+        queues=QueueControl(store, jobs, ringer, fleet),
         agents=Agents(store, declarations, ringer),
     )

@@ -1,26 +1,29 @@
-"""What a program can do to a whole queue: limits, weights, pause, resume and repartition, live for all workers."""
+"""What a program can do to a whole queue, live for all workers: limits, weights, pause, repartition, delete."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from tocsin.model.errors import InvalidArgument
+from tocsin.model.errors import InvalidArgument, nearest
 from tocsin.model.queue import check_weights, checked
+from tocsin.store.repartition import delete_queue
 from tocsin.store.repartition.repartition import Progress, RepartitionResult, repartition
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions import queue_settings
-from tocsin.store.transitions.fleet import BellRinger
+from tocsin.store.transitions.fleet import BellRinger, Fleet
 from tocsin.store.transitions.jobs import Jobs
+from tocsin.upkeep import silent_workers
 
 
 class QueueControl:
     """After each change it rings for the queue, so that workers see the change at once."""
 
-    def __init__(self, store: Store, jobs: Jobs, ringer: BellRinger) -> None:
+    def __init__(self, store: Store, jobs: Jobs, ringer: BellRinger, fleet: Fleet) -> None:
         self._store = store
         self._jobs = jobs
         self._ringer = ringer
+        self._fleet = fleet
 
     async def update(self, name: str, weights: Mapping[str, float | None] | None, settings: dict[str, Any]) -> bool:
         where = await self._store.find_queue(name)
@@ -54,6 +57,28 @@ class QueueControl:
             await self._store.catch_up(where)
             ring_all(self._ringer, where)
         return done
+
+    async def delete(self, name: str, *, force: bool) -> None:
+        await check_exists(self._store, name)
+        serving = await self._workers_of(name)
+        if serving and not force:
+            raise InvalidArgument(
+                f"queue {name!r} is served by {', '.join(serving)}, and would be created anew at once: "
+                "stop these workers, or start them without this queue"
+            )
+        await delete_queue.delete(self._store, name)
+
+    async def _workers_of(self, name: str) -> list[str]:
+        """The live workers that serve the queue."""
+        workers, silent = await silent_workers.listen(self._fleet, silent_workers.PATIENCE_S)
+        return [worker.id for worker in workers if name in worker.about.queues and worker.id not in silent]
+
+
+async def check_exists(store: Store, name: str) -> None:
+    """Raise InvalidArgument for a queue that is not registered."""
+    known = await store.queue_names()
+    if name not in known:
+        raise InvalidArgument(f"there is no queue {name!r}" + (f"; {nearest(name, known)}" if known else ""))
 
 
 def ring_all(ringer: BellRinger, where: OpenQueue) -> None:

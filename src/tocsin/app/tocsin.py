@@ -371,7 +371,7 @@ class Tocsin:
     async def delete_queue(self, name: str, *, force: bool = False) -> None:
         """Delete an empty queue with its settings and all that it remembers. Raises InvalidArgument while it has jobs
         and, unless forced, while live workers serve it: they would create it anew."""
-        await self._parts.bulk.delete_queue(name, force=force)
+        await self._parts.queues.delete(name, force=force)
 
     # Working
 
