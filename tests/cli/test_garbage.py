@@ -9,9 +9,9 @@ import io
 from typing import Any
 
 import pytest
-from commandline import Tool
 
-from servers import Server
+from tests.support.command_line import Tool
+from tests.support.servers import Server
 from tocsin import Cron, Every, Tocsin
 from tocsin.cli.main import run
 from tocsin.store.keys import BANDS, FLEET_KEYS, LEADER_KEY, PARTITION_KEYS, TURNS, TYPES, Keys
@@ -140,6 +140,18 @@ def test_garbage_in_a_key_of_the_fleet_ends_no_command_in_a_traceback(
         ask_everything(jobs_of_all_kinds, "d", COMMANDS[:-1])
         misuse(client, key, base)
         ask_everything(jobs_of_all_kinds, "d")
+
+
+def test_a_register_with_one_bad_byte_ends_no_command_in_a_traceback(jobs_of_all_kinds: Tool, valkey: Server) -> None:
+    key = keys_of(jobs_of_all_kinds).fleet()["queues"]
+    with valkey.client() as client:
+        entry = client.hget(key, "d")
+        client.hset(key, "d", entry.replace(b"due", b"\x98ue"))
+        ask_everything(jobs_of_all_kinds, "d")
+        [garbled] = [each for each in jobs_of_all_kinds.json("doctor", code=1)["findings"] if each["level"] == "wrong"]
+        assert (garbled["kind"], garbled["examples"]) == ("unreadable-queue", ["d"])
+        jobs_of_all_kinds.json("doctor", "--repair")
+        assert client.hget(key, "d") == entry
 
 
 def test_a_worker_of_which_nothing_can_be_read_is_shown_as_that(

@@ -170,7 +170,7 @@ class Lookup:
     ) -> AsyncIterator[Event]:
         sources = [
             events_of(self._store, where, partition)
-            for where in await self.as_they_are(queue)
+            for where in await self._with_events(job_id, queue)
             for partition in range(where.partitions)
             if job_id is None or partition == where.partition_of(job_id)
         ]
@@ -187,6 +187,15 @@ class Lookup:
             _, source, event = heapq.heappop(heads)
             yield event
             await push(source)
+
+    async def _with_events(self, job_id: str | None, queue: str | None) -> list[OpenQueue]:
+        """The queues whose events to read. If an open queue knows the job, do not wait for one that is being
+        repartitioned."""
+        at_rest, others = await self.apart(queue)
+        if job_id is None or not others or not await self._knowing(at_rest, job_id):
+            at_rest += await self.opened(others)
+        await asyncio.gather(*map(self._store.catch_up, at_rest))
+        return at_rest
 
     async def _retries_wait(self, queue: OpenQueue, partition: int) -> bool:
         claims, working = queue.keys[partition]["claims"], queue.keys[partition]["working"]
