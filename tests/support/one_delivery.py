@@ -12,7 +12,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tocsin import DeliveryFailed, Http
 from tocsin.engine.work_item import WorkItem
-from tocsin.model.allowed_hosts import places
+from tocsin.model.allowed_hosts import allowed_hosts
 from tocsin.model.codec import handler_digest
 from tocsin.model.delivery import Delivered
 from tocsin.model.job import Header, Spec
@@ -59,7 +59,7 @@ def unit_of(target: Http, attempt: int = 1, job: str = "job") -> WorkItem:
 
 def dialer(*allow: str, resolve: Any = None, most: int | None = None) -> Dialer:
     """Of an operator who allows `allow` for messages."""
-    return Dialer(Guard(places(allow), "message.allow"), resolve, most)
+    return Dialer(Guard(allowed_hosts(allow), "message.allow"), resolve, most)
 
 
 class OpenGates(HostGates):

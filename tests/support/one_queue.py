@@ -11,7 +11,7 @@ import msgspec
 from tocsin.model import codec
 from tocsin.model.errors import StoreError
 from tocsin.model.job import NORMAL, Header, Job, Spec
-from tocsin.model.queue import check_weights, checked
+from tocsin.model.queue import check_weights, settings_as_text
 from tocsin.model.run import Claim
 from tocsin.model.skipped_ticks import SkippedTicks
 from tocsin.model.trigger import Every
@@ -140,7 +140,7 @@ class Line:
 
     async def set(self, weights: dict[str, float] | None = None, **settings: Any) -> None:
         """As an operator does."""
-        wanted = checked(self.queue.queue, settings)
+        wanted = settings_as_text(self.queue.queue, settings)
         await update(self.store, self.queue, wanted, check_weights(weights or {}), operator=True)
 
     async def delete(self, member: str, only: str = "") -> bool:

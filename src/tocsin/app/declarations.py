@@ -12,10 +12,10 @@ from tocsin.app import job_options
 from tocsin.engine.failure_reports import FailureHook
 from tocsin.engine.handlers import Catalog, Executor, Handler, name_of
 from tocsin.model.durations import Duration, seconds
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.model.ids import check_queue_name
 from tocsin.model.job import DEFAULT_TIMEOUT, Retry, check_keep, check_timeout
-from tocsin.model.queue import AGENTS_QUEUE, DEFAULT_QUEUE, Queue, declared
+from tocsin.model.queue import AGENTS_QUEUE, DEFAULT_QUEUE, Queue, queue_from_code
 from tocsin.model.trigger import Every
 from tocsin.resilience.classify import Classifier
 
@@ -46,7 +46,7 @@ class Declarations:
     def queue(self, name: str, order: str, partitions: int | None, settings: dict[str, Any]) -> Queue:
         if name == AGENTS_QUEUE:
             raise InvalidArgument(f"the queue {AGENTS_QUEUE!r} is the agents' own: choose another name")
-        self.queues[name] = declared(check_queue_name(name), order, partitions, settings)
+        self.queues[name] = queue_from_code(check_queue_name(name), order, partitions, settings)
         return self.queues[name]
 
     def known_queue(self, name: str) -> Queue:
@@ -55,7 +55,7 @@ class Declarations:
         if found is None:
             check_queue_name(name)
             raise InvalidArgument(
-                f"queue {name!r} is not declared: add app.queue({name!r}); {nearest(name, self.queues)}"
+                f"queue {name!r} is not declared: add app.queue({name!r}); {did_you_mean(name, self.queues)}"
             )
         return found
 
@@ -138,7 +138,7 @@ def _executor(fn: Callable[..., Any], wanted: str | None) -> Executor:
 
 def check_executor(wanted: str, *, is_async: bool) -> Executor:
     if wanted not in ("thread", "process"):
-        raise InvalidArgument(f"there is no executor {wanted!r}; {nearest(str(wanted), ('thread', 'process'))}")
+        raise InvalidArgument(f"there is no executor {wanted!r}; {did_you_mean(str(wanted), ('thread', 'process'))}")
     if is_async:
         raise InvalidArgument(f"an async function runs on the event loop: make it a plain def for executor={wanted!r}")
     return "process" if wanted == "process" else "thread"

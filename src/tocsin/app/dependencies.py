@@ -16,7 +16,7 @@ from msgspec import Struct
 from tocsin.app.blocking import BlockingHandle
 from tocsin.app.handle import Handle
 from tocsin.app.lookup import Lookup
-from tocsin.model.errors import InvalidArgument, StoreError, TocsinError, UnknownJob, nearest
+from tocsin.model.errors import InvalidArgument, StoreError, TocsinError, UnknownJob, did_you_mean
 from tocsin.model.ids import check_job_id, new_id
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.transitions.claims import SUCCEEDED
@@ -49,7 +49,7 @@ class UpstreamRefs(Struct, frozen=True):
 def check_after(after: Iterable[Any], on_upstream_failure: str) -> UpstreamRefs | None:
     """None if no job is to be waited for."""
     if on_upstream_failure not in _POLICIES:
-        hint = nearest(str(on_upstream_failure), _POLICIES)
+        hint = did_you_mean(str(on_upstream_failure), _POLICIES)
         raise InvalidArgument(f"there is no on_upstream_failure={on_upstream_failure!r}; {hint}")
     if after == ():
         return None

@@ -14,7 +14,7 @@ from tocsin.config.rules import keep_of, longest_of
 from tocsin.engine.handlers import Bound, Handler
 from tocsin.model import codec
 from tocsin.model.durations import Duration, Millis, ceil_ms, epoch_ms, millis, seconds
-from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
+from tocsin.model.errors import InvalidArgument, InvalidTrigger, did_you_mean
 from tocsin.model.http import Http
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import (
@@ -35,7 +35,7 @@ from tocsin.model.job import (
 from tocsin.model.message import Message
 from tocsin.model.queue import Queue
 from tocsin.model.target import Target, fields_of
-from tocsin.model.trigger import Every, Once, Trigger, odd, phrase
+from tocsin.model.trigger import Every, Once, Trigger, likely_mistakes, phrase
 from tocsin.store.transitions import jobs
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.targets.builtin import handler_for, timeout_of
@@ -208,7 +208,7 @@ def refuse_unknown(handler: Handler, kwargs: Mapping[str, Any]) -> None:
     for name in kwargs:
         if name not in known:
             raise InvalidArgument(
-                f"{name!r} is no option, and no parameter of {handler.name}; {nearest(name, known | RESERVED)}"
+                f"{name!r} is no option, and no parameter of {handler.name}; {did_you_mean(name, known | RESERVED)}"
             )
 
 
@@ -275,7 +275,7 @@ def check_retries_fit_interval(spec: Spec, member: str, exceeding: str) -> None:
 
 
 def warn_if_odd(trigger: Trigger | None, member: str) -> None:
-    for sentence in odd(trigger):
+    for sentence in likely_mistakes(trigger):
         log.warning("a schedule may not be what was meant", job=member, trigger=phrase(trigger), odd=sentence)
 
 
@@ -293,11 +293,11 @@ def policy(
     agent: bool = False,
 ) -> Policy:
     if overlap not in OVERLAPS:
-        raise InvalidArgument(f"there is no overlap {overlap!r}; {nearest(str(overlap), OVERLAPS)}")
+        raise InvalidArgument(f"there is no overlap {overlap!r}; {did_you_mean(str(overlap), OVERLAPS)}")
     if agent and overlap != "skip":
         raise InvalidArgument("an agent runs one at a time: its overlap is 'skip'. Schedule a job for anything else")
     if misfire not in MISFIRES:
-        raise InvalidArgument(f"there is no misfire {misfire!r}; {nearest(misfire, MISFIRES)}")
+        raise InvalidArgument(f"there is no misfire {misfire!r}; {did_you_mean(misfire, MISFIRES)}")
     start = None if starts is None else epoch_ms(starts, "starts")
     end = None if ends is None else epoch_ms(ends, "ends")
     if start is not None and end is not None and end < start:
@@ -327,7 +327,7 @@ def due_and_relative(at: datetime | None, delay: Duration | None) -> tuple[Milli
 
 def mode_of(if_exists: str, allowed: tuple[str, ...]) -> int:
     if if_exists not in allowed:
-        raise InvalidArgument(f"there is no if_exists={if_exists!r} here; {nearest(str(if_exists), allowed)}")
+        raise InvalidArgument(f"there is no if_exists={if_exists!r} here; {did_you_mean(str(if_exists), allowed)}")
     return _IF_EXISTS[if_exists]
 
 
@@ -391,4 +391,4 @@ def check_stage(stage: str) -> Stage:
         return Stage(stage)
     except ValueError:
         known = [each.value for each in Stage]
-        raise InvalidArgument(f"there is no stage {stage!r}; {nearest(str(stage), known)}") from None
+        raise InvalidArgument(f"there is no stage {stage!r}; {did_you_mean(str(stage), known)}") from None

@@ -11,7 +11,7 @@ from tocsin.app import job_options
 from tocsin.app.declarations import Declarations
 from tocsin.model.codec import trigger_digest
 from tocsin.model.durations import Millis, moment
-from tocsin.model.errors import InvalidArgument, InvalidTrigger, RecordUnreadable, nearest
+from tocsin.model.errors import InvalidArgument, InvalidTrigger, RecordUnreadable, did_you_mean
 from tocsin.model.job import PLAIN, Header, Job, Policy, Spec, check_keep, check_priority, check_timeout
 from tocsin.model.target import NAMES, Target, fields_of, name_of
 from tocsin.model.trigger import Once, check_trigger
@@ -28,7 +28,7 @@ def apply_changes(
     """The new header and body; the new due time, 0 to keep the present one; whether it is relative to now."""
     for name in changes:
         if name not in CHANGEABLE:
-            raise InvalidArgument(f"a job has no {name!r} that can be changed; {nearest(name, CHANGEABLE)}")
+            raise InvalidArgument(f"a job has no {name!r} that can be changed; {did_you_mean(name, CHANGEABLE)}")
     if not job.is_readable:
         raise RecordUnreadable(
             f"the record of job {job.id!r} cannot be read, and so not be changed: put it anew with if_exists='replace' "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tocsin.model.errors import InvalidArgument, nearest
-from tocsin.model.queue import check_weights, checked
+from tocsin.model.errors import InvalidArgument, did_you_mean
+from tocsin.model.queue import check_weights, settings_as_text
 from tocsin.store.repartition import delete_queue
 from tocsin.store.repartition.repartition import Progress, RepartitionResult, repartition
 from tocsin.store.store import OpenQueue, Store
@@ -32,7 +32,10 @@ class QueueControl:
         order = where.queue.order
         if weights is not None and order != "fair":
             raise InvalidArgument(f"weights are for queues of order 'fair': queue {name!r} has order {order!r}")
-        wanted, shares = checked(where.queue, settings), check_weights({} if weights is None else dict(weights))
+        wanted, shares = (
+            settings_as_text(where.queue, settings),
+            check_weights({} if weights is None else dict(weights)),
+        )
         await queue_settings.update(self._store, where, wanted, shares, operator=True)
         ring_all(self._ringer, where)
         return True
@@ -78,7 +81,7 @@ async def check_exists(store: Store, name: str) -> None:
     """Raise InvalidArgument for a queue that is not registered."""
     known = await store.queue_names()
     if name not in known:
-        raise InvalidArgument(f"there is no queue {name!r}" + (f"; {nearest(name, known)}" if known else ""))
+        raise InvalidArgument(f"there is no queue {name!r}" + (f"; {did_you_mean(name, known)}" if known else ""))
 
 
 def ring_all(ringer: BellRinger, where: OpenQueue) -> None:

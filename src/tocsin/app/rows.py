@@ -24,13 +24,13 @@ from tocsin.app.job_options import (
 from tocsin.engine.handlers import Bound, Handler
 from tocsin.model import codec
 from tocsin.model.durations import Millis
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.model.http import Http
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import Spec
 from tocsin.model.message import Message
 from tocsin.model.subprocess import Subprocess
-from tocsin.model.trigger import Trigger, check_trigger, odd
+from tocsin.model.trigger import Trigger, check_trigger, likely_mistakes
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.targets.builtin import handler_for
 from tocsin.triggers.next_tick import TickCache
@@ -95,8 +95,8 @@ class Rows:
             # Once for all rows with the same trigger.
             check_retries_fit_interval(job.spec, str(member), self._exceeding)
             self._checked.add(trigger)
-        if any(sentence not in self._odd for sentence in odd(trigger)):
-            self._odd.update(odd(trigger))
+        if any(sentence not in self._odd for sentence in likely_mistakes(trigger)):
+            self._odd.update(likely_mistakes(trigger))
             warn_if_odd(trigger, str(member))
         return recurring(job, check_job_id(member), now, mode, self._ticks.next_at)
 
@@ -157,7 +157,7 @@ class BulkSchedule(Struct, frozen=True):
 def bulk_schedule(what: Handler | Bound | Kind, options: dict[str, Any], limits: JobLimits) -> BulkSchedule:
     for name in options:
         if name not in _SCHEDULE_OPTIONS:
-            raise InvalidArgument(f"schedule_many has no option {name!r}; {nearest(name, _SCHEDULE_OPTIONS)}")
+            raise InvalidArgument(f"schedule_many has no option {name!r}; {did_you_mean(name, _SCHEDULE_OPTIONS)}")
     mode = schedule_mode(options.get("if_exists", "update"))
     rules = policy(**{name: options[name] for name in _RULES if name in options})
     shared = {name: options[name] for name in _SHARED if name in options}

@@ -193,7 +193,7 @@ class HostGates:
         if not ok:
             gate.breaker.failed(permit)
         elif was is BreakerState.CLOSED:
-            gate.breaker.forgive(permit)
+            gate.breaker.drop_oldest_failure(permit)
         else:
             gate.breaker.succeeded(permit)
         state = gate.breaker.state

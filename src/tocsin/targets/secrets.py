@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from tocsin.model.allowed_hosts import AllowedHosts, places
+from tocsin.model.allowed_hosts import AllowedHosts, allowed_hosts
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.grants import ANY, Grants
 from tocsin.model.secret import Secret
@@ -34,7 +34,8 @@ class SecretGrant(Struct, frozen=True):
 class Secrets:
     def __init__(self, allowed: Grants | None = None) -> None:
         self._entries = [
-            SecretGrant(pattern, None if ANY in hosts else places(hosts)) for pattern, hosts in (allowed or {}).items()
+            SecretGrant(pattern, None if ANY in hosts else allowed_hosts(hosts))
+            for pattern, hosts in (allowed or {}).items()
         ]
 
     def read(self, secret: Secret, hosts: Iterable[str]) -> str:

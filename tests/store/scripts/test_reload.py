@@ -215,7 +215,7 @@ async def forgetful() -> AsyncIterator[tuple[Forgetful, Client]]:
     async with await asyncio.start_server(known.serve, "127.0.0.1", 0) as server:
         address = parse(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         client = open_client(address, ConnectionSettings(timeout_s=0.5))
-        client.healing = ScriptReloader(address)
+        client.script_reloader = ScriptReloader(address)
         yield known, client
         await client.aclose()
         known.willing.set()

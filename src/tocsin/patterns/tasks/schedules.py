@@ -21,7 +21,7 @@ from tocsin.app.job_update import apply_changes
 from tocsin.engine.handlers import Handler
 from tocsin.model import codec
 from tocsin.model.durations import Millis, moment
-from tocsin.model.errors import InvalidArgument, InvalidTrigger, RecordUnreadable, nearest
+from tocsin.model.errors import InvalidArgument, InvalidTrigger, RecordUnreadable, did_you_mean
 from tocsin.model.job import Job, Retry, Stage
 from tocsin.model.trigger import Cron
 from tocsin.store.store import OpenQueue, Store
@@ -177,7 +177,7 @@ def _note(job: Job, last: Millis, now: Millis) -> PutItem:
 def check_changes(changes: dict[str, Any]) -> None:
     for name in changes:
         if name not in CHANGEABLE:
-            raise InvalidArgument(f"a schedule has no {name!r} that can be changed; {nearest(name, CHANGEABLE)}")
+            raise InvalidArgument(f"a schedule has no {name!r} that can be changed; {did_you_mean(name, CHANGEABLE)}")
     if not isinstance(changes.get("is_active", True), bool):
         raise InvalidArgument(f"is_active is True or False, not {changes['is_active']!r:.100}")
 

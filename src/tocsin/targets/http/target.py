@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from tocsin.engine.work_item import WorkItem
-from tocsin.model.allowed_hosts import places
+from tocsin.model.allowed_hosts import allowed_hosts
 from tocsin.model.clock import Clock
 from tocsin.model.delivery import Delivered, DeliveryFailed
 from tocsin.model.host import host_of
@@ -46,7 +46,7 @@ class HttpTarget:
         self._gates = gates
         self._secrets = secrets
         self._longest_wait_s = longest_wait_s
-        self._guard = Guard(places(allow))
+        self._guard = Guard(allowed_hosts(allow))
         self._max_timeout_s = max_timeout_s
         self._resolver = resolver
         self._drafts = RequestTemplates()

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tocsin.engine.work_item import WorkItem
-from tocsin.model.allowed_hosts import places
+from tocsin.model.allowed_hosts import allowed_hosts
 from tocsin.model.broker_address import BrokerDestination
 from tocsin.model.delivery import Delivered, DeliveryFailed
 from tocsin.model.host import host_of
@@ -47,7 +47,7 @@ class MessageTarget:
         self._gates = gates
         self._secrets = secrets
         self._max_timeout_s = max_timeout_s
-        self._clients = Clients(store, Dialer(Guard(places(allow), "message.allow")), idle_s)
+        self._clients = Clients(store, Dialer(Guard(allowed_hosts(allow), "message.allow")), idle_s)
 
     async def deliver(self, unit: WorkItem) -> Delivered:
         target = target_of(unit.spec)
