@@ -213,8 +213,8 @@ async def test_idle_connections_to_receivers_are_bounded(monkeypatch: pytest.Mon
         async with Sender("127.0.0.1") as sender:
             for each in receivers:
                 await sender.send(Http.get(each.url))
-            assert sender.target._sessions is not None
-            connector: Any = sender.target._sessions._guarded.connector
+            assert sender.target._connections is not None
+            connector: Any = sender.target._connections._guarded.connector
             assert sum(map(len, connector._conns.values())) == 4
     finally:
         for each in receivers:

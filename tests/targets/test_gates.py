@@ -44,7 +44,7 @@ async def store(proxy: Proxy, clock: ManualClock) -> AsyncIterator[Store]:
 @pytest.fixture
 def make_gates(store: Store, clock: ManualClock) -> MakeGates:
     """Of a worker each."""
-    return lambda: HostGates(HostOutages(store), clock, permits=100, most=50)
+    return lambda: HostGates(HostOutages(store), clock, permits=100, most_per_host=50)
 
 
 @pytest.fixture
@@ -88,28 +88,28 @@ async def test_what_is_not_the_hosts_fault_does_not_count(gates: HostGates, erro
 
 async def test_a_run_that_is_stopped_at_its_deadline_was_kept_waiting_by_the_host(gates: HostGates, clock: ManualClock):
     for _ in range(5):
-        passage = await gates.to(HOST, deadline=clock.monotonic() + 1).__aenter__()
+        delivery = await gates.delivery_to(HOST, deadline=clock.monotonic() + 1).__aenter__()
         clock.advance("1s")
-        await passage.__aexit__(asyncio.CancelledError, asyncio.CancelledError(), None)
+        await delivery.__aexit__(asyncio.CancelledError, asyncio.CancelledError(), None)
     await sent_away(gates)
 
 
 async def test_answers_of_before_the_outage_say_nothing_about_it(gates: HostGates, clock: ManualClock):
-    async with gates.to(HOST):
+    async with gates.delivery_to(HOST):
         await fail(gates)
     await sent_away(gates)
 
 
 async def test_who_is_let_in_as_the_breaker_opens_is_sent_away(gates: HostGates):
-    inside = [gates.to(HOST) for _ in range(50)]
-    for passage in inside:
-        await passage.__aenter__()
+    inside = [gates.delivery_to(HOST) for _ in range(50)]
+    for delivery in inside:
+        await delivery.__aenter__()
     waiting = [asyncio.create_task(send(gates)) for _ in range(5)]
     await asyncio.sleep(0)
-    for passage in inside:
-        await passage.__aexit__(type(SILENT), SILENT, None)
+    for delivery in inside:
+        await delivery.__aexit__(type(SILENT), SILENT, None)
     assert [type(error) for error in await asyncio.gather(*waiting, return_exceptions=True)] == [TryLater] * 5
-    assert gates.room.inside == 0
+    assert gates.permits.held == 0
 
 
 async def test_the_log_tells_once_that_a_host_fails_and_once_that_it_answers_again(
@@ -131,7 +131,7 @@ async def test_the_log_tells_once_that_a_host_fails_and_once_that_it_answers_aga
 
 
 async def test_gates_at_rest_are_forgotten(gates: HostGates, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "MOST_AT_REST", 3)
+    monkeypatch.setattr(module, "MOST_IDLE_GATES", 3)
     with pytest.raises(DeliveryFailed):
         await send(gates, SILENT)
     for n in range(5):
@@ -142,16 +142,16 @@ async def test_gates_at_rest_are_forgotten(gates: HostGates, monkeypatch: pytest
 
 async def test_probes_find_no_room_where_nobody_else_does(store: Store, clock: ManualClock):
     """Hosts that fail would otherwise hold, one probe each, what is left for others."""
-    gates = HostGates(HostOutages(store), clock, permits=4, most=50, shared=True)
+    gates = HostGates(HostOutages(store), clock, permits=4, most_per_host=50, shared=True)
     await an_outage(gates, clock)
-    inside = [gates.to(f"http://{n}:80") for n in range(3)]
-    for passage in inside:
-        await passage.__aenter__()
+    inside = [gates.delivery_to(f"http://{n}:80") for n in range(3)]
+    for delivery in inside:
+        await delivery.__aenter__()
     assert await sent_away(gates) < 30
-    assert gates.room.inside == 3
+    assert gates.permits.held == 3
     await inside[0].__aexit__(None, None, None)
     await send(gates)
-    assert gates.room.inside == 2
+    assert gates.permits.held == 2
 
 
 async def test_a_probe_that_is_not_made_holds_no_room(make_gates: MakeGates, clock: ManualClock):
@@ -159,12 +159,12 @@ async def test_a_probe_that_is_not_made_holds_no_room(make_gates: MakeGates, clo
     one, two = make_gates(), make_gates()
     await an_outage(one, clock)
     await two.step()
-    probe = one.to(HOST)
+    probe = one.delivery_to(HOST)
     await probe.__aenter__()
     await sent_away(two)
-    assert (one.room.inside, two.room.inside) == (1, 0)
+    assert (one.permits.held, two.permits.held) == (1, 0)
     await probe.__aexit__(None, None, None)
-    assert one.room.inside == 0
+    assert one.permits.held == 0
 
 
 # In the fleet
@@ -192,7 +192,7 @@ async def test_a_worker_that_was_idle_knows_of_it_before_it_sends_anything(gates
 async def test_one_probe_of_the_whole_fleet_is_sent(gates: HostGates, make_gates: MakeGates, clock: ManualClock):
     workers = [gates, *(make_gates() for _ in range(3))]
     await an_outage(gates, clock)
-    async with gates.to(HOST):
+    async with gates.delivery_to(HOST):
         waits = [await sent_away(worker) for worker in workers for _ in range(3)]
     assert all(5 <= wait <= 6 for wait in waits)
 
@@ -200,7 +200,7 @@ async def test_one_probe_of_the_whole_fleet_is_sent(gates: HostGates, make_gates
 async def test_a_probe_that_succeeds_lets_all_send_again(gates: HostGates, make_gates: MakeGates, clock: ManualClock):
     other = make_gates()
     await an_outage(gates, clock)
-    async with other.to(HOST):
+    async with other.delivery_to(HOST):
         await sent_away(gates)
     await other.step()
     await gates.step()
@@ -212,11 +212,11 @@ async def test_a_probe_that_succeeds_lets_all_send_again(gates: HostGates, make_
 async def test_those_in_line_are_sent_away_when_others_find_the_host_failing(
     gates: HostGates, make_gates: MakeGates, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(host_gate, "LINE_S", 3600)
+    monkeypatch.setattr(host_gate, "LONGEST_WAIT_S", 3600)
     other = make_gates()
     async with contextlib.AsyncExitStack() as inside:
         for _ in range(50):
-            await inside.enter_async_context(gates.to(HOST))
+            await inside.enter_async_context(gates.delivery_to(HOST))
         waiting = asyncio.create_task(send(gates))
         await asyncio.sleep(0)
         await fail(other)
@@ -258,7 +258,7 @@ async def test_a_prober_that_is_killed_is_followed_by_another(
 ):
     await an_outage(gates, clock)
     killed = make_gates()
-    await killed.to(HOST).__aenter__()
+    await killed.delivery_to(HOST).__aenter__()
     await sent_away(gates)
     clock.advance("5s")
     await send(gates)
@@ -279,9 +279,9 @@ async def test_a_host_that_takes_its_time_to_answer_a_probe_is_heard(
 ):
     other = make_gates()
     await an_outage(gates, clock)
-    async with gates.to(HOST):
+    async with gates.delivery_to(HOST):
         clock.advance("8s")
-        async with other.to(HOST):
+        async with other.delivery_to(HOST):
             pass
     await gates.step()
     await other.step()
@@ -293,7 +293,7 @@ async def test_a_host_that_takes_its_time_to_answer_a_probe_is_heard(
 async def test_a_worker_sends_one_probe_at_a_time(gates: HostGates, clock: ManualClock):
     """However long the host is silent: probes are not to pile up."""
     await an_outage(gates, clock)
-    async with gates.to(HOST):
+    async with gates.delivery_to(HOST):
         clock.advance("1m")
         await sent_away(gates)
 
@@ -304,7 +304,7 @@ async def test_what_fails_is_known_also_of_hosts_that_were_not_met_yet(gates: Ho
     other = make_gates()
     await send(other, host=OTHER)
     with pytest.raises(TryLater):
-        other.to(HOST)
+        other.delivery_to(HOST)
 
 
 async def test_what_a_worker_has_not_told_yet_is_newer_than_what_it_reads(gates: HostGates, clock: ManualClock):
@@ -356,7 +356,7 @@ async def test_a_worker_that_delivers_nothing_sends_no_commands(gates: HostGates
 async def test_without_the_server_a_worker_goes_by_its_own_breaker(
     gates: HostGates, proxy: Proxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "ASK_S", 0.05)
+    monkeypatch.setattr(module, "FLEET_TIMEOUT_S", 0.05)
     await send(gates)
     proxy.cut_off()
     await fail(gates)
@@ -373,7 +373,7 @@ async def test_without_the_server_a_worker_goes_by_its_own_breaker(
 async def test_a_server_that_goes_away_in_an_outage_does_not_prolong_it(
     gates: HostGates, proxy: Proxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "ASK_S", 0.05)
+    monkeypatch.setattr(module, "FLEET_TIMEOUT_S", 0.05)
     await an_outage(gates, clock)
     proxy.cut_off()
     await fail(gates, 1)
