@@ -105,7 +105,7 @@ class Turn:
             log.warning("the lease of key %r is not renewed: %s", self._key, error)
         else:
             if not isinstance(held, TurnTaken):
-                log.warning("the turn of key %r is lost to another", self._key)
+                log.warning("another caller has taken the turn of key %r", self._key)
                 return
         if not self._over:
             self._arm()

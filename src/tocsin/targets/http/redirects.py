@@ -28,9 +28,7 @@ def next_request(target: Http, request: Request, answer: HttpAnswer) -> Request:
     there = _next_url(target, request, answer.location or "")
     here = URL(request.url)
     if here.scheme == "https" and there.scheme == "http":
-        raise _refused(
-            target, f"from https to {shown(str(there), request.mask)}: what was encrypted would be read by others"
-        )
+        raise _refused(target, f"from https to {shown(str(there), request.mask)}: that would send it unencrypted")
     method, body, headers = request.method, request.body, request.headers
     if answer.status in _ELSEWHERE:
         method, body = ("HEAD" if method == "HEAD" else "GET"), b""
@@ -53,7 +51,7 @@ def _next_url(target: Http, request: Request, location: str) -> URL:
     try:
         there = URL(request.url).join(URL(location)).with_user(None)
     except (ValueError, TypeError):
-        raise _refused(target, f"to {shown(location, request.mask)!r}, which is no URL") from None
+        raise _refused(target, f"to {shown(location, request.mask)!r}, which is not a URL") from None
     if there.scheme not in ("http", "https") or not there.host or len(str(there)) > LONGEST_URL:
         raise _refused(target, f"to {shown(location, request.mask)!r}, where requests cannot go")
     return there

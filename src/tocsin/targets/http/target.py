@@ -74,7 +74,7 @@ class HttpTarget:
             async with asyncio.timeout(timeout):
                 return await self._follow(target, request)
         except TimeoutError:
-            raise DeliveryFailed(f"{briefly(target)}: no whole answer within {timeout:g} s", status=408) from None
+            raise DeliveryFailed(f"{briefly(target)}: no complete answer within {timeout:g} s", status=408) from None
 
     async def _follow(self, target: Http, request: Request) -> HttpAnswer:
         from tocsin.targets.http import redirects

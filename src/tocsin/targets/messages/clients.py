@@ -129,7 +129,9 @@ class Clients:
         except BaseException as error:
             await _close(broker, sockets)
             if isinstance(error, TimeoutError):
-                raise DeliveryFailed(f"{server} did not let us in within {CONNECT_S:g} s", status=408) from None
+                raise DeliveryFailed(
+                    f"{server} did not accept the connection within {CONNECT_S:g} s", status=408
+                ) from None
             raise
         return broker
 

@@ -110,7 +110,7 @@ class Nats:
         if isinstance(error, MaxPayloadError) or (isinstance(error, APIError) and error.err_code == TOO_LARGE):
             return DeliveryFailed(f"{server} does not take messages as large as this one ({error})", final=True)
         if isinstance(error, APIError):
-            return DeliveryFailed(f"{server} did not take it: {error.description}", status=error.code)
+            return DeliveryFailed(f"{server} did not accept the message: {error.description}", status=error.code)
         if any(word in str(error).lower() for word in _REFUSALS):
             return DeliveryFailed(f"{server} does not allow it: {error}", status=403, final=True)
         return unavailable(server, error)

@@ -70,7 +70,9 @@ class RabbitMq:
         except InvalidFrameError as error:
             # The library raises this if the broker closes the connection before the handshake.
             vhost = self._server.vhost
-            raise DeliveryFailed(f"{self._server} hung up: has it a vhost {vhost!r}, and room for us there?") from error
+            raise DeliveryFailed(
+                f"{self._server} closed the connection: does it have a vhost {vhost!r}, with room for another one?"
+            ) from error
         except _FAILURES as error:
             raise self._failure(error) from error
 
@@ -131,13 +133,13 @@ class RabbitMq:
             reason = (
                 f"the exchange {exchange!r} has no queue for {name!r}" if exchange else f"there is no queue {name!r}"
             )
-            return DeliveryFailed(f"{server} gave it back: {reason}")
+            return DeliveryFailed(f"{server} returned the message: {reason}")
         if isinstance(error, DeliveryError):
-            return DeliveryFailed(f"{server} did not take it: {name!r} may be full ({error})")
+            return DeliveryFailed(f"{server} did not accept the message: {name!r} may be full ({error})")
         if isinstance(error, ChannelNotFoundEntity):
             return DeliveryFailed(f"{server} has no exchange {exchange!r}: create it ({error})")
         if isinstance(error, ChannelPreconditionFailed):
-            return DeliveryFailed(f"{server} did not take it ({error})", final="larger than" in str(error))
+            return DeliveryFailed(f"{server} did not accept the message ({error})", final="larger than" in str(error))
         return unavailable(server, error)
 
     async def close(self) -> None:

@@ -43,9 +43,9 @@ _LOADER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 # When no process can be started, the run goes back for so long: another worker may be able to.
 _AWAY_S = 1.0
 _START_ERRORS = {
-    errno.ENOENT: "it is not there, or the interpreter that its first line names is not",
+    errno.ENOENT: "it does not exist, or the interpreter that its first line names does not",
     errno.EACCES: "the user of this worker may not execute it",
-    errno.ENOEXEC: "it is no program, and has no first line like #!/bin/sh",
+    errno.ENOEXEC: "it is not a program, and has no first line like #!/bin/sh",
     errno.E2BIG: "its arguments and variables are too long",
 }
 _CODES = {126: "; it could not execute something that it calls", 127: "; it did not find something that it calls"}
@@ -237,5 +237,5 @@ def _legible(written: bytes) -> bytes:
 
 def _bytes(text: str) -> bytes:
     if "\0" in text:
-        raise ProgramFailed("an argument or a variable has a NUL in it, which no program can be given", final=True)
+        raise ProgramFailed("an argument or a variable contains a NUL, which no program can get", final=True)
     return os.fsencode(text)
