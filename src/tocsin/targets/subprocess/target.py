@@ -237,5 +237,5 @@ def _legible(written: bytes) -> bytes:
 
 def _bytes(text: str) -> bytes:
     if "\0" in text:
-        raise ProgramFailed("an argument or a variable contains a NUL, which no program can get", final=True)
+        raise ProgramFailed("an argument or a variable contains a NUL, which no program accepts", final=True)
     return os.fsencode(text)
