@@ -59,7 +59,7 @@ async def test_redis_has_something_else_of_that_name(clients: Clients, redis_bro
         client.set("not-a-stream", "x")
     failed = await failure(clients, f"redis://127.0.0.1:{redis_broker.port}/not-a-stream")
     assert failed.final
-    assert "is no stream" in str(failed)
+    assert "is not a stream" in str(failed)
 
 
 async def test_redis_that_is_full_is_asked_again_later(clients: Clients) -> None:

@@ -153,7 +153,7 @@ class ProgramSupervisor:
                     return self._report(code)
 
     def _reap(self) -> int | None:
-        """Reap all children that ended. The exit code of the program if it is one of them, else None."""
+        """Reap children that ended. The exit code of the program if it is one of them, else None."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
