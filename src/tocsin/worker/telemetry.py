@@ -127,8 +127,8 @@ class WorkerTelemetry:
                     raise
         backlog, claimed = self._backlog, worker.fetcher.claimed
         acquired, self._claimed = claimed - self._claimed, claimed
-        room = worker.gates.room
-        turned_away, self._turned_away = room.turned_away - self._turned_away, room.turned_away
+        permits = worker.gates.permits
+        turned_away, self._turned_away = permits.turned_away - self._turned_away, permits.turned_away
         return Snapshot(
             enabled=worker.settings.enabled,
             registered=worker.reconciler.registered if worker.reconciler else 0,
@@ -150,8 +150,8 @@ class WorkerTelemetry:
             queue_depth=backlog.depth,
             stuck=worker.sweep.stuck,
             loop_blocked_s=worker.watch.longest(),
-            outside_limit=room.limit,
-            outside_still_s=room.stands_still_for(),
+            outside_limit=permits.limit,
+            outside_still_s=permits.stalled_for_s(),
             outside_handed_back=turned_away,
             away=away,
             full=self._full,

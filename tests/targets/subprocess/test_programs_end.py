@@ -151,8 +151,8 @@ async def test_a_worker_that_ends_without_waiting_leaves_nothing(
     pids = await pids_of(tmp_path, "pid")
     await worker.kill()
     await gone(*pids)
-    # What reads the report of the leash outlives its runner, and not the leash.
-    await eventually(lambda: not any("_report" in repr(task) for task in asyncio.all_tasks()), "the leash is gone")
+    # What reads the report of the supervisor outlives its runner, and not the supervisor.
+    await eventually(lambda: not any("_report" in repr(task) for task in asyncio.all_tasks()), "the supervisor is gone")
 
 
 async def test_one_that_is_cancelled_before_it_has_begun_ends_at_once(tocsin_app: Tocsin, tmp_path: Path) -> None:
@@ -167,13 +167,13 @@ async def test_one_that_is_cancelled_before_it_has_begun_ends_at_once(tocsin_app
     assert monotonic() - began < 20
 
 
-async def test_a_leash_that_is_killed_takes_its_program_along(
+async def test_a_supervisor_that_is_killed_takes_its_program_along(
     tocsin_app: Tocsin, worker: Worker, tmp_path: Path
 ) -> None:
-    program = make(tmp_path, 'note("leash", os.getppid())\n' + STAYS)
+    program = make(tmp_path, 'note("supervisor", os.getppid())\n' + STAYS)
     handle = await tocsin_app.enqueue(Subprocess([program]), id="a")
-    leash, pid = await pids_of(tmp_path, "leash", "pid")
-    os.kill(leash, signal.SIGKILL)
+    supervisor, pid = await pids_of(tmp_path, "supervisor", "pid")
+    os.kill(supervisor, signal.SIGKILL)
     await gone(pid)
 
     async def is_dead() -> bool:
@@ -190,7 +190,9 @@ HOLDS_THE_PIPE = """
 import os, subprocess, sys
 from tocsin.targets.subprocess import supervisor
 program = os.fsencode(sys.argv[1])
-order = supervisor.StartOrder(os.getpid(), 0, 0, b"", program, [program], [])
+order = supervisor.StartOrder(
+    worker=os.getpid(), head=0, tail=0, cwd=b"", file=program, argv=[program], env=[]
+)
 command = [sys.executable, "-I", "-S", supervisor.__file__]
 started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 started.stdin.write(supervisor.pack_order(order))

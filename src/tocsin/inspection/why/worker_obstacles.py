@@ -6,7 +6,7 @@ from tocsin.inspection.why.answer import Reason, count, typed
 from tocsin.inspection.why.facts import Facts
 from tocsin.model.target import SUBPROCESS
 from tocsin.store.transitions.fleet import WorkerRecord
-from tocsin.targets.builtin import lacking
+from tocsin.targets.builtin import how_to_enable
 
 OPEN = "OPEN"
 
@@ -77,7 +77,7 @@ def _nobody_knows(facts: Facts, alive: list[WorkerRecord]) -> Reason:
         "unknown_handler",
         f"queue {facts.job.queue} has {count(len(alive), 'live worker')}, and none {lacks}",
         {"handler": name, "workers": [worker.id for worker in alive]},
-        (lacking(name) or do,),
+        (how_to_enable(name) or do,),
     )
 
 
