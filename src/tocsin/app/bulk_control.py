@@ -117,7 +117,7 @@ class BulkControl(JobControl):
 
     async def _served_by(self, name: str) -> list[str]:
         """Live workers."""
-        workers, silent = await silent_workers.listen(self._fleet, silent_workers.PATIENCE_S)
+        workers, silent = await silent_workers.find_silent(self._fleet, silent_workers.PATIENCE_S)
         return [worker.id for worker in workers if name in worker.about.queues and worker.id not in silent]
 
     async def _must_exist(self, name: str) -> None:

@@ -149,7 +149,7 @@ class AppConnection(DeclaringCalls):
     async def _carry(self, queue: OpenQueue, partition: int) -> None:
         """Tell those who wait for what ended there. What cannot be told now is told by a worker."""
         carrier = self._carrier
-        carrier.hear(queue, partition)
+        carrier.note_filled(queue, partition)
         with contextlib.suppress(StoreError):
             await carry_on(carrier)
 

@@ -140,7 +140,7 @@ class DependentWriter:
             # An end of an earlier job of that id is still on its way: it is not the one that is meant.
             for upstream, code in zip(some, codes, strict=True):
                 if code == LATER:
-                    self._carrier.hear(queue, queue.partition_of(upstream.id))
+                    self._carrier.note_filled(queue, queue.partition_of(upstream.id))
             await self._carrier.carry_some()
         raise TocsinError(f"the ends of jobs of queue {queue.name!r} cannot be told: run `tocsin doctor`")
 

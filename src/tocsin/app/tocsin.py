@@ -174,8 +174,9 @@ class Tocsin(BulkControl):
             """No worker is here to claim them."""
 
         await AgentRegistrar(
-            self.store, where, self._agents, Ownership(), nobody_asks, nobody_asks, clock, ring, RegistrationRules()
-        ).step()
+            store=self.store, queue=where, declared=self._agents, owns=Ownership(), on_owned=nobody_asks,
+            on_waiting=nobody_asks, clock=clock, ring=ring, rules=RegistrationRules(),
+        ).step()  # fmt: skip
 
     @functools.cached_property
     def _declared_agents(self) -> Mapping[str, PutItem]:
