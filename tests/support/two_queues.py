@@ -121,7 +121,7 @@ class Yard:
         places = [(queue, p) for queue in self.queues.values() for p in range(queue.partitions)]
         while filled := await Outbox(self.store).filled(places):
             for place in filled:
-                self.carrier.hear(*place)
+                self.carrier.note_filled(*place)
             await self.carrier.carry_some()
 
     async def left(self) -> dict[str, int]:

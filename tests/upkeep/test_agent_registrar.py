@@ -54,8 +54,9 @@ async def make(tocsin_app):
             owned.difference_update(lost)
 
         made = AgentRegistrar(
-            tocsin_app.store, where, tocsin_app._parts.agents.puts, owns, own, lambda waiting: None,
-            clock or tocsin_app.store.clock, lambda *_: None, rules or RegistrationRules(),
+            store=tocsin_app.store, queue=where, declared=tocsin_app._parts.agents.puts, owns=owns, on_owned=own,
+            on_waiting=lambda waiting: None, clock=clock or tocsin_app.store.clock, ring=lambda *_: None,
+            rules=rules or RegistrationRules(),
         )  # fmt: skip
         made.owned = owned
         return made
@@ -292,8 +293,8 @@ async def test_an_outage_in_the_middle_of_a_round_leaves_nobody_out(monkeypatch)
                 return True
 
             reconciler = AgentRegistrar(
-                app.store, where, app._parts.agents.puts, owns, lambda *_: None, lambda _: None, app.store.clock,
-                lambda *_: None, RegistrationRules(),
+                store=app.store, queue=where, declared=app._parts.agents.puts, owns=owns, on_owned=lambda *_: None,
+                on_waiting=lambda _: None, clock=app.store.clock, ring=lambda *_: None, rules=RegistrationRules(),
             )  # fmt: skip
             with pytest.raises(StoreUnavailable):
                 await reconciler.step()

@@ -154,7 +154,7 @@ async def test_more_than_a_page_is_carried_by_many_passes(make_yard: MakeYard) -
     await yard.put("four", "all", after=tuple(("one", f"{n}") for n in range(count)))
     for n in range(count):
         await yard.end("one", f"{n}")
-    yard.carrier.hear(yard.queues["one"], 0)
+    yard.carrier.note_filled(yard.queues["one"], 0)
     passes = 1
     while await yard.carrier.carry_some():
         passes += 1
@@ -188,7 +188,7 @@ async def test_an_entry_that_cannot_be_read_stops_nobody(make_yard: MakeYard) ->
     await yard.put("one", "b", after=(("one", "a"),))
     await yard.store.client.zadd(yard.queues["one"].keys[0]["outbox"], {b"A\xff": 0, b"W\0x": 0, b"E\0b\0c\0d": 0})
     await yard.end("one", "a")
-    yard.carrier.hear(yard.queues["one"], 0)
+    yard.carrier.note_filled(yard.queues["one"], 0)
     while await yard.carrier.carry_some():
         pass
     assert await yard.stage("one", "b") == "waiting"
@@ -205,7 +205,7 @@ async def test_a_queue_that_is_no_more_counts_as_cancelled(make_yard: MakeYard, 
     where = await fresh.find_queue("one")
     assert where is not None
     carrier = OutboxCarrier(fresh, fresh.clock, lambda queue, partition: None)
-    carrier.hear(where, 0)
+    carrier.note_filled(where, 0)
     while await carrier.carry_some():
         pass
     assert await other.stage("one", "b") == "cancelled"
@@ -221,6 +221,6 @@ async def test_what_cannot_be_carried_yet_keeps_none_behind_it_waiting(make_yard
     await yard.store.client.zadd(outbox, {f"A{n:03}": 0 for n in range(PAGE + 20)})
     await yard.end("one", "a")
     for _ in range(4):
-        yard.carrier.hear(yard.queues["one"], 0)
+        yard.carrier.note_filled(yard.queues["one"], 0)
         await yard.carrier.carry_some()
     assert await yard.stage("one", "b") == "waiting"

@@ -15,11 +15,18 @@ from tocsin.store.store import Store
 from tocsin.store.transitions.claims import FAILED
 from tocsin.store.transitions.dependencies import Outbox
 from tocsin.testing import ManualClock
-from tocsin.upkeep.stuck_dependents import COMMANDS_PER_S, EVERY_S, HURRIED_PER_S, PLACES, UPSTREAMS, StuckDependents
+from tocsin.upkeep.stuck_dependents import (
+    COMMANDS_PER_S,
+    EVERY_S,
+    HURRIED_PER_S,
+    PARTITIONS,
+    UPSTREAMS,
+    StuckDependents,
+)
 
 
 def part_of(yard: Yard, *, leads: bool = True) -> StuckDependents:
-    return StuckDependents(yard.store, yard.store.clock, yard.carrier.hear, leading=lambda: leads)
+    return StuckDependents(yard.store, yard.store.clock, yard.carrier.note_filled, leading=lambda: leads)
 
 
 async def look_everywhere(part: StuckDependents) -> None:
@@ -194,7 +201,7 @@ async def test_a_queue_that_was_repartitioned_meanwhile_is_looked_at_in_the_next
     await yard.put("one", "down", after=(("four", "up"),))
     part = part_of(yard)
     await part.step()
-    part._filled, part._cursor = [(yard.queues["one"], 0)], 0
+    part._with_blocked, part._cursor = [(yard.queues["one"], 0)], 0
     await repartition.repartition(operator.store, "four", 7)
     await part.step()
     await look_everywhere(part)
@@ -226,7 +233,7 @@ async def test_where_nothing_is_blocked_each_partition_is_asked_once_in_ten_seco
     assert await part.step() == EVERY_S
     # The register, and one EXISTS for each of the five.
     assert await commands(yard.store) - before == 6
-    assert PLACES / EVERY_S < COMMANDS_PER_S
+    assert PARTITIONS / EVERY_S < COMMANDS_PER_S
 
 
 @pytest.mark.one_server
@@ -250,7 +257,7 @@ async def test_after_an_outage_all_is_looked_at_at_once_but_not_more_than_once_a
     make_yard: MakeYard, clock: ManualClock
 ) -> None:
     yard = await make_yard()
-    for n in range(2 * PLACES):
+    for n in range(2 * PARTITIONS):
         await yard.store.open_queue(Queue(f"queue-{n}", partitions=1))
     part = part_of(yard)
 
@@ -264,7 +271,7 @@ async def test_after_an_outage_all_is_looked_at_at_once_but_not_more_than_once_a
     part.hurry()
     assert part.wake.is_set()
     # 37 partitions.
-    assert await until_it_rests() == [PLACES / HURRIED_PER_S] * 2 + [EVERY_S]
+    assert await until_it_rests() == [PARTITIONS / HURRIED_PER_S] * 2 + [EVERY_S]
     part.hurry()
     assert await until_it_rests() == [EVERY_S]
     clock.advance("1m")

@@ -30,9 +30,16 @@ class Agents:
     async def register(self) -> None:
         where = await self._store.open_queue(self._declarations.queues[AGENTS_QUEUE])
         registrar = AgentRegistrar(
-            self._store, where, self.puts, Ownership(), _no_timetable, _no_timetable, self._store.clock,
-            self._ringer.ring, RegistrationRules(),
-        )  # fmt: skip
+            store=self._store,
+            queue=where,
+            declared=self.puts,
+            owns=Ownership(),
+            on_owned=_no_timetable,
+            on_waiting=_no_timetable,
+            clock=self._store.clock,
+            ring=self._ringer.ring,
+            rules=RegistrationRules(),
+        )
         await registrar.step()
 
 

@@ -84,7 +84,7 @@ class EndCarrier:
     async def carry(self, queue: OpenQueue, partition: int) -> None:
         """Carry the ends of jobs from that outbox to their dependents. What fails now is left to a worker."""
         carrier = self.new()
-        carrier.hear(queue, partition)
+        carrier.note_filled(queue, partition)
         with contextlib.suppress(StoreError):
             await _carry_on(carrier)
 
@@ -165,7 +165,7 @@ class DependentWriter:
             # the present job.
             for upstream, code in zip(some, codes, strict=True):
                 if code == LATER:
-                    carrier.hear(queue, queue.partition_of(upstream.id))
+                    carrier.note_filled(queue, queue.partition_of(upstream.id))
             await carrier.carry_some()
         raise TocsinError(f"dependents of jobs of queue {queue.name!r} cannot be unblocked: run `tocsin doctor`")
 

@@ -73,7 +73,7 @@ class QueueControl:
 
     async def _workers_of(self, name: str) -> list[str]:
         """The live workers that serve the queue."""
-        workers, silent = await silent_workers.listen(self._fleet, silent_workers.PATIENCE_S)
+        workers, silent = await silent_workers.find_silent(self._fleet, silent_workers.PATIENCE_S)
         return [worker.id for worker in workers if name in worker.about.queues and worker.id not in silent]
 
 

@@ -19,7 +19,8 @@ from tocsin.store.views.queue_counts import QueueCountReader
 from tocsin.store.views.server_memory import full_servers
 from tocsin.telemetry.metrics import Counters, Levels, MetricsFlusher, shared
 from tocsin.telemetry.queue_metrics import shared as queue_metrics
-from tocsin.upkeep.health import Health, HealthCheck, HealthState, Snapshot
+from tocsin.upkeep.health import Health, HealthState, Snapshot
+from tocsin.upkeep.health_check import HealthCheck
 from tocsin.worker.queue_gauges import QueueGauges
 from tocsin.worker.stats import orphans_cleaned
 

@@ -207,7 +207,7 @@ class TestWhoCarries:
     ):
         await repartition.repartition(store, "wide", 9)
         carrier = OutboxCarrier(its.store, clock, lambda queue, partition: None)
-        assert {partition for _, partition in await carrier._all_places()} == set(range(9))
+        assert {partition for _, partition in await carrier._all_partitions()} == set(range(9))
         other = await its.store.open_queue(Queue("other", partitions=1))
         mortal = Mortal(monkeypatch)
         mortal.dies_at = 3
@@ -232,14 +232,14 @@ class TestWhoCarries:
         mortal.only, mortal.dies_at = "partition_unseal", 0
         with pytest.raises(Killed):
             await repartition.repartition(store, "wide", 2)
-        carrier.hear(other.queue, 0)
+        carrier.note_filled(other.queue, 0)
         assert not await carrier.carry_some()
         assert await its.store.client.zscore(other.queue.keys[0]["waiting"], "there") is not None
         mortal.dies_at = -1
         await repartition.repartition(store, "wide", 2)
         await its.store.reopen(its.queue)
         assert (await its.content())["here"].keys() == {"jobs", "blocked", "needs"}
-        carrier.hear(other.queue, 0)
+        carrier.note_filled(other.queue, 0)
         assert not await carrier.carry_some()
         assert (await its.content())["here"].keys() == {"jobs", "waiting"}
         assert not await its.store.client.exists(other.queue.keys[0]["outbox"], other.queue.keys[0]["watchers"])
