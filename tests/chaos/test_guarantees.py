@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import Server, ask, follow, until
+from tests.support.servers import Server, ask, follow
+from tests.support.waiting import until
 from tocsin import Tocsin
 from tocsin.model.errors import StoreUnavailable
 from tocsin.worker import WorkerSettings

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.apps import shop
-from tests.support.servers import until
+from tests.support.waiting import until
 from tocsin import Tocsin
 from tocsin.cli.main import run
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.support.servers import Server
+from tests.support.stepping_clock import SteppingClock
 from tests.support.waiting import run_dry
 from tocsin import Every, StoreUnavailable, Tocsin
 from tocsin.testing import run_until_idle
@@ -150,21 +151,10 @@ async def test_one_on_which_the_sharding_fails_does_not_stop_the_others(tocsin_a
     assert reconciler.owned == {"a", "c"}
 
 
-class Ticking:
-    """A monotonic clock on which every look takes a second."""
-
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def monotonic(self) -> float:
-        self.at += 1
-        return self.at
-
-
 async def test_a_round_that_is_longer_than_its_budget_goes_on_in_the_next_pass(tocsin_app, make):
     names = [f"a{n:04d}" for n in range(2 * PAGE + 10)]
     declare(tocsin_app, *names)
-    reconciler = make(rules=RegistrationRules(budget_s=1.0), clock=Ticking())
+    reconciler = make(rules=RegistrationRules(budget_s=1.0), clock=SteppingClock())
     rests = [await reconciler.step() for _ in range(3)]
     assert rests[:2] == [0.0, 0.0]
     assert 0 < rests[2] <= RegistrationRules().every_s

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.two_queues import MakeYard
+from tests.support.two_queues import MakeTwoQueues
 from tocsin.store.transitions.fleet import Fleet, HeartbeatSender, WorkerInfo, WorkerRecord
 from tocsin.testing import ManualClock
 from tocsin.upkeep import silent_workers
@@ -39,7 +39,7 @@ def test_the_age_of_the_last_beat_says_how_a_worker_stands(
 
 
 @pytest.fixture
-async def fleet(make_yard: MakeYard) -> Fleet:
+async def fleet(make_yard: MakeTwoQueues) -> Fleet:
     return Fleet((await make_yard()).store)
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.killed_repartition import Killed, Mortal
+from tests.support.crashes import DyingRepartition, Killed
 from tests.support.many_partitions import EACH, Wide
-from tests.support.one_queue import record
+from tests.support.records import record
 from tests.support.servers import Server
 from tocsin.inspection.doctor import Doctor
 from tocsin.model.queue import Queue
@@ -90,7 +90,7 @@ async def test_a_partition_with_entries_is_not_deleted(store, clock):
 @pytest.mark.parametrize(("before", "after"), [(1, 16), (16, 1), (4, 6)])
 async def test_it_may_be_killed_after_any_of_them(store, clock, before, after, monkeypatch):
     """The next run comes one call further before it dies."""
-    mortal = Mortal(monkeypatch)
+    mortal = DyingRepartition(monkeypatch)
     mortal.only, mortal.after = "wait_move", True
     line = await wide(store, clock, before)
     await line.fill()
@@ -209,7 +209,7 @@ class TestWhoCarries:
         carrier = OutboxCarrier(its.store, clock, lambda queue, partition: None)
         assert {partition for _, partition in await carrier._all_partitions()} == set(range(9))
         other = await its.store.open_queue(Queue("other", partitions=1))
-        mortal = Mortal(monkeypatch)
+        mortal = DyingRepartition(monkeypatch)
         mortal.dies_at = 3
         with pytest.raises(Killed):
             await repartition.repartition(store, "wide", 2)
@@ -228,7 +228,7 @@ class TestWhoCarries:
             pass
         claim = (await other.claim())["u"]
         await other.settle("finish", claim, other.finished(claim))
-        mortal = Mortal(monkeypatch)
+        mortal = DyingRepartition(monkeypatch)
         mortal.only, mortal.dies_at = "partition_unseal", 0
         with pytest.raises(Killed):
             await repartition.repartition(store, "wide", 2)
