@@ -67,7 +67,7 @@ class OpenGates(HostGates):
 
     def __init__(self) -> None: ...
 
-    def to(self, host: str, deadline: float = 0.0) -> Any:
+    def delivery_to(self, host: str, deadline: float = 0.0) -> Any:
         return contextlib.nullcontext()
 
 
@@ -76,7 +76,15 @@ class Sender:
 
     def __init__(self, *allow: str, resolver: AbstractResolver | None = None, longest_wait_s: float = 600.0) -> None:
         self.clock = ManualClock()
-        self.target = HttpTarget("test:", self.clock, OpenGates(), Secrets(), longest_wait_s, allow, resolver=resolver)
+        self.target = HttpTarget(
+            namespace="test:",
+            clock=self.clock,
+            gates=OpenGates(),
+            secrets=Secrets(),
+            longest_wait_s=longest_wait_s,
+            allow=allow,
+            resolver=resolver,
+        )
 
     async def __aenter__(self) -> Sender:
         return self

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers import SERVICE, Server, Watched, ask, flavours, sentinel, until
+from tests.support.servers import SERVICE, Server, Watched, ask, flavours, sentinel
+from tests.support.waiting import until
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store.connection.address import parse
 from tocsin.store.connection.client import FAILURES, leave_former_primary, open_blocking_client, open_client, translate

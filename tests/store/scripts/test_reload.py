@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.captured_logs import capture_logs
-from tests.support.one_queue import FOR_EVER, Line, record
+from tests.support.one_queue import FOR_EVER, Line
+from tests.support.records import record
 from tests.support.servers import Cluster, Server, ask, available, cluster
 from tocsin.model import codec
 from tocsin.model.errors import StoreChanged, StoreFull, StoreUnavailable, WrongKeyType

@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.one_queue import FOR_EVER, HANDLER, Line
+from tests.support.one_queue import FOR_EVER, Line
+from tests.support.records import HANDLER
 from tocsin.model import codec
 from tocsin.model.errors import InvalidArgument, StoreError
 from tocsin.model.queue import Queue, queue_from_code, settings_as_text

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.support.records import HANDLER
 from tocsin.model import codec
 from tocsin.model.job import Header, Spec
 from tocsin.model.queue import Queue, settings_as_text
@@ -13,8 +14,6 @@ from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.store.transitions.jobs import PutItem, record_of
 from tocsin.store.transitions.queue_settings import update
 from tocsin.store.views import position
-
-HANDLER = "tests.handler"
 
 
 def put(member: str, due: int, band: int = 2, tenant: str = "") -> PutItem:
