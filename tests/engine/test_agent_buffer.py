@@ -101,7 +101,7 @@ async def test_an_agent_may_go_on_past_its_timeout_and_has_succeeded_if_it_ends_
         inside.told += ["cancelled"] * run.cancelled
 
     await crew.begin(lambda: inside.started)
-    working = crew.first.lanes[AGENTS_QUEUE].queue.keys[0]["working"]
+    working = crew.first.served[AGENTS_QUEUE].queue.keys[0]["working"]
     deadline = tocsin_clock.ms + TIMEOUT_S * 1000
     for past in (0, 10, 29.9):
         await crew.at(TIMEOUT_S + past)

@@ -278,7 +278,7 @@ async def test_any_number_of_unreadable_jobs_hides_no_readable_one(tocsin_app, t
 async def look(worker, *, settle: bool = True) -> None:
     """Ask the partition once, and write down what came of it."""
     await asyncio.to_thread(worker.heart.beat)
-    worker.lanes["default"].expect_all([0.0])
+    worker.served["default"].expect_all([0.0])
     await worker.fetcher.step()
     while settle and (worker.pool.busy or not worker.finisher.idle()):
         await asyncio.sleep(0)

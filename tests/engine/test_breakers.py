@@ -172,7 +172,7 @@ async def test_one_bad_outcome_is_given_up_alone_and_the_others_are_written(tocs
     assert [name for name in names if await tocsin_app.get(name) is not None] == ["j7"]
     # New ones are written meanwhile.
     await tocsin_app.enqueue(line, 50, id="new")
-    worker.lanes["line"].hear(0)
+    worker.served["line"].mark_due(0)
     await claimed_and_ended(worker)
     with capture_logs() as logs:
         for _ in range(MOST_TRIES - 1):
@@ -270,7 +270,7 @@ async def test_a_hanging_server_opens_both_breakers_and_the_first_beat_that_gets
             await app.enqueue(job, 1)
             await claimed_and_ended(worker)
             server.kill()
-            worker.lanes["default"].forget_dues()
+            worker.served["default"].forget_dues()
             for _ in range(4):
                 await hang(clock, worker.fetcher.step)
             assert (worker.acquisition_breaker.state, worker.held()) == (BreakerState.CLOSED, 0.0)
@@ -289,7 +289,7 @@ async def test_a_hanging_server_opens_both_breakers_and_the_first_beat_that_gets
             await eventually(lambda: worker.held() == 0, "the parts may call")
             await run_dry(worker)
             await app.enqueue(job, 2)
-            worker.lanes["default"].hear(0)
+            worker.served["default"].mark_due(0)
             await run_dry(worker)
             assert ran == [1, 2]
             states = worker.acquisition_breaker.state, worker.redis_breaker.state

@@ -62,12 +62,12 @@ THREE = Retry(3, "200ms", "500ms")
     ],
 )
 def test_what_needs_no_execution_is_decided_before_it(given, spec, recurring, late, decided):
-    found = decide.before(claim(**given), spec, recurring, T + late)
+    found = decide.decide_before_run(claim(**given), spec, recurring, T + late)
     assert (found if found is None else bare(found[0])) == decided
 
 
 def test_a_decision_before_execution_says_why():
-    _, why = decide.before(claim(recoveries=5), once(), False, T)
+    _, why = decide.decide_before_run(claim(recoveries=5), once(), False, T)
     assert "recovered 5 times" in why
 
 
@@ -105,7 +105,7 @@ def test_after_success_one_shots_end_and_schedules_wait_for_their_next_time(spec
     ],
 )
 def test_an_interval_whose_next_tick_is_to_come_waits_for_that(spec, late, following):
-    assert decide.on_time(claim(), spec, T + late) == following
+    assert decide.next_tick_if_on_time(claim(), spec, T + late) == following
     if following:
         assert decide.after_success(claim(), spec, True, T + late) == Finish(following, SUCCEEDED)
 

@@ -49,7 +49,7 @@ async def test_a_failed_attempt_is_a_warning_with_what_follows_and_a_dead_job_is
     assert 'raise LookupError("no such user")' in trace
     assert trace.endswith("LookupError: no such user\n")
     tocsin_clock.advance("3s")
-    worker.lanes["default"].forget_dues()
+    worker.served["default"].forget_dues()
     await run_dry(worker)
     [_, line] = failures(logs)
     assert (line["event"], line["log_level"], line["attempt"], line["follows"]) == (
@@ -132,7 +132,7 @@ async def test_each_handler_has_a_few_lines_in_full_each_second_and_then_one_wit
     assert (line["failed"], line["dead"]) == (1000 - IN_FULL, 1000 - IN_FULL)
     # The next second begins anew.
     await tocsin_app.enqueue(noisy, 1)
-    worker.lanes["default"].forget_dues()
+    worker.served["default"].forget_dues()
     await run_dry(worker)
     assert failures(logs)[-1]["error"] == "LookupError: 1"
 
@@ -191,7 +191,7 @@ async def test_lost_claims_are_a_few_lines_and_then_one_with_the_number(tocsin_a
     worker = await make_worker()
     await worker.fetcher.step()
     await eventually(lambda: not worker.pool.busy, "all have ended")
-    queue = worker.lanes["default"].queue
+    queue = worker.served["default"].queue
     assert await Runs(tocsin_app.store, "other.1").recover(queue, 0, worker.name) == 40
     while not worker.finisher.idle():
         await worker.finisher.step()
@@ -280,7 +280,7 @@ async def test_runs_are_counted_by_handler(tocsin_app, tocsin_clock, make_worker
         await tocsin_app.enqueue(batch, n % 2)
     await run_dry(worker)
     tocsin_clock.advance("3s")
-    worker.lanes["default"].forget_dues()
+    worker.served["default"].forget_dues()
     await run_dry(worker)
     counted = worker.tally.handlers
     found = {name: (t.succeeded, t.failed, t.retried, t.dead) for name, t in counted.items() if t.duration.drain()}
@@ -401,7 +401,7 @@ async def test_a_parked_job_says_which_handler_is_missing_once_a_minute(tocsin_a
         await run_dry(worker)
         await worker.referrer.step()
         await other_app.enqueue(build)
-        worker.lanes["default"].forget_dues()
+        worker.served["default"].forget_dues()
     [line] = [line for line in logs if line["logger"] == "tocsin.parked"]
     assert (line["event"], line["log_level"]) == ("jobs are parked: no worker has their handler", "warning")
     assert (line["handler"], line["queue"], line["worker"]) == ("reports.build", "default", worker.name)

@@ -40,8 +40,8 @@ async def garble(app, base: str) -> str:
 
 
 async def look(worker) -> None:
-    for lane in worker.lanes.values():
-        lane.look(0)
+    for served in worker.served.values():
+        served.mark_due_or_parked(0)
     await worker.fetcher.step()
 
 
@@ -76,7 +76,7 @@ async def test_a_garbled_partition_is_asked_less_and_less_often_whatever_rings(
     await garble(tocsin_app, "claims")
     asked = []
     worker.fetcher.on_answers = lambda wishes, answers, took: asked.extend(
-        tocsin_clock.monotonic() for lane, _ in wishes if lane.name == "broken"
+        tocsin_clock.monotonic() for served, _ in wishes if served.name == "broken"
     )
     began = tocsin_clock.monotonic()
     with capture_logs() as logs:

@@ -44,10 +44,10 @@ def ran(tocsin_app, quick, make_worker):
 
     async def run(count, worker=None):
         worker = worker or await make_worker(queues=["default"], concurrency=10_000)
-        lane, to = worker.lanes["default"], worker.pool.ran + count
+        served, to = worker.served["default"], worker.pool.ran + count
         await tocsin_app.enqueue_many(quick, (() for _ in range(count)))
         while worker.pool.ran < to:
-            lane.forget_dues()
+            served.forget_dues()
             await worker.fetcher.step()
             await eventually(lambda: not worker.pool.busy, "what was claimed has run")
         return worker

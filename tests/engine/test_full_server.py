@@ -80,7 +80,7 @@ async def test_a_worker_that_starts_now_runs_what_is_there(app, small_server, ma
     ran: list[Any] = []
     async with program(small_server, ran, "release2") as new:
         worker = await make_worker(new, start=True)
-        assert "release2" in worker.lanes
+        assert "release2" in worker.served
         await eventually(lambda: len(ran) == 502, "all ran")
         assert sorted(n for n in ran if isinstance(n, int)) == list(range(500))
         await eventually(worker.finisher.idle, "all outcomes are written")

@@ -118,7 +118,7 @@ async def others_are_served(system: System, why: str) -> None:
     worker, app = system.worker, system.app
     for n in range(4):
         for queue in "dpf":
-            worker.lanes[queue].look(0)
+            worker.served[queue].mark_due_or_parked(0)
             with contextlib.suppress(TocsinError):
                 await app.enqueue(system.note, "into garbage", queue=queue)
         for part in (worker.reaper, worker.unheld, worker.orphans, worker.forgetter):

@@ -75,8 +75,8 @@ async def test_a_leader_that_serves_other_queues_brings_back_overdue_agents(
         other = await scheduler.worker(tocsin_app)
     else:
         other = await make_worker(queues=["mail"])
-    assert AGENTS_QUEUE not in other.lanes
-    waiting = held.lanes[AGENTS_QUEUE].queue.keys[0]["waiting"]
+    assert AGENTS_QUEUE not in other.served
+    waiting = held.served[AGENTS_QUEUE].queue.keys[0]["waiting"]
     await tocsin_app.store.client.zadd(waiting, {"stray": tocsin_clock.ms})
     await live(tocsin_clock, TIMEOUT_S + ORPHAN_S - 1, held, other)
     await clean_up(other)
@@ -95,7 +95,7 @@ async def test_a_queue_that_is_registered_later_is_cleaned_too(tocsin_app, tocsi
     await clean_up(worker)
     tocsin_app.queue("new", partitions=2)
     other = await make_worker(queues=["new"])
-    for keys in other.lanes["new"].queue.keys:
+    for keys in other.served["new"].queue.keys:
         await tocsin_app.store.client.zadd(keys["waiting"], {"stray": tocsin_clock.ms})
     await clean_up(worker)
     assert worker.orphans.cleaned["no_record"] == 2

@@ -178,15 +178,15 @@ async def test_extra_attempts_find_extra_runs_that_wait_behind_a_page_of_others(
     ran.clear()
     tocsin_clock.advance("1m")
     await tocsin_app.fire("mine")
-    waiting = worker.lanes[AGENTS_QUEUE].queue.keys[0]["waiting"]
+    waiting = worker.served[AGENTS_QUEUE].queue.keys[0]["waiting"]
     foreign = {f"foreign-{n}": tocsin_clock.ms - 1 for n in range(LARGEST_BATCH)}
     await tocsin_app.store.client.zadd(waiting, foreign)
     await tocsin_app.store.client.zadd(waiting, {b"\xff\xfe": 1})
-    worker.lanes[AGENTS_QUEUE].hear(0)
+    worker.served[AGENTS_QUEUE].mark_due(0)
     await run_dry(worker)
     assert ran == found
     # The next look goes on where this one ended.
-    worker.lanes[AGENTS_QUEUE].hear(0)
+    worker.served[AGENTS_QUEUE].mark_due(0)
     await run_dry(worker)
     assert ran == ["mine"]
 
@@ -275,10 +275,10 @@ async def test_without_an_election_each_worker_cleans_up_in_its_shard(tocsin_app
     aws, gcp = [
         await make_worker(owns=Ownership(pattern), cleanup=Cleanup(force_all=True)) for pattern in ("aws-.*", "gcp-.*")
     ]
-    client, keys = tocsin_app.store.client, aws.lanes[AGENTS_QUEUE].queue.keys[0]
+    client, keys = tocsin_app.store.client, aws.served[AGENTS_QUEUE].queue.keys[0]
     await client.zadd(keys["waiting"], {"aws-1": tocsin_clock.ms, "gcp-1": tocsin_clock.ms, "gcp-2": tocsin_clock.ms})
     # Only agents have shards.
-    await client.zadd(aws.lanes["default"].queue.keys[0]["waiting"], {"gcp-3": tocsin_clock.ms})
+    await client.zadd(aws.served["default"].queue.keys[0]["waiting"], {"gcp-3": tocsin_clock.ms})
     for worker in (aws, gcp):
         await worker.election.step()
         await worker.orphans.step()
@@ -295,7 +295,7 @@ async def test_orphan_cleanup_that_is_switched_off_elects_nobody_and_cleans_noth
         pass
 
     worker = await make_worker(cleanup=cleanup)
-    waiting = worker.lanes[AGENTS_QUEUE].queue.keys[0]["waiting"]
+    waiting = worker.served[AGENTS_QUEUE].queue.keys[0]["waiting"]
     await tocsin_app.store.client.zadd(waiting, {"stray": tocsin_clock.ms})
     await worker.start()
     await eventually(lambda: worker.stats().ran == 1, "its agent has run")

@@ -73,8 +73,8 @@ def patient(make_worker, tocsin_clock):
 
 async def claim(worker, runs: int = 1) -> None:
     await asyncio.to_thread(worker.heart.beat)
-    for lane in worker.lanes.values():
-        lane.forget_dues()
+    for served in worker.served.values():
+        served.forget_dues()
     wanted = worker.fetcher.claimed + runs
     await eventually(lambda: _claimed(worker, wanted), "as many are claimed")
 
@@ -99,9 +99,9 @@ async def write_down(worker) -> None:
 async def recover(worker) -> int:
     """What the reaper brings back when it looks at deadlines."""
     brought = 0
-    for lane in worker.lanes.values():
-        for partition in range(lane.queue.partitions):
-            brought += await worker.runs.recover(lane.queue, partition, "", Deadlines(int(OVERDUE_S * 1000)))
+    for served in worker.served.values():
+        for partition in range(served.queue.partitions):
+            brought += await worker.runs.recover(served.queue, partition, "", Deadlines(int(OVERDUE_S * 1000)))
     return brought
 
 

@@ -19,8 +19,8 @@ BEAT_S = 2
 
 async def fetch(worker: Worker) -> None:
     await asyncio.to_thread(worker.heart.beat)
-    for lane in worker.lanes.values():
-        lane.expect_all([0.0] * lane.queue.partitions)
+    for served in worker.served.values():
+        served.expect_all([0.0] * served.queue.partitions)
     await worker.fetcher.step()
 
 
@@ -162,7 +162,7 @@ async def test_runs_claimed_in_a_former_name_go_back_when_the_claim_is_answered_
 
         await app.enqueue_many(job, ([n] for n in range(runs)))
         worker = await make_worker(app, concurrency=runs)
-        former, queue = worker.name, worker.lanes["default"].queue
+        former, queue = worker.name, worker.served["default"].queue
         proxy.hold("run_claim")
         fetching = asyncio.create_task(fetch(worker))
         working = queue.keys[0]["working"]

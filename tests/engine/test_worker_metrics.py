@@ -110,10 +110,10 @@ async def test_a_claim_that_was_lost_is_counted_where_it_was_refused(tocsin_app,
 
     await tocsin_app.enqueue(job, id="j")
     worker = await make_worker()
-    lane = worker.lanes["default"]
+    served = worker.served["default"]
     await worker.fetcher.step()
-    partition = lane.queue.partition_of("j")
-    assert await worker.runs.recover(lane.queue, partition, worker.name) == 1
+    partition = served.queue.partition_of("j")
+    assert await worker.runs.recover(served.queue, partition, worker.name) == 1
     while worker.pool.busy or not worker.finisher.idle():
         await asyncio.sleep(0)
         await worker.finisher.step()
@@ -132,10 +132,10 @@ async def test_an_extension_and_a_beat_that_are_refused_are_counted_too(tocsin_a
 
     await tocsin_app.enqueue(job, id="j")
     worker = await make_worker()
-    lane = worker.lanes["default"]
+    served = worker.served["default"]
     await worker.fetcher.step()
     await inside.wait()
-    await worker.runs.recover(lane.queue, lane.queue.partition_of("j"), worker.name)
+    await worker.runs.recover(served.queue, served.queue.partition_of("j"), worker.name)
     go_on.set()
     await eventually(lambda: not worker.pool.busy, "the handler ends")
     assert worker.tally.contention["extend"] == 1

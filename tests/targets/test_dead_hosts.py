@@ -61,8 +61,8 @@ async def live_app(tocsin_server: EmbeddedServer) -> AsyncIterator[Tocsin]:
 async def work(*workers: Worker) -> None:
     """All that is due, and a look at what the fleet tells."""
     for worker in workers:
-        for lane in worker.lanes.values():
-            lane.forget_dues()
+        for served in worker.served.values():
+            served.forget_dues()
         await run_dry(worker)
         await worker.gates.step()
 

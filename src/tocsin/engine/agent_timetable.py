@@ -79,7 +79,7 @@ class AgentTimetable:
         self._due.pop(member, None)
         self._extras.discard(member)
 
-    def doubt(self) -> None:
+    def recheck_all(self) -> None:
         """Something happened in the queue: ask for what was not waiting, behind all that is known to be due, and look
         for extra runs."""
         self.curious = True

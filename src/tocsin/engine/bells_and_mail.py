@@ -40,7 +40,7 @@ class Listener:
     def __init__(
         self,
         ear: BellReader,
-        lanes: dict[str, ServedQueue],
+        queues: dict[str, ServedQueue],
         pool: RunnerPool,
         has_room: Callable[[], bool],
         on_bell: Callable[[], None],
@@ -48,7 +48,7 @@ class Listener:
     ) -> None:
         self.wake = asyncio.Event()
         self._ear = ear
-        self._lanes = lanes
+        self._served = queues
         self._pool = pool
         self._has_room = has_room
         self._on_bell = on_bell
@@ -70,7 +70,7 @@ class Listener:
 
     def _hear(self, bells: list[tuple[str, int]]) -> None:
         for queue, partition in bells:
-            self._lanes[queue].hear(partition)
+            self._served[queue].mark_due(partition)
         if bells:
             self._on_bell()
 
@@ -83,8 +83,8 @@ class Listener:
             self._cancel(mail)
         elif mail.look:
             for queue, partition in mail.look:
-                if queue in self._lanes and partition >= 0:
-                    self._lanes[queue].look(partition)
+                if queue in self._served and partition >= 0:
+                    self._served[queue].mark_due_or_parked(partition)
             self._on_bell()
         elif mail.elect:
             self._on_election()

@@ -31,7 +31,7 @@ REFILL = 0.25
 # only wake up and find nothing to ask for.
 PASSES = 6
 MOST_PER_PASS = 1000
-# What all passes ask of a lane together.
+# What all passes ask of a queue together.
 MOST_ASKED = 3000
 # So many runs at once take a while to be handed out.
 MANY = 50
@@ -68,32 +68,32 @@ class ClaimPlanner:
         pool = self._pool
         self._pace.look(pool.ran, self._clock.monotonic())
         # Those that hold least come first; of equals, the one that waits longest.
-        lanes = sorted(ripe, key=lambda lane: lane.taken / lane.weight)
-        due = sum(lane.weight for lane in lanes)
-        at_work = pool.weight_at_work + sum(lane.weight for lane in lanes if not lane.busy)
+        queues = sorted(ripe, key=lambda served: served.taken / served.weight)
+        due = sum(served.weight for served in queues)
+        at_work = pool.weight_at_work + sum(served.weight for served in queues if not served.busy)
         free, soon = max(0.0, pool.permits - pool.busy - asked), self.frees_soon()
         given: list[tuple[ServedQueue, float, float]] = []
         hungry = False
-        for lane in lanes:
-            share = pool.permits * lane.weight / at_work
-            room = _whole(share - lane.taken)
-            permits = min(room, max(free, _whole(soon * lane.weight / at_work) - len(lane.line)))
-            given.append((lane, share, max(permits, 0.0)))
+        for served in queues:
+            share = pool.permits * served.weight / at_work
+            room = _whole(share - served.taken)
+            permits = min(room, max(free, _whole(soon * served.weight / at_work) - len(served.line)))
+            given.append((served, share, max(permits, 0.0)))
             free = free if free == math.inf else max(0.0, free - permits)
             hungry = hungry or (room >= 1 > permits)
         wishes: list[tuple[ServedQueue, ClaimRequest]] = []
-        for left, (lane, share, permits) in zip(range(len(given), 0, -1), given, strict=True):
+        for left, (served, share, permits) in zip(range(len(given), 0, -1), given, strict=True):
             # What no queue below its share wants is for any.
             spare = 0.0 if free == math.inf else _whole(free / left)
             free -= spare
             if len(wishes) < MOST_PARTITIONS:
-                ahead = self._ahead(lane) * lane.weight / due
-                units = _with_ahead(permits + spare, ahead, lane.taken - share)
-                wishes += self._wishes(lane, units * lane.batch())
-        self._wake_for_room(lanes, due, hungry, not wishes)
+                ahead = self._ahead(served) * served.weight / due
+                units = _with_ahead(permits + spare, ahead, served.taken - share)
+                wishes += self._wishes(served, units * served.batch())
+        self._wake_for_room(queues, due, hungry, not wishes)
         return wishes
 
-    def _wake_for_room(self, lanes: list[ServedQueue], due: int, hungry: bool, nothing: bool) -> None:
+    def _wake_for_room(self, queues: list[ServedQueue], due: int, hungry: bool, nothing: bool) -> None:
         """The pool is asked to wake the fetcher: for a queue below its share by the next permit, else when a claim for
         what is fetched ahead is worth its while."""
         pool = self._pool
@@ -102,48 +102,50 @@ class ClaimPlanner:
         if hungry:
             pool.starved_at = pool.busy - 1
         elif nothing:
-            ahead = sum(self._ahead(lane) * lane.weight / due for lane in lanes) * (1 - REFILL)
+            ahead = sum(self._ahead(served) * served.weight / due for served in queues) * (1 - REFILL)
             pool.starved_at = int(pool.permits + ahead) if ahead >= 1 else int(pool.permits) - 1
 
-    def _ahead(self, lane: ServedQueue) -> float:
+    def _ahead(self, served: ServedQueue) -> float:
         """How many units to fetch beyond the permits: none of what is slow or not known yet, nor of what was recovered,
         which the collector would release."""
-        slowest = lane.slowest()
-        if lane.brings_recovered or slowest > QUICK_S or self._pool.permits == math.inf:
+        slowest = served.slowest()
+        if served.brings_recovered or slowest > QUICK_S or self._pool.permits == math.inf:
             return 0.0
         return min(self._pool.permits * AHEAD_S / max(slowest, 1e-6), self._pace.rate * AHEAD_S, MOST_AHEAD)
 
-    def _wishes(self, lane: ServedQueue, units: float) -> list[tuple[ServedQueue, ClaimRequest]]:
+    def _wishes(self, served: ServedQueue, units: float) -> list[tuple[ServedQueue, ClaimRequest]]:
         """As many from each partition as are known to be due there; equal parts where that is not known."""
-        room = int(min(units, self._batching.size, MOST_ASKED // min(PASSES, len(lane.next_due))))
+        room = int(min(units, self._batching.size, MOST_ASKED // min(PASSES, len(served.next_due))))
         if room < 1:
             return []
-        if lane.timetable is not None:
-            return self._own_wishes(lane, lane.timetable, room)
-        due = sorted(lane.ripe, key=lane.next_due.__getitem__)[: self._partitions(lane)]
+        if served.timetable is not None:
+            return self._own_wishes(served, served.timetable, room)
+        due = sorted(served.ripe, key=served.next_due.__getitem__)[: self._partitions(served)]
         equal = max(1, room // len(due))
         wishes: list[tuple[ServedQueue, ClaimRequest]] = []
         for partition in due:
-            limit = min(room, max(lane.left[partition], equal), LARGEST_BATCH)
+            limit = min(room, max(served.left[partition], equal), LARGEST_BATCH)
             if limit < 1:
                 break
-            wishes.append((lane, ClaimRequest(lane.queue, partition, limit, suspects=0, layout=lane.layout)))
+            wishes.append((served, ClaimRequest(served.queue, partition, limit, suspects=0, layout=served.layout)))
             room -= limit
         return wishes
 
-    def _partitions(self, lane: ServedQueue) -> int:
+    def _partitions(self, served: ServedQueue) -> int:
         """Of how many a pass asks: if one asked for all, the others would come back with a few runs each."""
-        count = len(lane.next_due)
-        return count if lane.busy + lane.coming < MANY else -(-count // PASSES)
+        count = len(served.next_due)
+        return count if served.busy + served.coming < MANY else -(-count // PASSES)
 
     def _own_wishes(
-        self, lane: ServedQueue, timetable: AgentTimetable, room: int
+        self, served: ServedQueue, timetable: AgentTimetable, room: int
     ) -> list[tuple[ServedQueue, ClaimRequest]]:
         """By ids, of more than there is room for: other workers may have taken some of them. The agents' queue has one
         partition."""
         named = math.ceil(max(room * NAMED_EACH, NAMED_LEAST) * (1 + self._batching.extra_attempts))
         members = timetable.take(self._clock.server_ms(), min(named, LARGEST_BATCH))
-        return [(lane, ClaimRequest(lane.queue, 0, min(room, len(members)), members, suspects=0))] if members else []
+        return (
+            [(served, ClaimRequest(served.queue, 0, min(room, len(members)), members, suspects=0))] if members else []
+        )
 
 
 class _Turnover:
@@ -163,8 +165,8 @@ class _Turnover:
 
 
 def _with_ahead(permits: float, ahead: float, beyond: float) -> float:
-    """Also what is fetched ahead, of which there is as much as the lane has beyond its share. It waits until some of it
-    is used up: a few at a time would cost a call each."""
+    """Add what to fetch ahead. What the queue holds beyond its share counts towards that. Fetch more only when enough
+    of it is used up: a few at a time would cost a call each."""
     if not ahead:
         return permits
     more = ahead - max(0.0, beyond + permits)

@@ -94,7 +94,7 @@ class DeadlineSweep:
 
     async def step(self) -> float:
         now = self._clock.monotonic()
-        for unit in self._pool.withdraw(now - UNSTARTED_S):
+        for unit in self._pool.take_unstarted(now - UNSTARTED_S):
             self._finisher.release(unit)
         overdue = [(runner, unit) for runner, unit in self._pool.running() if unit.is_overdue(now)]
         if self._is_waking():
@@ -110,7 +110,7 @@ class DeadlineSweep:
 
     def _meet(self, runner: Runner, unit: WorkItem, now: float) -> OverdueItem:
         """Its deadline has just passed."""
-        patience, stoppable, is_agent = self._patience, unit.handler.stoppable, unit.lane.name == AGENTS_QUEUE
+        patience, stoppable, is_agent = self._patience, unit.handler.stoppable, unit.served.name == AGENTS_QUEUE
         recovered_s = patience.agents_recovered_s if is_agent else patience.recovered_s
         # Not before it must be: in `working` people see until when the run should have ended.
         extend_at = max(now, unit.ends_at() + recovered_s - EXTENSION_S / 2)
@@ -148,7 +148,7 @@ class DeadlineSweep:
     def _strike(self, runner: Runner, unit: WorkItem, late: OverdueItem, now: float) -> None:
         says = "run goes on although it was told to stop: it is told again, and others may recover it"
         if late.told:
-            runner.strike(unit)
+            runner.cancel_again(unit)
         else:
             says = "agent is past its timeout by more than zombie-cleanup allows: it is told to stop"
             late.told = True
@@ -181,7 +181,7 @@ class DeadlineSweep:
                 # It has ended meanwhile.
                 break
             try:
-                await self._runs().extend(unit.lane.queue, claim, int(by * 1000))
+                await self._runs().extend(unit.served.queue, claim, int(by * 1000))
                 held = True
             except ClaimLost:
                 if runner.unit is unit:

@@ -63,7 +63,7 @@ _PASSING = frozenset([FailureClass.TRANSIENT, FailureClass.SERVER_ERROR])
 DONE = Finish(0, SUCCEEDED)
 
 
-def before(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> tuple[Decision, str] | None:
+def decide_before_run(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> tuple[Decision, str] | None:
     """A decision that needs no execution, and why; None: execute it."""
     if claim.has_ended:
         step = _ended(claim, spec, recurring, now, SKIPPED)
@@ -97,7 +97,7 @@ def after_success(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> Dec
     return _ended(claim, spec, recurring, now, SUCCEEDED) if recurring else DONE
 
 
-def on_time(claim: Claim, spec: Spec, now: Millis) -> Millis:
+def next_tick_if_on_time(claim: Claim, spec: Spec, now: Millis) -> Millis:
     """The next tick of an interval without an end, if that is to come; 0: only after_success knows what follows.
 
     Most schedules are such, and most of their runs end before the next tick: this is the hot path."""

@@ -27,7 +27,7 @@ LONGEST_SAID = 100_000
 WARN_EVERY_S = 60.0
 
 
-def describe(error: BaseException, at: float) -> bytes:
+def encode_error(error: BaseException, at: float) -> bytes:
     """An error for the record."""
     kind = type(error).__name__[:LONGEST_KIND]
     said = _said(error)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tocsin.engine import decide
-from tocsin.engine.decide import on_time
+from tocsin.engine.decide import next_tick_if_on_time
 from tocsin.engine.encode_error import LONGEST_ERROR, ResultEncoder, keep_of
 from tocsin.engine.served_queue import ServedQueue
 from tocsin.model import codec
@@ -50,7 +50,7 @@ _ENDS = {"succeeded": SUCCEEDED, "cancelled": CANCELLED}
 class EndedRun(Struct, gc=False):
     """A run that has ended and is not written down yet."""
 
-    lane: ServedQueue
+    served: ServedQueue
     claim: Claim
     spec: Spec | None
     # succeeded, failed, cancelled, released, parked or settled (already decided).
@@ -98,7 +98,7 @@ class OutcomeEncoder:
                 return "finish", self._done(claim, spec, ended.result), 0
             if self._streaks.by_job:
                 self._streaks.succeeded(_who(claim))
-            if ended.result is None and (following := on_time(claim, spec, now)):
+            if ended.result is None and (following := next_tick_if_on_time(claim, spec, now)):
                 return "finish", next_item(claim, following), following
             note = b"" if ended.result is None else _note(ended.result)
             return _item(claim, decide.after_success(claim, spec, recurring, now), b"", now, note)

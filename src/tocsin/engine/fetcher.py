@@ -66,7 +66,7 @@ OnAnswers = Callable[[list[tuple[ServedQueue, ClaimRequest]], list[ClaimReply | 
 
 
 class Fetcher:
-    """One pass: which partitions are due, how many permits each lane may have, claim, hand to the pool."""
+    """One pass: which partitions are due, how many permits each queue may have, claim, hand to the pool."""
 
     name = "fetch"
 
@@ -74,7 +74,7 @@ class Fetcher:
         self,
         store: Store,
         runs: Callable[[], Runs],
-        lanes: list[ServedQueue],
+        queues: list[ServedQueue],
         agenda: Agenda,
         catalog: Catalog,
         pool: RunnerPool,
@@ -90,7 +90,7 @@ class Fetcher:
         tally: Counters,
     ) -> None:
         self.wake = asyncio.Event()
-        self.lanes = lanes
+        self.served = queues
         self.claimed = 0
         self._store = store
         self._runs = runs
@@ -109,7 +109,7 @@ class Fetcher:
         self._tally = tally
         self.agenda = agenda
         self._planner = ClaimPlanner(pool, clock, batching)
-        self._timed = [lane for lane in lanes if lane.timetable is not None]
+        self._timed = [served for served in queues if served.timetable is not None]
         self._next_poll = 0.0
         self._turn = 0
         # When each partition was handed on last.
@@ -123,7 +123,7 @@ class Fetcher:
         self._passed_over: tuple[ServedQueue, int] | None = None
         # When data that is gone is logged again.
         self._next_loss = -math.inf
-        self._collector = ClaimIntake(catalog, pool, finisher, clock, tally)
+        self._intake = ClaimIntake(catalog, pool, finisher, clock, tally)
         self._holdings = HeldRuns(store)
         # Runs that were claimed in a name which this worker has given up since, with that name.
         self._former: list[tuple[ServedQueue, str, list[Claim]]] = []
@@ -134,16 +134,16 @@ class Fetcher:
         await self._hand_back_in_doubt()
         self._poll_in_turn()
         now = self._clock.server_ms()
-        for lane in self._timed:
-            await self._look_up(lane, now)
+        for served in self._timed:
+            await self._look_up(served, now)
         self.agenda.ripen(now)
         ripe = list(self.agenda.ripe)
         if not ripe:
             return self._rest(now)
-        for lane in ripe:
-            lane.follow()
+        for served in ripe:
+            served.follow()
         wishes = self._planner.plan(ripe, self._asked.count() + self._coming)
-        self._hand_on(set(ripe) - {lane for lane, _ in wishes})
+        self._hand_on(set(ripe) - {served for served, _ in wishes})
         if not wishes:
             return self._rest(math.inf)
         if self.faults.by_place and not (wishes := self._without_faulty(wishes, now)):
@@ -162,8 +162,8 @@ class Fetcher:
             self._allows_suspect = False
 
     async def _ask(self, wishes: list[tuple[ServedQueue, ClaimRequest]], permit: Permit) -> float:
-        for lane, wish in wishes:
-            lane.ask(wish.partition, wish.limit)
+        for served, wish in wishes:
+            served.note_asked(wish.partition, wish.limit)
         if self.agenda.ripe:
             # Only now that there was room: passes that woke each other for want of it would never rest.
             self.wake.set()
@@ -188,14 +188,14 @@ class Fetcher:
         try:
             answers = await runs.claim([wish for _, wish in wishes], self._lease())
         except BaseException:
-            for lane, wish in wishes:
-                lane.answered(wish.partition)
+            for served, wish in wishes:
+                served.answered(wish.partition)
             raise
         finally:
             self._asked.end(asked)
         if self.on_answers is not None:
             self.on_answers(wishes, answers, self._clock.monotonic() - asked_at)
-        self.faults.tell(self.breaker, permit, [(lane.name, wish.partition) for lane, wish in wishes], answers)
+        self.faults.tell(self.breaker, permit, [(served.name, wish.partition) for served, wish in wishes], answers)
         return await self._take(wishes, answers, runs)
 
     def frees_soon(self) -> bool:
@@ -203,28 +203,28 @@ class Fetcher:
         return self._pool.free() >= 1 or self._planner.frees_soon() >= 1
 
     def _put_back(self, wishes: list[tuple[ServedQueue, ClaimRequest]]) -> None:
-        for lane, wish in wishes:
-            if lane.timetable is not None:
-                lane.timetable.put_back(wish.members)
+        for served, wish in wishes:
+            if served.timetable is not None:
+                served.timetable.put_back(wish.members)
 
     def _without_faulty(
         self, wishes: list[tuple[ServedQueue, ClaimRequest]], now: float
     ) -> list[tuple[ServedQueue, ClaimRequest]]:
         """Those of partitions that fail by themselves are asked when they have rested."""
         left = []
-        for lane, wish in wishes:
-            rest = self.faults.rests_for((lane.name, wish.partition))
+        for served, wish in wishes:
+            rest = self.faults.rests_for((served.name, wish.partition))
             if rest > 0:
-                self._put_back([(lane, wish)])
-                lane.postpone(wish.partition, now + rest * 1000)
+                self._put_back([(served, wish)])
+                served.postpone(wish.partition, now + rest * 1000)
             else:
-                left.append((lane, wish))
+                left.append((served, wish))
         return left
 
     def _allow_suspect(self, wishes: list[tuple[ServedQueue, ClaimRequest]]) -> bool:
         """One at a time, each partition in turn: if it kills this worker, it takes no other such run with it. Passes
         may keep step, so that one always comes while another asks for a suspect: its partition is then next."""
-        asked = [(lane, wish.partition) for lane, wish in wishes]
+        asked = [(served, wish.partition) for served, wish in wishes]
         if self._allows_suspect:
             self._passed_over = self._passed_over or asked[self._allowed % len(asked)]
             return False
@@ -233,12 +233,12 @@ class Fetcher:
         if passed_over in asked:
             at = asked.index(passed_over)
         elif passed_over is not None:
-            lane, partition = passed_over
-            if lane.is_asked_by(partition, self._clock.server_ms() + PASSED_OVER_MS):
+            served, partition = passed_over
+            if served.is_asked_by(partition, self._clock.server_ms() + PASSED_OVER_MS):
                 return False
         self._passed_over = None
-        lane, wish = wishes[at]
-        wishes[at] = (lane, replace(wish, suspects=1))
+        served, wish = wishes[at]
+        wishes[at] = (served, replace(wish, suspects=1))
         return True
 
     def _poll_in_turn(self) -> None:
@@ -247,11 +247,11 @@ class Fetcher:
         if at < self._next_poll:
             return
         self._next_poll = at + self._poll_s
-        for lane in self.lanes:
-            lane.age()
-        for _ in range(min(MOST_POLLED, len(self.lanes))):
-            self._turn = (self._turn + 1) % len(self.lanes)
-            self.lanes[self._turn].look_in_turn()
+        for served in self.served:
+            served.forget_old_handlers()
+        for _ in range(min(MOST_POLLED, len(self.served))):
+            self._turn = (self._turn + 1) % len(self.served)
+            self.served[self._turn].look_in_turn()
 
     def _rest(self, now: float) -> float:
         """Seconds until something is due or a poll is."""
@@ -260,16 +260,16 @@ class Fetcher:
             return max(poll, 0.001)
         return max(min((self.agenda.soonest() - now) / 1000, poll), 0.0005)
 
-    async def _look_up(self, lane: ServedQueue, now: float) -> None:
-        """When the lane has work next. What rang may be an extra run of one of our jobs, under an id of its own."""
-        timetable = lane.timetable
+    async def _look_up(self, served: ServedQueue, now: float) -> None:
+        """When the queue has work next. What rang may be an extra run of one of our jobs, under an id of its own."""
+        timetable = served.timetable
         assert timetable is not None
-        lane.follow()
-        if timetable.curious and not lane.asked:
-            await self._ask_for_extras(lane, timetable, now)
-        lane.plan(timetable.soonest())
+        served.follow()
+        if timetable.curious and not served.asked:
+            await self._ask_for_extras(served, timetable, now)
+        served.plan(timetable.soonest())
 
-    async def _ask_for_extras(self, lane: ServedQueue, timetable: AgentTimetable, now: float) -> None:
+    async def _ask_for_extras(self, served: ServedQueue, timetable: AgentTimetable, now: float) -> None:
         """While no agent is due these looks alone find out that the server does not answer. But that it answers says
         nothing of claims that it refuses."""
         breaker, permit = self.breaker, None
@@ -279,7 +279,7 @@ class Fetcher:
                 return
         timetable.curious = False
         try:
-            await self._find_extras(lane, timetable, now)
+            await self._find_extras(served, timetable, now)
         except StoreUnavailable as error:
             if permit is not None:
                 breaker.answered(permit, [error])
@@ -287,9 +287,9 @@ class Fetcher:
         if permit is not None:
             breaker.answered(permit, [])
 
-    async def _find_extras(self, lane: ServedQueue, timetable: AgentTimetable, now: float) -> None:
+    async def _find_extras(self, served: ServedQueue, timetable: AgentTimetable, now: float) -> None:
         """From where the last look ended: page by page all that is due is looked at, however much of it is foreign."""
-        line, at = lane.queue.keys[0]["waiting"], timetable.looked_to
+        line, at = served.queue.keys[0]["waiting"], timetable.looked_to
         timetable.looked_to = 0
         for _ in range(1 + math.ceil(self._batching.extra_attempts)):
             page = await self._store.read(
@@ -304,15 +304,15 @@ class Fetcher:
             at += LARGEST_BATCH
         timetable.looked_to = at
 
-    def _hand_on(self, lanes: set[ServedQueue]) -> None:
+    def _hand_on(self, queues: set[ServedQueue]) -> None:
         """No permit for what is due there: tell an idle worker, now and then."""
         now = self._clock.monotonic()
-        for lane in lanes:
-            for partition in lane.ripe:
-                key = lane.name, partition
+        for served in queues:
+            for partition in served.ripe:
+                key = served.name, partition
                 if now - self._handed_on.get(key, -math.inf) >= HAND_ON_S:
                     self._handed_on[key] = now
-                    self._ring(lane, partition)
+                    self._ring(served, partition)
 
     # What came
 
@@ -323,30 +323,30 @@ class Fetcher:
         rest = 0.0
         changed: dict[ServedQueue, StoreChanged] = {}
         came: list[tuple[ServedQueue, ClaimReply]] = []
-        for (lane, wish), answer in zip(wishes, answers, strict=True):
+        for (served, wish), answer in zip(wishes, answers, strict=True):
             if isinstance(answer, StoreError) or answer.lease_over:
-                self._put_back([(lane, wish)])
+                self._put_back([(served, wish)])
                 if not isinstance(answer, NodeUnavailable):
-                    lane.answered(wish.partition)
+                    served.answered(wish.partition)
             if isinstance(answer, StoreChanged):
                 # Unless it was opened again meanwhile, by another pass or another part.
-                if wish.layout == lane.queue.layout:
-                    changed[lane] = answer
+                if wish.layout == served.queue.layout:
+                    changed[served] = answer
             elif isinstance(answer, NodeUnavailable):
-                lane.put_off(wish.partition, self._clock.server_ms() + AWAY_MS)
+                served.put_off(wish.partition, self._clock.server_ms() + AWAY_MS)
                 rest = PAUSE_S
             elif isinstance(answer, StoreError):
-                if not self.faults.rests_for((lane.name, wish.partition)):
+                if not self.faults.rests_for((served.name, wish.partition)):
                     trouble = answer if trouble is None or isinstance(answer, StoreUnavailable) else trouble
             elif answer.lease_over:
                 rest = PAUSE_S
             else:
-                self._learn(lane, wish, answer)
-                came.append((lane, answer))
+                self._learn(served, wish, answer)
+                came.append((served, answer))
         await self._hand_out(came, runs)
         await self._hand_back_former()
-        for lane, error in changed.items():
-            await self._open_again(lane, error)
+        for served, error in changed.items():
+            await self._open_again(served, error)
         if trouble is not None:
             if isinstance(trouble, StoreUnavailable):
                 await self._store.revive_server()
@@ -358,59 +358,59 @@ class Fetcher:
         name that this worker has given up meanwhile is not started: its outcome would be refused."""
         count = sum(len(answer.claims) for _, answer in came)
         self._coming += count
-        for lane, answer in came:
-            lane.coming += len(answer.claims)
+        for served, answer in came:
+            served.coming += len(answer.claims)
         try:
             if count >= MANY:
                 self.wake.set()
                 await asyncio.sleep(0)
             for _, answer in came:
-                await self._collector.read_rules(answer)
+                await self._intake.read_rules(answer)
         finally:
             # Whatever ends this pass: what was claimed is ours to run or to give back.
             self._coming -= count
             units: list[WorkItem] = []
             batches: dict[str, WorkItem] = {}
-            for lane, answer in came:
-                lane.coming -= len(answer.claims)
+            for served, answer in came:
+                served.coming -= len(answer.claims)
                 if runs is self._runs():
-                    self._collector.collect(lane, answer, units, batches)
+                    self._intake.admit(served, answer, units, batches)
                 elif answer.claims:
-                    self._former.append((lane, runs.owner, answer.claims))
+                    self._former.append((served, runs.owner, answer.claims))
             self.claimed += len(units)
             self._tally.acquired += len(units)
             if units:
                 self._pool.submit(units)
 
-    async def _open_again(self, lane: ServedQueue, error: StoreChanged) -> None:
-        before = lane.queue.layout
+    async def _open_again(self, served: ServedQueue, error: StoreChanged) -> None:
+        before = served.queue.layout
         try:
-            await self._store.reopen(lane.queue)
+            await self._store.reopen(served.queue)
         except QueueRepartitioning as moving:
-            if lane.stand_still(self._clock.server_ms() + STILL_MS):
-                log.info("waiting for a queue that is being repartitioned", queue=lane.name, to=moving.partitions)
+            if served.wait_until(self._clock.server_ms() + STILL_MS):
+                log.info("waiting for a queue that is being repartitioned", queue=served.name, to=moving.partitions)
             return
         except StoreUnavailable:
             raise
         except (StoreError, InvalidConfig) as broken:
-            for partition in range(lane.queue.partitions):
-                self.faults.add((lane.name, partition), broken)
+            for partition in range(served.queue.partitions):
+                self.faults.add((served.name, partition), broken)
             return
-        if lane.queue.layout == before:
-            self._log_loss(lane, error)
-        elif lane.layout == before:
-            log.info("queue has other partitions", queue=lane.name, partitions=lane.queue.partitions)
-        lane.follow()
-        self._runs().forget_doubts(lane.queue)
-        self._on_change(lane)
+        if served.queue.layout == before:
+            self._log_loss(served, error)
+        elif served.layout == before:
+            log.info("queue has other partitions", queue=served.name, partitions=served.queue.partitions)
+        served.follow()
+        self._runs().forget_doubts(served.queue)
+        self._on_change(served)
 
-    def _log_loss(self, lane: ServedQueue, error: StoreChanged) -> None:
+    def _log_loss(self, served: ServedQueue, error: StoreChanged) -> None:
         """Once for all queues and passes that find it out at about the same time."""
         now = self._clock.monotonic()
         if now >= self._next_loss:
             log.error(
                 "the server lost its data, or has other data than before: opening the queues again",
-                queue=lane.name,
+                queue=served.name,
                 error=str(error),
             )
         self._next_loss = now + LOSS_S
@@ -418,47 +418,49 @@ class Fetcher:
     async def _hand_back_former(self) -> None:
         """Release what was claimed in a former name. What cannot be released now, the look for unheld runs finds."""
         while self._former:
-            lane, owner, claims = former = self._former.pop()
+            served, owner, claims = former = self._former.pop()
             try:
-                released = await self._holdings.release_all(lane.queue, owner, claims)
+                released = await self._holdings.release_all(served.queue, owner, claims)
             except StoreUnavailable:
                 self._former.append(former)
                 raise
             except StoreError as error:
-                log.warning("cannot release runs that were claimed in a former name", queue=lane.name, error=str(error))
+                log.warning(
+                    "cannot release runs that were claimed in a former name", queue=served.name, error=str(error)
+                )
                 continue
             for partition in released:
-                lane.hear(partition)
-                self._ring(lane, partition)
+                served.mark_due(partition)
+                self._ring(served, partition)
             self.wake.set()
 
     async def _hand_back_in_doubt(self) -> None:
         if not self._runs().unanswered:
             return
-        for lane in self.lanes:
-            lane.follow()
-            for call in self._runs().in_doubt(lane.queue):
-                await self._hand_back_unseen(lane, call)
+        for served in self.served:
+            served.follow()
+            for call in self._runs().in_doubt(served.queue):
+                await self._hand_back_unseen(served, call)
 
-    async def _hand_back_unseen(self, lane: ServedQueue, call: Call) -> None:
+    async def _hand_back_unseen(self, served: ServedQueue, call: Call) -> None:
         """A claim of which we did not hear, in a partition that has changed since: nobody runs what it gave us."""
         for key, token in await self._runs().claimed_unseen(call):
-            claim = Claim(lane.name, 0, key, token, 0, 1, 0, False, 0, bytes(2))
-            self._finisher.add(EndedRun(lane, claim, None, "released"))
+            claim = Claim(served.name, 0, key, token, 0, 1, 0, False, 0, bytes(2))
+            self._finisher.add(EndedRun(served, claim, None, "released"))
 
-    def _learn(self, lane: ServedQueue, wish: ClaimRequest, answer: ClaimReply) -> None:
-        if wish.layout != lane.layout:
-            lane.answered(wish.partition)
+    def _learn(self, served: ServedQueue, wish: ClaimRequest, answer: ClaimReply) -> None:
+        if wish.layout != served.layout:
+            served.answered(wish.partition)
             return
         partition = wish.partition
         next_due = answer.next_due if answer.next_due >= 0 else math.inf
-        if lane.timetable is not None:
+        if served.timetable is not None:
             claimed = {claim.member for claim in answer.claims}
-            lane.timetable.learn(answer.members, answer.dues, claimed, answer.now, wish.limit)
+            served.timetable.learn(answer.members, answer.dues, claimed, answer.now, wish.limit)
             if answer.members and answer.members != wish.members:
-                lane.timetable.put_back(wish.members)
-            next_due = lane.timetable.soonest()
-        lane.learn(partition, next_due, answer.now, len(answer.claims))
-        lane.left[partition] = answer.left
+                served.timetable.put_back(wish.members)
+            next_due = served.timetable.soonest()
+        served.note_reply(partition, next_due, answer.now, len(answer.claims))
+        served.left[partition] = answer.left
         if answer.parked:
-            self._refer(lane.name, partition)
+            self._refer(served.name, partition)

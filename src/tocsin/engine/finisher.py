@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from tocsin.engine import decide
-from tocsin.engine.encode_error import batch_outcomes, describe, timed_out
+from tocsin.engine.encode_error import batch_outcomes, encode_error, timed_out
 from tocsin.engine.encode_outcome import EndedRun, OutcomeEncoder
 from tocsin.engine.partition_faults import PartitionFaults
 from tocsin.engine.refused_outcomes import Place, RefusedOutcomes, evidence_in
@@ -121,7 +121,7 @@ class Finisher:
         self._sent_at = 0.0
         self._letters = StopRequests(tell)
         self.unwritten = UnwrittenOutcomes(clock)
-        # Lanes that have outcomes which no call has taken yet.
+        # Queues that have outcomes which no call has taken yet.
         self._unsent: set[ServedQueue] = set()
         # The number of the last call for each place: who waits longest is next.
         self._calls: dict[Place, int] = {}
@@ -137,13 +137,13 @@ class Finisher:
         if not self.waiting:
             # Whoever was woken for those that wait takes this one too.
             self.wake.set()
-        self.waiting.append(EndedRun(unit.lane, unit.claim, unit.spec, "succeeded", result))
+        self.waiting.append(EndedRun(unit.served, unit.claim, unit.spec, "succeeded", result))
         self.unwritten.add()
 
     def failed(self, unit: WorkItem, error: BaseException) -> None:
-        described, kind = describe(error, self._clock.server_ms()), self._classifier.classify(error)
+        described, kind = encode_error(error, self._clock.server_ms()), self._classifier.classify(error)
         if isinstance(error, DeliveryFailed):
-            ended = EndedRun(unit.lane, unit.claim, unit.spec, "failed", error=described, kind=kind, failure=error)
+            ended = EndedRun(unit.served, unit.claim, unit.spec, "failed", error=described, kind=kind, failure=error)
             ended.cause = error
             self.add(ended)
         else:
@@ -161,7 +161,7 @@ class Finisher:
 
     def release(self, unit: WorkItem, delay: float = 0.0) -> None:
         if delay:
-            self.add(EndedRun(unit.lane, unit.claim, unit.spec, "released", delay=delay))
+            self.add(EndedRun(unit.served, unit.claim, unit.spec, "released", delay=delay))
         else:
             self._add(unit, "released", b"")
 
@@ -183,22 +183,22 @@ class Finisher:
         cause: BaseException | None = None,
     ) -> None:
         for claim, spec in unit.all():
-            self.add(EndedRun(unit.lane, claim, spec, how, error=error, kind=kind, cause=cause))
+            self.add(EndedRun(unit.served, claim, spec, how, error=error, kind=kind, cause=cause))
 
     def _batch_ended(self, unit: WorkItem, returned: Any) -> None:
         try:
             outcomes = batch_outcomes(unit.handler.name, unit.size(), returned)
         except TypeError as error:
-            self._add(unit, "failed", describe(error, self._clock.server_ms()), cause=error)
+            self._add(unit, "failed", encode_error(error, self._clock.server_ms()), cause=error)
             return
         for (claim, spec), outcome in zip(unit.all(), outcomes, strict=True):
             if isinstance(outcome, BaseException):
-                error_bytes = describe(outcome, self._clock.server_ms())
+                error_bytes = encode_error(outcome, self._clock.server_ms())
                 kind = self._classifier.classify(outcome)
-                self.add(EndedRun(unit.lane, claim, spec, "failed", error=error_bytes, kind=kind, cause=outcome))
+                self.add(EndedRun(unit.served, claim, spec, "failed", error=error_bytes, kind=kind, cause=outcome))
             else:
                 unit.handler.tally.succeeded += 1
-                self.add(EndedRun(unit.lane, claim, spec, "succeeded", outcome))
+                self.add(EndedRun(unit.served, claim, spec, "succeeded", outcome))
 
     # The pass
 
@@ -208,18 +208,18 @@ class Finisher:
     def left(self) -> list[str]:
         """The ids of the jobs whose outcomes the server has not confirmed."""
         items = [item for sent in self._unanswered.values() for item in sent.items]
-        items += [item for lane in self._unsent for some in lane.unsent.values() for item in some]
+        items += [item for served in self._unsent for some in served.unsent.values() for item in some]
         items += self._rescue.items()
         keys = [key_of(item).decode(errors="replace") for item in items]
         return sorted({*keys, *(ended.claim.member for ended in self.waiting)})
 
-    def keys_in_hand(self, lane: ServedQueue) -> set[bytes]:
-        """The runs of a lane whose outcomes are not confirmed, and those whose outcomes were refused: run again
+    def keys_in_hand(self, served: ServedQueue) -> set[bytes]:
+        """The runs of a queue whose outcomes are not confirmed, and those whose outcomes were refused: run again
         at once, they would be refused again."""
-        items = [item for sent in self._unanswered.values() if sent.lane is lane for item in sent.items]
-        items += [item for some in lane.unsent.values() for item in some] + self._rescue.items(lane)
-        ended = [each.claim.key for each in self.waiting if each.lane is lane]
-        return {*map(key_of, items), *ended, *self._rescue.given_up(lane.name)}
+        items = [item for sent in self._unanswered.values() if sent.served is served for item in sent.items]
+        items += [item for some in served.unsent.values() for item in some] + self._rescue.items(served)
+        ended = [each.claim.key for each in self.waiting if each.served is served]
+        return {*map(key_of, items), *ended, *self._rescue.given_up(served.name)}
 
     def forget(self) -> None:
         """A new incarnation: what the old one held is no longer ours to settle."""
@@ -227,10 +227,10 @@ class Finisher:
         self._unanswered.clear()
         self._rescue.forget()
         self.unwritten.wrote(self.unwritten.count)
-        for lane in self._unsent:
-            lane.unsent.clear()
-            if lane.timetable is not None:
-                lane.timetable.forget_plans()
+        for served in self._unsent:
+            served.unsent.clear()
+            if served.timetable is not None:
+                served.timetable.forget_plans()
         self._unsent.clear()
 
     async def step(self) -> float:
@@ -316,8 +316,8 @@ class Finisher:
         """Each alone."""
         answers: list[list[Any] | StoreError] = []
         for key, refused in self._rescue.due(self._unanswered, self._unsent):
-            call = self._runs().settle(key[2], refused.lane.queue, key[1], [refused.item])
-            sent = self._unanswered[key] = PendingCall(refused.lane, call, [refused.item], refused.tries + 1)
+            call = self._runs().settle(key[2], refused.served.queue, key[1], [refused.item])
+            sent = self._unanswered[key] = PendingCall(refused.served, call, [refused.item], refused.tries + 1)
             [answer] = await self._call([(key, sent)])
             [is_own] = self._faults.own([key[:2]], [answer])
             if not is_own:
@@ -332,9 +332,9 @@ class Finisher:
     async def _follow(self, key: Place, sent: PendingCall) -> float:
         """Open the queue again; where it was repartitioned, the jobs of the call are elsewhere. Seconds to rest.
         If the claims are gone with the store they were made in, the token check will say so."""
-        lane = sent.lane
+        served = sent.served
         try:
-            await self._store.reopen(lane.queue)
+            await self._store.reopen(served.queue)
         except StoreUnavailable:
             raise
         except (StoreError, InvalidConfig) as error:
@@ -342,7 +342,7 @@ class Finisher:
                 # Its settings are garbled. Other queues do not wait for it.
                 self._refused(key, sent, error)
             return STILL_S
-        if sent.call.layout == lane.queue.layout:
+        if sent.call.layout == served.queue.layout:
             return 0.0
         answer = await self._store.answer_of(sent.call)
         if self._unanswered.get(key) is not sent:
@@ -350,35 +350,35 @@ class Finisher:
         elif answer is not None:
             self._answered(key, sent, answer)
         else:
-            self._forget_call(key, lane, written=False)
-            lane.follow()
-            lane.send_again(key[2], sent.items)
-            self._unsent.add(lane)
+            self._forget_call(key, served, written=False)
+            served.follow()
+            served.send_again(key[2], sent.items)
+            self._unsent.add(served)
         return 0.0
 
     def _refused(self, key: Place, sent: PendingCall, error: Exception) -> None:
         """The server is there and fails this call: its outcomes are tried alone in the next passes, then given up."""
-        self._forget_call(key, sent.lane, written=False)
+        self._forget_call(key, sent.served, written=False)
         given_up = self._rescue.refuse(key, sent)
         if given_up:
             self.unwritten.wrote(len(given_up))
             names = [key_of(item).decode(errors="replace") for item in given_up]
             log.error("outcome refused by the server: its run will be recovered", jobs=names, error=str(error))
 
-    def _forget_call(self, key: Place, lane: ServedQueue, written: bool = True) -> None:
+    def _forget_call(self, key: Place, served: ServedQueue, written: bool = True) -> None:
         # A new incarnation may have forgotten it meanwhile.
         sent = self._unanswered.pop(key, None)
         if sent is not None and written:
             self.unwritten.wrote(len(sent.items))
-        if lane.timetable is not None:
-            lane.timetable.answered(key[2])
-            self._on_due(lane, key[1])
+        if served.timetable is not None:
+            served.timetable.answered(key[2])
+            self._on_due(served, key[1])
 
     def _answered(self, key: Place, sent: PendingCall, answer: list[Any]) -> None:
-        lane = sent.lane
+        served = sent.served
         self._rescue.saved(sent)
-        lane.log_answer(key[2], answer[1])
-        self._forget_call(key, lane)
+        served.log_answer(key[2], answer[1])
+        self._forget_call(key, served)
         for member in answer[1]:
             self.lost += 1
             self._tally.claims_lost += 1
@@ -386,43 +386,43 @@ class Finisher:
             self._on_lost(member.decode(errors="replace"))
         self._letters.write(answer[4] if len(answer) > 4 else ())
         if answer[3]:
-            self._on_carry(lane.queue, key[1])
-        if answer[2] >= 0 and lane.timetable is None and lane.expect(key[1], answer[2]):
-            self._on_due(lane, key[1])
+            self._on_carry(served.queue, key[1])
+        if answer[2] >= 0 and served.timetable is None and served.expect(key[1], answer[2]):
+            self._on_due(served, key[1])
 
     def _prepare(self, left_free: Collection[Place] = ()) -> None:
         """Turn what is unsent into calls where none is unanswered: few calls with many outcomes each."""
         busy = {*self._unanswered, *left_free}
         ready: list[tuple[int, Place, ServedQueue, list[Item]]] = []
-        for lane in list(self._unsent):
-            lane.follow()
-            left = [((lane.name, partition, verb), items) for (verb, partition), items in lane.unsent.items()]
-            ready += [(self._calls.get(key, 0), key, lane, items) for key, items in left if key not in busy]
+        for served in list(self._unsent):
+            served.follow()
+            left = [((served.name, partition, verb), items) for (verb, partition), items in served.unsent.items()]
+            ready += [(self._calls.get(key, 0), key, served, items) for key, items in left if key not in busy]
             if not left:
-                self._unsent.discard(lane)
+                self._unsent.discard(served)
         ready.sort(key=lambda each: each[0])
         room = MOST_PER_PASS
-        for _, key, lane, items in ready:
+        for _, key, served, items in ready:
             if room <= 0:
                 return
             room -= len(items)
-            self._send(key, lane, items)
+            self._send(key, served, items)
 
-    def _send(self, key: Place, lane: ServedQueue, items: list[Item]) -> None:
+    def _send(self, key: Place, served: ServedQueue, items: list[Item]) -> None:
         size = fitting(items, self._batch)
         batch, rest = items[:size], items[size:]
-        self._unanswered[key] = PendingCall(lane, self._runs().settle(key[2], lane.queue, key[1], batch), batch)
+        self._unanswered[key] = PendingCall(served, self._runs().settle(key[2], served.queue, key[1], batch), batch)
         self._calls[key] = next(self._count)
         if rest:
-            lane.unsent[key[2], key[1]] = rest
+            served.unsent[key[2], key[1]] = rest
         else:
-            del lane.unsent[key[2], key[1]]
-        if lane.timetable is not None:
-            lane.timetable.sent(key[2], size)
+            del served.unsent[key[2], key[1]]
+        if served.timetable is not None:
+            served.timetable.sent(key[2], size)
 
     def _decide_all(self) -> None:
         now, began = int(self._clock.server_ms()), self._clock.monotonic()
-        waiting, settled, lane = self.waiting, self._settler.settled, None
+        waiting, settled, served = self.waiting, self._settler.settled, None
         while waiting:
             ended = waiting.popleft()
             try:
@@ -430,13 +430,13 @@ class Finisher:
             except Exception as error:
                 # Whatever a trigger raises: its outcome and those behind it must not be lost with it.
                 verb, item, due = self._settler.unplanned(ended, error, now)
-            if ended.lane is not lane:
-                lane = ended.lane
-                lane.follow()
-                self._unsent.add(lane)
-                unsent, timetable, moved = lane.unsent, lane.timetable, lane.layout != ""
+            if ended.served is not served:
+                served = ended.served
+                served.follow()
+                self._unsent.add(served)
+                unsent, timetable, moved = served.unsent, served.timetable, served.layout != ""
             claim = ended.claim
-            place = verb, lane.partition_of(claim) if moved else claim.partition
+            place = verb, served.partition_of(claim) if moved else claim.partition
             if place in unsent:
                 unsent[place].append(item)
             else:

@@ -113,7 +113,7 @@ class Handler:
             self._fits.add(shape)
         return kwargs
 
-    def deliver_by(self, target: Deliver) -> None:
+    def set_delivery(self, target: Deliver) -> None:
         """Where runs go; set by the worker. The method is kept itself: this is the hot path."""
         self.deliver = target.deliver
         self.stoppable = target.stoppable

@@ -51,17 +51,17 @@ class ClaimIntake:
                     await asyncio.sleep(0)
                     began = self._clock.monotonic()
 
-    def collect(
-        self, lane: ServedQueue, answer: ClaimReply, units: list[WorkItem], batches: dict[str, WorkItem]
+    def admit(
+        self, served: ServedQueue, answer: ClaimReply, units: list[WorkItem], batches: dict[str, WorkItem]
     ) -> None:
         """What was claimed is always run, released, parked or settled: nothing falls through."""
         taken, now, age = self._clock.monotonic(), answer.now, answer.age
-        self._measure(lane, answer)
-        if lane.timetable is not None and agent_log.is_wanted():
+        self._measure(served, answer)
+        if served.timetable is not None and agent_log.is_wanted():
             agent_log.acquired(answer.claims)
         if answer.claims:
-            lane.brings_recovered = answer.claims[-1].recoveries > 0
-        find, seen = self._catalog.by_name.get, lane.handlers.add
+            served.brings_recovered = answer.claims[-1].recoveries > 0
+        find, seen = self._catalog.by_name.get, served.handlers.add
         for claim in answer.claims:
             try:
                 spec = decode_spec(claim.record)
@@ -69,19 +69,19 @@ class ClaimIntake:
                 # Most runs have nothing about them that could be decided before they are executed.
                 ruled = rules is not None and (rules.misfire != "coalesce" or rules.overlap != "skip")
                 odd = recoveries or claim.cancelled or not claim.attempt
-                if (ruled or odd) and self._is_settled(lane, claim, spec, now):
+                if (ruled or odd) and self._is_settled(served, claim, spec, now):
                     continue
             except Exception as error:
                 # Whatever is wrong with one record, the other runs of the claim must not be lost with it.
-                self._park(lane, claim, None, reason_of(error, now))
+                self._park(served, claim, None, reason_of(error, now))
                 continue
             handler = find(spec.name)
             if handler is None:
                 # The header names a handler we have, the body another: two names with one digest, or garbage.
-                self._park(lane, claim, spec, Failure(f"no handler is named {spec.name!r}", at=now))
+                self._park(served, claim, spec, Failure(f"no handler is named {spec.name!r}", at=now))
                 continue
             seen(handler)
-            unit = WorkItem(claim, spec, handler, lane, taken, taken + (claim.deadline - now) / 1000)
+            unit = WorkItem(claim, spec, handler, served, taken, taken + (claim.deadline - now) / 1000)
             if age and claim.deadline - now <= age:
                 # Most of its time went by before we heard of it. A timeout now would be no fault of its handler.
                 self._finisher.release(unit)
@@ -92,7 +92,7 @@ class ClaimIntake:
             else:
                 self._add_to_batch(unit, units, batches)
 
-    def _measure(self, lane: ServedQueue, answer: ClaimReply) -> None:
+    def _measure(self, served: ServedQueue, answer: ClaimReply) -> None:
         """How long they waited. All at once: a call for each run would cost as much as running it."""
         claims, now = answer.claims, answer.now
 
@@ -100,7 +100,7 @@ class ClaimIntake:
             return (now - claim.due) / 1000
 
         self._tally.lateness.add_all(claims, waited)
-        waits = self._tally.waits_of(lane.name)
+        waits = self._tally.waits_of(served.name)
         # The third byte of a record is its band.
         bands = {claim.record[2] if claim.attempt == 1 else None for claim in claims}
         for band in bands:
@@ -123,7 +123,7 @@ class ClaimIntake:
 
     def _open_batch(self, unit: WorkItem, batches: dict[str, WorkItem]) -> WorkItem | None:
         whole, size = batches.get(unit.spec.name), unit.handler.batch or 1
-        return whole if whole is not None and whole.lane is unit.lane and whole.size() < size else None
+        return whole if whole is not None and whole.served is unit.served and whole.size() < size else None
 
     def _add_to_batch(self, unit: WorkItem, units: list[WorkItem], batches: dict[str, WorkItem]) -> None:
         whole = self._open_batch(unit, batches)
@@ -135,17 +135,17 @@ class ClaimIntake:
             batches[unit.spec.name] = unit
             units.append(unit)
 
-    def _is_settled(self, lane: ServedQueue, claim: Claim, spec: Spec, now: Millis) -> bool:
+    def _is_settled(self, served: ServedQueue, claim: Claim, spec: Spec, now: Millis) -> bool:
         """Whether it is not to be executed: that is settled then."""
-        early = decide.before(claim, spec, claim.record[1] & codec.RECURRING != 0, now)
+        early = decide.decide_before_run(claim, spec, claim.record[1] & codec.RECURRING != 0, now)
         if early is None:
             return False
         failure = codec.encode_failure(Failure(early[1], at=now))
-        self._finisher.add(EndedRun(lane, claim, spec, "settled", error=failure, decision=early[0]))
+        self._finisher.add(EndedRun(served, claim, spec, "settled", error=failure, decision=early[0]))
         return True
 
-    def _park(self, lane: ServedQueue, claim: Claim, spec: Spec | None, why: Failure) -> None:
-        ended = EndedRun(lane, claim, spec, "parked", error=codec.encode_failure(why))
+    def _park(self, served: ServedQueue, claim: Claim, spec: Spec | None, why: Failure) -> None:
+        ended = EndedRun(served, claim, spec, "parked", error=codec.encode_failure(why))
         if why.type == TriggerFailed.__name__:
             ended.delay = UNPLANNED_S
         self._finisher.add(ended)

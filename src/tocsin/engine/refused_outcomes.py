@@ -45,7 +45,7 @@ def evidence_in(answers: Sequence[object]) -> Sequence[object] | None:
 
 
 class RefusedOutcome(Struct, frozen=True):
-    lane: ServedQueue
+    served: ServedQueue
     # The layout of the queue that its place belongs to.
     layout: str
     item: Item
@@ -78,10 +78,10 @@ class RefusedOutcomes:
             self._tally.recovery[False] += 1
         if sent.tries >= MOST_TRIES:
             self._tally.retry_exhausted += len(sent.items)
-            until = self._clock.monotonic() + AGENT_RELEASED_S if sent.lane.timetable is not None else math.inf
-            self._given_up.extend(GivenUp(sent.lane.name, key_of(item), until) for item in sent.items)
+            until = self._clock.monotonic() + AGENT_RELEASED_S if sent.served.timetable is not None else math.inf
+            self._given_up.extend(GivenUp(sent.served.name, key_of(item), until) for item in sent.items)
             return sent.items
-        again = [RefusedOutcome(sent.lane, sent.call.layout, item, sent.tries) for item in sent.items]
+        again = [RefusedOutcome(sent.served, sent.call.layout, item, sent.tries) for item in sent.items]
         self._waiting.setdefault(place, deque()).extend(again)
         return []
 
@@ -90,7 +90,7 @@ class RefusedOutcomes:
         if not sent.tries:
             return
         self._tally.recovery[True] += 1
-        timetable = sent.lane.timetable
+        timetable = sent.served.timetable
         for item in sent.items if timetable is not None else ():
             # When it was refused, its next time was only a guess.
             member = key_of(item).decode(errors="replace")
@@ -102,7 +102,7 @@ class RefusedOutcomes:
 
     def due(self, busy: Collection[Place], unsent: set[ServedQueue]) -> Iterator[tuple[Place, RefusedOutcome]]:
         """Those to try in this pass, each once. `busy` may change on the way. Where a queue has other partitions by
-        now, its outcomes are sent like new ones: the lane is added to `unsent`."""
+        now, its outcomes are sent like new ones: the queue is added to `unsent`."""
         room = MOST_PER_PASS
         for place, waiting in list(self._waiting.items()):
             for _ in range(min(room, len(waiting))):
@@ -110,18 +110,18 @@ class RefusedOutcomes:
                     break
                 room -= 1
                 refused = waiting.popleft()
-                if refused.layout == refused.lane.queue.layout:
+                if refused.layout == refused.served.queue.layout:
                     yield place, refused
                     continue
-                refused.lane.follow()
-                refused.lane.send_again(place[2], [refused.item])
-                unsent.add(refused.lane)
+                refused.served.follow()
+                refused.served.send_again(place[2], [refused.item])
+                unsent.add(refused.served)
             if not waiting:
                 self._waiting.pop(place, None)
 
-    def items(self, lane: ServedQueue | None = None) -> list[Item]:
-        """Those that are to be tried again, of one lane or of all."""
-        return [each.item for some in self._waiting.values() for each in some if lane in (None, each.lane)]
+    def items(self, served: ServedQueue | None = None) -> list[Item]:
+        """Those that are to be tried again, of one queue or of all."""
+        return [each.item for some in self._waiting.values() for each in some if served in (None, each.served)]
 
     def given_up(self, queue: str) -> set[bytes]:
         """Runs that this worker lets nobody have yet: run again at once, their outcomes would be refused again."""

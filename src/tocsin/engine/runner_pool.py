@@ -65,7 +65,7 @@ class Runner:
         if unit.handler.stoppable:
             self.task.cancel()
 
-    def strike(self, unit: WorkItem) -> None:
+    def cancel_again(self, unit: WorkItem) -> None:
         """Ask this unit again, if it goes on although it was asked: its handler swallowed the cancellation."""
         if self.unit is unit and self.reason and unit.handler.stoppable:
             self.task.cancel()
@@ -101,7 +101,7 @@ class Runner:
                 ended = monotonic()
                 self.unit = None
                 self.reason = ""
-                pool.leave(unit, started, ended)
+                pool.release_permit(unit, started, ended)
                 # A runner at rest holds nothing of what it ran last.
                 del unit
             self._waiter = asyncio.get_running_loop().create_future()
@@ -162,10 +162,10 @@ class RunnerPool:
         self.report = report
         # Gets each run that goes back because it could not be started here.
         self.on_not_started = on_not_started
-        # Units that wait for a runner, in the lines of these lanes; the first of them is next.
+        # Units that wait for a runner, in the lines of these queues; the first of them is next.
         self.waiting = 0
         self._turns: deque[ServedQueue] = deque()
-        # The weights of all lanes that have units here.
+        # The weights of all queues that have units here.
         self.weight_at_work = 0
         self.idle: deque[Runner] = deque()
         self.runners: list[Runner] = []
@@ -196,17 +196,17 @@ class RunnerPool:
 
     def submit(self, units: list[WorkItem]) -> None:
         for unit in units:
-            lane = unit.lane
-            if not lane.line:
-                self._turns.append(lane)
+            served = unit.served
+            if not served.line:
+                self._turns.append(served)
             if unit.recovered:
                 self.suspects += unit.claim.recoveries >= SUSPECT
-                _put_first(unit, lane.line)
+                _put_first(unit, served.line)
             else:
-                lane.line.append(unit)
-            if not lane.busy:
-                self.weight_at_work += lane.weight
-            lane.busy += 1
+                served.line.append(unit)
+            if not served.busy:
+                self.weight_at_work += served.weight
+            served.busy += 1
         self.busy += len(units)
         self.waiting += len(units)
         while len(self.runners) < min(self.permits, self.busy):
@@ -247,23 +247,23 @@ class RunnerPool:
     def next_unit(self) -> WorkItem:
         """Out of its line. There is one."""
         turns = self._turns
-        lane = turns[0] if len(turns) == 1 else self._whose_turn()
-        unit = lane.line.popleft()
-        if not lane.line:
+        served = turns[0] if len(turns) == 1 else self._whose_turn()
+        unit = served.line.popleft()
+        if not served.line:
             turns.popleft()
         self.waiting -= 1
-        lane.running += 1
+        served.running += 1
         return unit
 
     def _whose_turn(self) -> ServedQueue:
         """Of several. If all hold their share of the permits there are some to spare, and it is the first's."""
         turns, share = self._turns, self.permits / self.weight_at_work
         for _ in range(len(turns)):
-            lane = turns[0]
-            if lane.turn_left and lane.running < share * lane.weight:
-                lane.turn_left -= 1
-                return lane
-            lane.turn_left = lane.weight
+            served = turns[0]
+            if served.turn_left and served.running < share * served.weight:
+                served.turn_left -= 1
+                return served
+            served.turn_left = served.weight
             turns.rotate(-1)
         return turns[0]
 
@@ -273,7 +273,7 @@ class RunnerPool:
         if unit.taken >= self.turn_began - UNSTARTED_S:
             unit.deadline += self.turn_began - unit.taken
             return False
-        unit.lane.running -= 1
+        unit.served.running -= 1
         self._give_back_permit(unit)
         self.report.release(unit)
         return True
@@ -292,17 +292,17 @@ class RunnerPool:
         """Permits that nobody holds and no unit waits for."""
         return max(0.0, self.permits - self.busy)
 
-    def withdraw(self, taken_before: float) -> list[WorkItem]:
+    def take_unstarted(self, taken_before: float) -> list[WorkItem]:
         """Units that were claimed before then and have not started: take them out."""
         old: list[WorkItem] = []
-        for lane in list(self._turns):
+        for served in list(self._turns):
             # Those that were recovered stand first, whenever they were claimed.
-            late = [unit for unit in lane.line if unit.taken < taken_before]
+            late = [unit for unit in served.line if unit.taken < taken_before]
             if late:
                 old += late
-                lane.line = deque(unit for unit in lane.line if unit.taken >= taken_before)
-            if not lane.line:
-                self._turns.remove(lane)
+                served.line = deque(unit for unit in served.line if unit.taken >= taken_before)
+            if not served.line:
+                self._turns.remove(served)
         self.waiting -= len(old)
         for unit in old:
             self._give_back_permit(unit)
@@ -313,9 +313,9 @@ class RunnerPool:
             if runner.unit is not None:
                 yield runner, runner.unit
 
-    def keys_in_hand(self, lane: ServedQueue) -> set[bytes]:
-        """The runs of a lane that are inside their handlers or wait for a runner."""
-        units = [*lane.line, *(unit for _, unit in self.running() if unit.lane is lane)]
+    def keys_in_hand(self, served: ServedQueue) -> set[bytes]:
+        """The runs of a queue that are inside their handlers or wait for a runner."""
+        units = [*served.line, *(unit for _, unit in self.running() if unit.served is served)]
         return {claim.key for unit in units for claim, _ in unit.all()}
 
     def handler_in(self, task: asyncio.Task[object] | None) -> str:
@@ -323,23 +323,23 @@ class RunnerPool:
         units = [runner.unit for runner in tuple(self.runners) if runner.task is task]
         return next((unit.handler.name for unit in units if unit is not None), "")
 
-    def leave(self, unit: WorkItem, started: float | None = None, ended: float = 0.0) -> None:
+    def release_permit(self, unit: WorkItem, started: float | None = None, ended: float = 0.0) -> None:
         """A runner is done with it. When it was inside its handler; None: that says nothing about the handler."""
         if started is not None:
             handler, took = unit.handler, ended - started
             handler.mean += (took - handler.mean) * WEIGHT
             handler.tally.duration.add(took)
             self.ran += 1 if unit.others is None else unit.size()
-        unit.lane.running -= 1
+        unit.served.running -= 1
         self._give_back_permit(unit)
 
     def _give_back_permit(self, unit: WorkItem) -> None:
-        lane = unit.lane
+        served = unit.served
         self.left += 1
         self.busy -= 1
-        lane.busy -= 1
-        if not lane.busy:
-            self.weight_at_work -= lane.weight
+        served.busy -= 1
+        if not served.busy:
+            self.weight_at_work -= served.weight
         if unit.recovered:
             self.recovered -= 1
             self.suspects -= unit.claim.recoveries >= SUSPECT

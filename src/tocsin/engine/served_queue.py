@@ -1,4 +1,4 @@
-"""A lane: a queue as one worker serves it."""
+"""A queue: a queue as one worker serves it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ServedQueue:
         for partition in range(len(dues)):
             self._agenda.note(self, partition)
 
-    def stand_still(self, until: float) -> bool:
+    def wait_until(self, until: float) -> bool:
         """Ask nothing before then. Whether that is new."""
         self.expect_all([until] * len(self.next_due))
         was, self.still = self.still, True
@@ -118,27 +118,27 @@ class ServedQueue:
             self._set(partition, due)
         return sooner
 
-    def hear(self, partition: int) -> None:
+    def mark_due(self, partition: int) -> None:
         if partition >= len(self.next_due):
             # Of a layout that is over, or that we do not know yet: any partition that we ask will tell.
             partition = 0
         self._rung.add(partition)
         self._set(partition, 0.0)
         if self.timetable is not None:
-            self.timetable.doubt()
+            self.timetable.recheck_all()
 
-    def look(self, partition: int) -> None:
+    def mark_due_or_parked(self, partition: int) -> None:
         """Something may be parked there that this worker knows."""
         self._unsure.add(partition if partition < len(self.next_due) else 0)
-        self.hear(partition)
+        self.mark_due(partition)
 
     def look_in_turn(self) -> None:
         """At the next partition: the fallback for a bell that was lost."""
         self.turn = (self.turn + 1) % len(self.next_due)
         if not self.still:
-            self.look(self.turn)
+            self.mark_due_or_parked(self.turn)
 
-    def ask(self, partition: int, limit: int) -> None:
+    def note_asked(self, partition: int, limit: int) -> None:
         self.asked[partition] = limit
         self._agenda.picked(self, partition)
         self._rung.discard(partition)
@@ -160,7 +160,7 @@ class ServedQueue:
         if partition < len(self.next_due):
             self._set(partition, until)
 
-    def learn(self, partition: int, next_due: float, now: float, came: int) -> None:
+    def note_reply(self, partition: int, next_due: float, now: float, came: int) -> None:
         """An answer, with as many runs as `came`."""
         self.asked.pop(partition, None)
         self.still = False
@@ -204,7 +204,7 @@ class ServedQueue:
     def forget_dues(self) -> None:
         """What was known is no longer true: ask everywhere."""
         for partition in range(len(self.next_due)):
-            self.look(partition)
+            self.mark_due_or_parked(partition)
 
     # How much of it is in hand, and how long it takes
 
@@ -213,7 +213,7 @@ class ServedQueue:
         """Units of ours, and runs that are on their way to become some."""
         return self.busy + self.coming + sum(self.asked.values())
 
-    def age(self) -> None:
+    def forget_old_handlers(self) -> None:
         """Another interval: a slow handler that is seen no more does not count for ever."""
         self._before, self.handlers = self.handlers or self._before, set()
 

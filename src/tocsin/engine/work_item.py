@@ -18,7 +18,7 @@ class WorkItem(Struct, eq=False, weakref=False, gc=False):
     claim: Claim
     spec: Spec
     handler: Handler
-    lane: ServedQueue
+    served: ServedQueue
     # Monotonic seconds: when it was claimed, and when it must end unless it is extended.
     taken: float
     deadline: float
@@ -55,7 +55,7 @@ class WorkItem(Struct, eq=False, weakref=False, gc=False):
 class PendingCall(Struct, frozen=True):
     """A call that settles claims and is not answered yet, with what it is about."""
 
-    lane: ServedQueue
+    served: ServedQueue
     call: Call
     items: list[Item]
     # Which try this is of one that was refused before (engine/refused_outcomes.py); 0: the first of its runs.

@@ -147,8 +147,8 @@ class AgentScheduler:
         worker = await agents.worker_for(self.app, self._catalog, lambda: self._puts, self._settings_now(), self._shard)
         handlers = worker.catalog.by_name
         on_loop, in_thread, in_process = (handlers[f"{HANDLER}{end}"] for end in ("", ".thread", ".process"))
-        in_process.deliver_by(InstrumentedProcess(in_process, self._scheduled_for, self.app.store.clock))
-        on_loop.deliver_by(AgentDelivery(on_loop, {"thread": in_thread, "process": in_process}, self._where))
+        in_process.set_delivery(InstrumentedProcess(in_process, self._scheduled_for, self.app.store.clock))
+        on_loop.set_delivery(AgentDelivery(on_loop, {"thread": in_thread, "process": in_process}, self._where))
         return worker
 
     def _settings_now(self) -> WorkerSettings:

@@ -25,9 +25,9 @@ async def run_until_idle(app: Tocsin, *, queues: Iterable[str] | None = None, co
 
 async def _ask_everywhere(worker: Worker, app: Tocsin) -> None:
     """Every partition once, a few at a time if there are few permits, and until what they gave has ended."""
-    for lane in worker.lanes.values():
-        lane.forget_dues()
-    while any(min(lane.next_due) <= app.store.clock.server_ms() for lane in worker.lanes.values()):
+    for served in worker.served.values():
+        served.forget_dues()
+    while any(min(served.next_due) <= app.store.clock.server_ms() for served in worker.served.values()):
         # Each time: a handler may have moved the clock beyond our lease.
         await asyncio.to_thread(worker.heart.beat)
         await worker.fetcher.step()

@@ -118,14 +118,14 @@ class WorkerParts(ABC):
         self._place_handlers()
         self.announcer: AgentAnnouncer | None = None
         agenda = Agenda()
-        self.lanes = {
+        self.served = {
             queue.name: ServedQueue(queue, agenda, settings.weights.get(queue.name, 1)) for queue in self.queues
         }
-        for lane in self.lanes.values():
-            lane.expect_handlers({handler for handler in self.catalog if handler.queue == lane.name})
+        for served in self.served.values():
+            served.expect_handlers({handler for handler in self.catalog if handler.queue == served.name})
         self.reconciler = self._claim_agents_by_id()
         self._new_incarnation()
-        self.ear = BellReader(store, self.name, list(self.lanes))
+        self.ear = BellReader(store, self.name, list(self.served))
         self.carrier = OutboxCarrier(store, clock, self._look_again)
         self.failures = FailureReports(lambda: self.name, store.keys.prefix, clock, self.tally, self._failure_hooks)
         self.finisher = Finisher(
@@ -140,11 +140,11 @@ class WorkerParts(ABC):
         unwritten.on_full, unwritten.on_room = self.pool.hold, self.pool.go_on
         self.referrer = ParkedNotifier(
             self._fleet, lambda: self.name, self.catalog.names(),
-            lambda queue, partition: parked_in(store, self.lanes[queue].queue, partition),
+            lambda queue, partition: parked_in(store, self.served[queue].queue, partition),
         )  # fmt: skip
         self.fetcher = Fetcher(
-            store, lambda: self.runs, list(self.lanes.values()), agenda, self.catalog, self.pool, self.finisher, clock,
-            lambda: self.heart.lease, lambda lane, p: self._ringer.ring(lane.queue, p), self.referrer.refer,
+            store, lambda: self.runs, list(self.served.values()), agenda, self.catalog, self.pool, self.finisher, clock,
+            lambda: self.heart.lease, lambda served, p: self._ringer.ring(served.queue, p), self.referrer.refer,
             settings.poll_s, self._queue_changed, self.acquisition_breaker, settings.batching, self.tally,
         )  # fmt: skip
         self.watch = LoopWatch(self.tally, self.pool.handler_in)
@@ -172,7 +172,7 @@ class WorkerParts(ABC):
         prefix = self.store.keys.prefix
         self._threads, self._processes = Threads(), Processes()
         for handler in self.catalog:
-            handler.deliver_by(target_for(handler, self._make_run, prefix, self._threads, self._processes))
+            handler.set_delivery(target_for(handler, self._make_run, prefix, self._threads, self._processes))
         reach = self.settings.reach
         self.gates = HostGates(
             HostOutages(self.store),
@@ -184,7 +184,7 @@ class WorkerParts(ABC):
         self._outside = ExternalTargets(self.store, reach, self.gates)
         for handler, target in self._outside.targets():
             self.catalog.add(own := copy.copy(handler))
-            own.deliver_by(target)
+            own.set_delivery(target)
         for handler in self.catalog:
             handler.tally = self.tally.of_handler(handler.name)
 
@@ -212,11 +212,11 @@ class WorkerParts(ABC):
                 part.wake.set()
 
     def _claim_agents_by_id(self) -> AgentRegistrar | None:
-        """Agents are claimed by those that declare and own them, so their lane has a timetable."""
-        lane = self.lanes.get(AGENTS_QUEUE)
-        if lane is None:
+        """Agents are claimed by those that declare and own them, so their queue has a timetable."""
+        served = self.served.get(AGENTS_QUEUE)
+        if served is None:
             return None
-        timetable = lane.timetable = AgentTimetable()
+        timetable = served.timetable = AgentTimetable()
 
         def own(gained: Iterable[str], lost: Iterable[str]) -> None:
             timetable.own(gained)
@@ -233,7 +233,7 @@ class WorkerParts(ABC):
         )
         return AgentRegistrar(
             self.store,
-            lane.queue,
+            served.queue,
             self._declared_agents,
             settings.owns,
             own,
@@ -301,8 +301,8 @@ class WorkerParts(ABC):
 
     def _look_again(self, queue: OpenQueue, partition: int) -> None:
         """There may be work: told to ourselves too, because a bell may be heard by a worker that is stopped."""
-        if queue.name in self.lanes:
-            self.lanes[queue.name].hear(partition)
+        if queue.name in self.served:
+            self.served[queue.name].mark_due(partition)
             self.fetcher.wake.set()
         self._ringer.ring(queue, partition)
 
@@ -313,22 +313,22 @@ class WorkerParts(ABC):
 
     def _handed_back(self, queue: OpenQueue, partition: int, keys: Sequence[bytes]) -> None:
         """A timetable expects these at the time that their lost outcomes had set."""
-        timetable = self.lanes[queue.name].timetable
+        timetable = self.served[queue.name].timetable
         for member in [key.decode(errors="replace") for key in keys]:
             if timetable is not None and member in timetable:
                 timetable.expect(member, 0.0)
         self._brought_back(queue, partition)
 
-    def _work_is_due(self, lane: ServedQueue, partition: int) -> None:
+    def _work_is_due(self, served: ServedQueue, partition: int) -> None:
         """For us; or, once we claim nothing more, for those who do: we may have freed what keeps it back."""
         if not self._quiet.is_set():
             self.fetcher.wake.set()
-        elif lane.timetable is None:
-            lane.rest(partition)
-            self._ringer.ring(lane.queue, partition)
+        elif served.timetable is None:
+            served.rest(partition)
+            self._ringer.ring(served.queue, partition)
 
-    def _queue_changed(self, lane: ServedQueue) -> None:
-        lane.forget_dues()
+    def _queue_changed(self, served: ServedQueue) -> None:
+        served.forget_dues()
         self._declare_again()
 
     def _declare_again(self) -> None:
@@ -347,17 +347,17 @@ class WorkerParts(ABC):
 
     def _hand(self, queue: OpenQueue, partition: int) -> HeldByWorker | None:
         """None while runs are on their way from the fetcher to the pool."""
-        lane = self.lanes[queue.name]
-        if lane.coming:
+        served = self.served[queue.name]
+        if served.coming:
             return None
-        keys = self.pool.keys_in_hand(lane) | self.finisher.keys_in_hand(lane)
+        keys = self.pool.keys_in_hand(served) | self.finisher.keys_in_hand(served)
         return HeldByWorker(keys, self.runs.asking(queue.name, partition))
 
     # What runs may ask
 
     def _make_run(self, unit: WorkItem, claim: Claim, spec: Spec) -> Run:
         # The run must not hold its unit: the unit holds the run, and the garbage collector does not look into units.
-        queue = unit.lane.queue
+        queue = unit.served.queue
 
         def extend(run: Run, seconds: float) -> Any:
             return self._extend(queue, claim, run, seconds)

@@ -76,7 +76,7 @@ def about(worker: WorkerParts, host: str, started: Millis, state: str) -> Worker
         host=host,
         pid=os.getpid(),
         started=started,
-        queues=sorted(worker.lanes),
+        queues=sorted(worker.served),
         handlers=worker.catalog.names(),
         concurrency=worker.settings.concurrency,
         running=worker.running,

@@ -183,4 +183,4 @@ class WorkerTelemetry:
         return {name: str(state) for name, state in states.items() if state is not BreakerState.CLOSED}
 
     def _own(self, queue: OpenQueue) -> Collection[str] | None:
-        return self._worker.lanes[queue.name].timetable
+        return self._worker.served[queue.name].timetable

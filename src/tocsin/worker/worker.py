@@ -77,7 +77,7 @@ class Worker(WorkerParts):
         log.info(
             "worker started",
             worker=self.name,
-            queues=sorted(self.lanes),
+            queues=sorted(self.served),
             concurrency=self.settings.concurrency,
         )
 
@@ -109,7 +109,7 @@ class Worker(WorkerParts):
     def _listen(self) -> None:
         on_election = self.election.wake.set if self.election is not None else lambda: None
         listener = Listener(
-            self.ear, self.lanes, self.pool, self.fetcher.frees_soon, self.fetcher.wake.set, on_election
+            self.ear, self.served, self.pool, self.fetcher.frees_soon, self.fetcher.wake.set, on_election
         )  # fmt: skip
         self._run(listener, self._stopped, held=self.held)
 
@@ -125,10 +125,10 @@ class Worker(WorkerParts):
         if fetching:
             # A claim in flight is awaited: what it brings is ours to hand back.
             await asyncio.wait(fetching, timeout=patience)
-        for lane in self.lanes.values():
-            lane.expect_all([math.inf] * len(lane.next_due))
+        for served in self.served.values():
+            served.expect_all([math.inf] * len(served.next_due))
         self.finisher.spread_releases(self.settings.shutdown_jitter_s)
-        for unit in self.pool.withdraw(float("inf")):
+        for unit in self.pool.take_unstarted(float("inf")):
             self.finisher.release(unit)
         # Bells are for those who claim: one that we heard would wake nobody. Mail may still ask to cancel a run.
         await self._change_ear([])
@@ -309,17 +309,17 @@ class Worker(WorkerParts):
             )
         for runner, _ in self.pool.running():
             runner.stop("lost")
-        self.pool.withdraw(float("inf"))
+        self.pool.take_unstarted(float("inf"))
         self.finisher.forget()
         former = self.heart
         # Before anything is awaited: a claim that is answered from now on is seen to be of the former name.
         self._new_incarnation()
         await asyncio.to_thread(former.stop)
-        await self._change_ear([] if self._quiet.is_set() else list(self.lanes))
+        await self._change_ear([] if self._quiet.is_set() else list(self.served))
         await asyncio.to_thread(self.heart.beat)
         self.heart.start()
-        for lane in self.lanes.values():
-            lane.forget_dues()
+        for served in self.served.values():
+            served.forget_dues()
         self._declare_again()
 
 

@@ -114,11 +114,11 @@ class StatisticsRecorder:
         self.passes += 1
         if any(isinstance(answer, ClaimReply) and answer.claims for answer in answers):
             self._took_s += took
-        for (lane, wish), answer in zip(wishes, answers, strict=True):
+        for (served, wish), answer in zip(wishes, answers, strict=True):
             if isinstance(answer, StoreError):
                 self._refused(answer)
             else:
-                self._answered(lane, wish, answer)
+                self._answered(served, wish, answer)
 
     def _refused(self, error: StoreError) -> None:
         self._failed += 1
@@ -140,14 +140,14 @@ class StatisticsRecorder:
             self._was_critical = True
             self.count("critical_error_count")
 
-    def _answered(self, lane: ServedQueue, wish: ClaimRequest, answer: ClaimReply) -> None:
+    def _answered(self, served: ServedQueue, wish: ClaimRequest, answer: ClaimReply) -> None:
         if not self.connected:
             log.info("the server serves this scheduler again")
         self.connected = True
         self._last = answer.now
         if answer.claims:
             self._won += 1
-        elif 0 < lane.next_due[wish.partition] <= answer.now:
+        elif 0 < served.next_due[wish.partition] <= answer.now:
             # It was due for us, and when we asked it was gone.
             self._contended += 1
             log.debug("nothing to push: another scheduler has what was due")
