@@ -78,9 +78,9 @@ def crew(tocsin_app, tocsin_clock, make_worker):
                 await self.first.sweep.step()
             await self.first.finisher.step()
             for worker in (self.second, self.first):
-                await worker.election.step()
-                await worker.reaper.step()
-                await worker.orphans.step()
+                await worker.parts.upkeep.elector.step()
+                await worker.parts.upkeep.reaper.step()
+                await worker.parts.upkeep.orphan_cleaner.step()
             for _ in range(5):
                 await asyncio.sleep(0)
 
@@ -107,7 +107,9 @@ async def test_an_agent_may_go_on_past_its_timeout_and_has_succeeded_if_it_ends_
         await crew.at(TIMEOUT_S + past)
         assert (inside.told, crew.first.sweep.zombies, crew.first.sweep.stuck) == ([], 0, 0)
         assert await tocsin_app.store.client.zrange(working, 0, -1, withscores=True) == [(b"slow", deadline)]
-    assert crew.second.reaper.recovered + sum(crew.second.orphans.cleaned.values()) == 0
+    assert (
+        crew.second.parts.upkeep.reaper.recovered + sum(crew.second.parts.upkeep.orphan_cleaner.cleaned.values()) == 0
+    )
     inside.let_go()
     await crew.write_down()
     job = await tocsin_app.get("slow")
@@ -147,7 +149,9 @@ async def test_an_exceptional_agent_has_an_hour_in_which_nobody_takes_it(tocsin_
     for past in range(30, 3600, 25):
         await crew.at(TIMEOUT_S + past)
     assert inside.told == ["gcp/slow"]
-    assert crew.second.reaper.recovered + sum(crew.second.orphans.cleaned.values()) == 0
+    assert (
+        crew.second.parts.upkeep.reaper.recovered + sum(crew.second.parts.upkeep.orphan_cleaner.cleaned.values()) == 0
+    )
     await crew.at(TIMEOUT_S + 3600)
     assert inside.told == ["gcp/slow", "aws/slow"]
     await crew.write_down()
@@ -167,7 +171,7 @@ async def test_without_zombie_cleanup_an_agent_is_never_told_and_others_take_it_
         assert (await tocsin_app.get("slow")).stage == "working"
     await crew.at(TIMEOUT_S + 600)
     assert (await tocsin_app.get("slow")).stage == "waiting"
-    assert crew.second.orphans.cleaned["recovered"] == 1
+    assert crew.second.parts.upkeep.orphan_cleaner.cleaned["recovered"] == 1
     await crew.at(TIMEOUT_S + 36_000)
     assert (inside.told, crew.first.sweep.zombies) == ([], 0)
     inside.let_go()
@@ -192,7 +196,9 @@ async def test_an_agent_in_a_thread_is_stuck_only_when_the_threshold_is_over(toc
         await crew.at(TIMEOUT_S + past)
         assert crew.first.sweep.stuck == 1
     assert crew.first.sweep.zombies == 1
-    assert crew.second.reaper.recovered + sum(crew.second.orphans.cleaned.values()) == 0
+    assert (
+        crew.second.parts.upkeep.reaper.recovered + sum(crew.second.parts.upkeep.orphan_cleaner.cleaned.values()) == 0
+    )
     inside.let_go()
     await crew.write_down()
     assert (flags, crew.first.finisher.lost) == ([True], 0)

@@ -248,9 +248,9 @@ async def test_what_nobody_can_read_is_tried_less_and_less_often(tocsin_app, toc
     await wreck(tocsin_app, "odd")
     worker, tries = await make_worker(), []
     for second in range(1200):
-        before = worker.finisher.unwritten.count
+        before = worker.finisher.outcomes.count
         await look(worker, settle=False)
-        if worker.finisher.unwritten.count > before:
+        if worker.finisher.outcomes.count > before:
             tries.append(second)
         while not worker.finisher.idle():
             await worker.finisher.step()

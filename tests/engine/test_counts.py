@@ -79,7 +79,7 @@ async def write(worker: Worker) -> None:
 async def recover(worker: Worker, dead: Worker) -> None:
     for served in worker.served.values():
         for partition in range(served.queue.partitions):
-            await worker.runs.recover(served.queue, partition, dead.name)
+            await worker.parts.incarnation.runs.recover(served.queue, partition, dead.name)
         served.forget_dues()
 
 

@@ -80,7 +80,7 @@ async def test_a_run_that_times_out_is_logged(tocsin_app, tocsin_clock, make_wor
     await eventually(lambda: list(worker.pool.running()), "it runs")
     tocsin_clock.advance("6s")
     await worker.sweep.step()
-    await eventually(lambda: worker.finisher.waiting, "it has ended")
+    await eventually(lambda: worker.finisher.outcomes.ended, "it has ended")
     await worker.finisher.step()
     [line] = failures(logs)
     assert (line["log_level"], line["error"]) == ("error", "timed out 1.0 s past its deadline")
@@ -122,11 +122,11 @@ async def test_each_handler_has_a_few_lines_in_full_each_second_and_then_one_wit
     await tocsin_app.enqueue_many(noisy, ([n] for n in range(1000)))
     await tocsin_app.enqueue(rare)
     await run_dry(worker)
-    await worker.failures.step()
+    await worker.parts.failures.step()
     found = [line["handler"] for line in failures(logs)]
     assert sorted(found) == ["noisy"] * IN_FULL + ["rare"]
     tocsin_clock.advance("1s")
-    await worker.failures.step()
+    await worker.parts.failures.step()
     line = failures(logs)[-1]
     assert (line["event"], line["log_level"], line["handler"]) == ("more runs failed", "error", "noisy")
     assert (line["failed"], line["dead"]) == (1000 - IN_FULL, 1000 - IN_FULL)
@@ -140,7 +140,7 @@ async def test_each_handler_has_a_few_lines_in_full_each_second_and_then_one_wit
 async def after_a_second(worker, clock, logs, text: str) -> list[dict]:
     """Lines with this text, after the pass that writes the numbers."""
     clock.advance("1s")
-    await worker.failures.step()
+    await worker.parts.failures.step()
     return [line for line in logs if text in line["event"]]
 
 
@@ -331,7 +331,7 @@ async def test_the_hook_gets_timeouts_and_failed_deliveries_too(tocsin_app, tocs
     await eventually(lambda: list(worker.pool.running()), "it runs")
     tocsin_clock.advance("6s")
     await worker.sweep.step()
-    await eventually(lambda: worker.finisher.waiting, "it has ended")
+    await eventually(lambda: worker.finisher.outcomes.ended, "it has ended")
     await worker.finisher.step()
     [error] = seen
     assert isinstance(error, TimeoutError)
@@ -399,7 +399,7 @@ async def test_a_parked_job_says_which_handler_is_missing_once_a_minute(tocsin_a
     worker = await make_worker()
     for _ in range(2):
         await run_dry(worker)
-        await worker.referrer.step()
+        await worker.parts.parked_notifier.step()
         await other_app.enqueue(build)
         worker.served["default"].forget_dues()
     [line] = [line for line in logs if line["logger"] == "tocsin.parked"]
@@ -417,7 +417,7 @@ async def test_a_job_that_is_parked_for_a_worker_of_the_fleet_is_no_warning(tocs
     await make_worker(other_app)
     worker = await make_worker()
     await run_dry(worker)
-    await worker.referrer.step()
+    await worker.parts.parked_notifier.step()
     [line] = [line for line in logs if line["logger"] == "tocsin.parked"]
     assert line["log_level"] == "info"
 

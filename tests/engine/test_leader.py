@@ -60,9 +60,9 @@ async def live(clock, seconds: float, *workers: Worker) -> None:
 
 async def clean_up(*workers: Worker) -> None:
     for worker in workers:
-        await worker.election.step()
-        await worker.reaper.step()
-        await worker.orphans.step()
+        await worker.parts.upkeep.elector.step()
+        await worker.parts.upkeep.reaper.step()
+        await worker.parts.upkeep.orphan_cleaner.step()
 
 
 @pytest.mark.parametrize("leader", ["--queues mail", "TaskScheduler"])
@@ -98,7 +98,7 @@ async def test_a_queue_that_is_registered_later_is_cleaned_too(tocsin_app, tocsi
     for keys in other.served["new"].queue.keys:
         await tocsin_app.store.client.zadd(keys["waiting"], {"stray": tocsin_clock.ms})
     await clean_up(worker)
-    assert worker.orphans.cleaned["no_record"] == 2
+    assert worker.parts.upkeep.orphan_cleaner.cleaned["no_record"] == 2
 
 
 async def test_jobs_come_back_after_recovery_overdue_ms_and_agents_after_the_orphan_threshold(
@@ -117,12 +117,12 @@ async def test_runs_of_crashed_workers_are_counted_as_orphans(tocsin_app, tocsin
     other = await make_worker(summary_s=1.0)
     await live(tocsin_clock, 10, other)
     await live(tocsin_clock, 10, other)
-    await other.reaper.step()
+    await other.parts.upkeep.reaper.step()
     assert [(await tocsin_app.get(name)).stage for name in ("job", "agent")] == ["waiting", "waiting"]
-    await other.vitals.check.step()
-    assert (other.stats().orphans, other.vitals.check.snapshot.orphans_cleaned) == (2, 2)
+    await other.telemetry.check.step()
+    assert (other.stats().orphans, other.telemetry.check.snapshot.orphans_cleaned) == (2, 2)
     for _ in range(2):
-        other.vitals._gather(other.tally)
+        other.telemetry._gather(other.tally)
         metrics.flush(other.tally)
     [found] = [
         metric

@@ -78,7 +78,7 @@ async def run_all(app: Tocsin, worker: Worker, jobs: int, ran: list[str], clock:
             served.forget_dues()
         await run_dry(worker)
         clock.advance("5s")
-        while await worker.carrier.step() == 0:
+        while await worker.parts.upkeep.outbox_carrier.step() == 0:
             pass
 
 
@@ -117,7 +117,7 @@ async def test_after_ends_were_written_and_before_they_are_carried(
         await move(next(numbers))
         await run_all(tocsin_app, worker, min(len(ran) + 1, len(upstreams)), ran, tocsin_clock)
     await run_all(tocsin_app, worker, len(upstreams), ran, tocsin_clock)
-    while await worker.carrier.step() == 0:
+    while await worker.parts.upkeep.outbox_carrier.step() == 0:
         pass
     await assert_all_went_well(tocsin_app, upstreams, ran)
 

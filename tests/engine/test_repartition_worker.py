@@ -106,7 +106,7 @@ async def test_claims_that_it_did_not_hear_of_are_handed_back_and_run_once(
     assert sorted(ran) == list(range(MANY))
     assert await counted(tocsin_app, "succeeded") == MANY
     assert await counted(tocsin_app, "recovered") == 0
-    assert not worker.runs.unanswered
+    assert not worker.parts.incarnation.runs.unanswered
 
 
 @pytest.mark.parametrize("after", [2, 9])
@@ -150,7 +150,7 @@ async def test_it_waits_patiently_while_the_queue_is_moving(tocsin_app, other_ap
     monkeypatch.setattr(repartition.Repartition, "_move_jobs", meanwhile)
     await repartition.repartition(other_app.store, "wide", 3)
     await run_dry(worker)
-    assert (worker.acquisition_breaker.status().failures, worker.redis_breaker.status().failures) == (0, 0)
+    assert (worker.parts.acquisition_breaker.status().failures, worker.parts.redis_breaker.status().failures) == (0, 0)
     assert await counted(tocsin_app, "succeeded") == MANY
     worker.served["wide"].mark_due(0)
     await run_dry(worker)
@@ -166,5 +166,5 @@ async def test_the_runs_of_a_dead_worker_are_brought_back_from_where_they_are(
     await eventually(lambda: len(gate.inside) == MANY, "all run")
     other = await make_worker(queues=["wide"], concurrency=100)
     await repartition.repartition(other_app.store, "wide", 9)
-    await other.reaper._bring_back(worker.name, Burial(1, tocsin_app.store.clock.monotonic(), set()))
+    await other.parts.upkeep.reaper._bring_back(worker.name, Burial(1, tocsin_app.store.clock.monotonic(), set()))
     assert await counted(tocsin_app, "recovered") == MANY

@@ -9,7 +9,7 @@ import pytest
 from engine.waiting import Gate, eventually
 from tocsin.engine.bells_and_mail import Listener
 from tocsin.engine.fetcher import MOST_POLLED, Fetcher
-from tocsin.engine.unwritten_outcomes import MOST as MOST_UNWRITTEN
+from tocsin.engine.outcome_queue import MOST_UNWRITTEN
 from tocsin.model.errors import InvalidArgument, InvalidConfig
 from tocsin.store.store import Store
 from tocsin.store.transitions.claims import Runs
@@ -127,7 +127,7 @@ async def test_one_pass_of_the_listener_hears_the_bells_of_all_queues(tocsin_app
         await worker.fetcher.step()
     assert not worker.fetcher.agenda.ripe
     await Fleet(tocsin_app.store).ring_all([(name, 0) for name in names])
-    await Listener(worker.ear, worker.served, worker.pool, lambda: True, lambda: None).step()
+    await Listener(worker.bells, worker.served, worker.pool, worker.fetcher).step()
     assert {served.name for served in worker.fetcher.agenda.ripe} == set(names)
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,7 +66,8 @@ def patient(make_worker, tocsin_clock):
     async def make(zombie_after=lambda member: THRESHOLD_S, *, wrap=lambda runs: runs, clock=tocsin_clock, **rules):
         worker = await make_worker(concurrency=rules.pop("concurrency", 10))
         patience = OverrunLimits(zombie_after, recovered_s=OVERDUE_S, **rules)
-        worker.sweep = DeadlineSweep(worker.pool, worker.finisher, lambda: wrap(worker.runs), clock, patience)
+        incarnation = SimpleNamespace(runs=wrap(worker.parts.incarnation.runs))
+        worker.sweep = DeadlineSweep(worker.pool, worker.finisher, incarnation, clock, patience)
         return worker
 
     return make
@@ -101,7 +103,9 @@ async def recover(worker) -> int:
     brought = 0
     for served in worker.served.values():
         for partition in range(served.queue.partitions):
-            brought += await worker.runs.recover(served.queue, partition, "", Deadlines(int(OVERDUE_S * 1000)))
+            brought += await worker.parts.incarnation.runs.recover(
+                served.queue, partition, "", Deadlines(int(OVERDUE_S * 1000))
+            )
     return brought
 
 

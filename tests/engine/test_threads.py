@@ -228,7 +228,7 @@ async def test_a_thread_whose_claim_is_lost_is_told_when_it_extends(tocsin_app, 
     await eventually(lambda: door.before == 1, "it runs")
     queue = worker.served["default"].queue
     for partition in range(queue.partitions):
-        await worker.runs.recover(queue, partition, worker.name)
+        await worker.parts.incarnation.runs.recover(queue, partition, worker.name)
     door.open()
     await eventually(lambda: told, "it was told")
     assert told[0].startswith(f"{handle.id}@")

@@ -78,7 +78,7 @@ class Ticking:
 
     async def read_mail(self) -> None:
         """One letter, which must be there."""
-        await Listener(self.worker.ear, self.worker.served, self.worker.pool, lambda: True, lambda: None).step()
+        await Listener(self.worker.bells, self.worker.served, self.worker.pool, self.worker.fetcher).step()
         await self.write()
 
     async def lose_worker(self) -> None:

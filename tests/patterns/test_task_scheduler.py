@@ -86,7 +86,7 @@ async def test_what_was_pushed_before_a_crash_is_not_pushed_again(desk, tocsin_c
     assert dues(await desk.handle()) == [at("00:01:00")]
     await dying.kill()
     where = await desk.app.store.find_queue(SCHEDULES)
-    await heir.runs.recover(where, 0, owner=dying.name)
+    await heir.parts.incarnation.runs.recover(where, 0, owner=dying.name)
     tocsin_clock.move_to(at("00:02:00"))
     await desk.push(heir)
     assert dues(await desk.handle()) == [at("00:02:00")]

@@ -73,7 +73,7 @@ async def worker_for(
     if shard is not None:
         settings = replace(settings, owns=_both(settings.owns, shard))
     queue = await app.store.open_queue(app._registry.queues[AGENTS_QUEUE])
-    worker = Worker(app.store, [queue], catalog, settings, agents, app._registry.classifier)
+    worker = Worker(app.store, [queue], catalog, settings, agents=agents, classifier=app._registry.classifier)
     if worker.reconciler is not None:
         await worker.reconciler.register()
     return worker

@@ -347,7 +347,13 @@ class Tocsin(BulkControl):
         opened = [await open_queue(self.store, self._registry.known_queue(name)) for name in names]
         declared = self._registry
         worker = Worker(
-            self.store, opened, declared.catalog, settings, self._agents, declared.classifier, declared.failure_hooks
+            self.store,
+            opened,
+            declared.catalog,
+            settings,
+            agents=self._agents,
+            classifier=declared.classifier,
+            failure_hooks=declared.failure_hooks,
         )
         if worker.reconciler is not None:
             await worker.reconciler.register()

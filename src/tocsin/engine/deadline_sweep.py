@@ -18,12 +18,12 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from tocsin.engine.finisher import Finisher
+from tocsin.engine.incarnation import Incarnation
 from tocsin.engine.runner_pool import UNSTARTED_S, Runner, RunnerPool
 from tocsin.engine.work_item import WorkItem
 from tocsin.model.clock import Clock
 from tocsin.model.errors import ClaimLost, StoreError
 from tocsin.model.queue import AGENTS_QUEUE
-from tocsin.store.transitions.claims import Runs
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.sweep")
@@ -74,7 +74,7 @@ class DeadlineSweep:
         self,
         pool: RunnerPool,
         finisher: Finisher,
-        runs: Callable[[], Runs],
+        incarnation: Incarnation,
         clock: Clock,
         patience: OverrunLimits | None = None,
         is_waking: Callable[[], bool] = lambda: False,
@@ -87,7 +87,7 @@ class DeadlineSweep:
         self._late: dict[WorkItem, OverdueItem] = {}
         self._pool = pool
         self._finisher = finisher
-        self._runs = runs
+        self._incarnation = incarnation
         self._clock = clock
         self._patience = patience or OverrunLimits()
         self._is_waking = is_waking
@@ -181,7 +181,7 @@ class DeadlineSweep:
                 # It has ended meanwhile.
                 break
             try:
-                await self._runs().extend(unit.served.queue, claim, int(by * 1000))
+                await self._incarnation.runs.extend(unit.served.queue, claim, int(by * 1000))
                 held = True
             except ClaimLost:
                 if runner.unit is unit:

@@ -51,11 +51,19 @@ class Dead(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Nothing happened; another worker may have it at once."""
+    """Nothing happened; any worker may claim the run again after the delay."""
+
+    delay: Millis = 0
 
 
-Decision = Finish | ExtraRun | Advance | RetryIn | Dead | Release
-BURY, RELEASE = Dead(), Release()
+class Park(Struct, frozen=True):
+    """This worker cannot tell what to do with the run: another version of the program may, after the wait."""
+
+    wait: Millis = 0
+
+
+Decision = Finish | ExtraRun | Advance | RetryIn | Dead | Release | Park
+DEAD = Dead()
 NO_BACKOFF = BackoffSettings(enabled=False, jitter_ratio=0.0)
 # Classes whose own delay goes before that of `Retry`, and those that may be over at once.
 _OWN_DELAY = frozenset([FailureClass.PERMANENT_FORBIDDEN, FailureClass.THROTTLED])
@@ -74,7 +82,7 @@ def decide_before_run(claim: Claim, spec: Spec, recurring: bool, now: Millis) ->
         why = f"recovered {claim.recoveries} times: each worker that tried it died or let its deadline pass"
         if recurring:
             return _ended(claim, spec, recurring, now, FAILED), why
-        return BURY, why
+        return DEAD, why
     return _before_a_tick(claim, spec, now) if recurring else None
 
 
@@ -133,14 +141,14 @@ def after_failure(
         if may_retry and kind is not FailureClass.PERMANENT_FORBIDDEN:
             return RetryIn(wait)
         if not recurring:
-            return BURY
+            return DEAD
         # An agent's cadence counts from its runs, so it goes on from there; other schedules keep their ticks.
         following = now + wait if spec.rules.agent else tick_from(spec, claim.due, now + wait, _shift(claim, spec))
         return _failed(claim, spec, now, following)
     if retry is not None and may_retry:
         return RetryIn(ceil_ms(retry.delay(claim.attempt - 1, setback.chance)))
     if not recurring:
-        return BURY
+        return DEAD
     if backoff.enabled and kind in _PASSING and not setback.final and setback.streak <= backoff.max_immediate_retries:
         return RetryIn(0)
     error_interval = spec.rules.error_interval
@@ -158,7 +166,7 @@ def _as_asked(
     if may_retry and spec.retry is not None:
         return RetryIn(wait + ceil_ms(spec.retry.jitter * setback.chance))
     if not recurring:
-        return BURY
+        return DEAD
     return _failed(claim, spec, now, tick_from(spec, claim.due, now + wait, _shift(claim, spec)))
 
 

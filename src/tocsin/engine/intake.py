@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 
 from tocsin.engine import decide
-from tocsin.engine.encode_outcome import UNPLANNED_S, EndedRun, reason_of
+from tocsin.engine.encode_outcome import UNPLANNED_S, reason_of
 from tocsin.engine.finisher import Finisher
 from tocsin.engine.handlers import Catalog
+from tocsin.engine.outcome import EndedRun
 from tocsin.engine.runner_pool import RunnerPool
 from tocsin.engine.served_queue import ServedQueue
 from tocsin.engine.work_item import WorkItem
 from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.codec import decode_spec
-from tocsin.model.durations import Millis
+from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.errors import RecordUnreadable, TriggerFailed
 from tocsin.model.job import Failure, Spec
 from tocsin.model.run import SUSPECT, Claim
@@ -141,11 +142,10 @@ class ClaimIntake:
         if early is None:
             return False
         failure = codec.encode_failure(Failure(early[1], at=now))
-        self._finisher.add(EndedRun(served, claim, spec, "settled", error=failure, decision=early[0]))
+        self._finisher.add(EndedRun(served, claim, spec, "decided", error=failure, decision=early[0]))
         return True
 
     def _park(self, served: ServedQueue, claim: Claim, spec: Spec | None, why: Failure) -> None:
-        ended = EndedRun(served, claim, spec, "parked", error=codec.encode_failure(why))
-        if why.type == TriggerFailed.__name__:
-            ended.delay = UNPLANNED_S
-        self._finisher.add(ended)
+        wait = ceil_ms(UNPLANNED_S) if why.type == TriggerFailed.__name__ else 0
+        error = codec.encode_failure(why)
+        self._finisher.add(EndedRun(served, claim, spec, "decided", error=error, decision=decide.Park(wait)))

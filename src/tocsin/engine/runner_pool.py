@@ -15,12 +15,14 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import copy_context
 from typing import Any, Protocol
 
+from tocsin.engine.failure_reports import FailureReports
 from tocsin.engine.handlers import NotStarted, TryLater
 from tocsin.engine.served_queue import ServedQueue
+from tocsin.engine.signals import Signals
 from tocsin.engine.work_item import WorkItem
 from tocsin.model.clock import Clock, monotonic
 from tocsin.model.run import SUSPECT
@@ -96,7 +98,7 @@ class Runner:
                 else:
                     if self.reason:
                         self._uncancel()
-                    pool.report.succeeded(unit, result)
+                    pool.sink.succeeded(unit, result)
                     del result
                 ended = monotonic()
                 self.unit = None
@@ -123,22 +125,22 @@ class Runner:
         pool, reason = self._pool, self.reason
         if isinstance(error, TryLater):
             if error.is_trouble:
-                pool.on_not_started(unit, error)
-            pool.report.release(unit, error.delay)
+                pool.failures.not_started(unit, error)
+            pool.sink.release(unit, error.delay)
             return False
         if isinstance(error, NotStarted):
             pool.not_started += 1
-            pool.on_not_started(unit, error)
-            pool.report.release(unit)
+            pool.failures.not_started(unit, error)
+            pool.sink.release(unit)
             return True
         if reason:
             self._uncancel()
         if reason and (reason != "timeout" or isinstance(error, asyncio.CancelledError)):
             # It was interrupted: however it says so, that is no failure of its own.
-            pool.report.stopped(unit, reason)
+            pool.sink.stopped(unit, reason)
         else:
             # Also a cancellation that nobody asked for: the handler awaited something that somebody else cancelled.
-            pool.report.failed(unit, error)
+            pool.sink.failed(unit, error)
         return True
 
     def _uncancel(self) -> None:
@@ -153,15 +155,16 @@ class RunnerPool:
     def __init__(
         self,
         permits: float,
-        report: OutcomeSink,
-        on_room: Callable[[], None],
+        sink: OutcomeSink,
+        signals: Signals,
         clock: Clock,
-        on_not_started: Callable[[WorkItem, BaseException], None] = lambda unit, error: None,
+        failures: FailureReports,
     ) -> None:
+        """`permits`: how many units may run at a time; 0 or less: any number."""
         self.permits = permits if permits > 0 else math.inf
-        self.report = report
-        # Gets each run that goes back because it could not be started here.
-        self.on_not_started = on_not_started
+        self.sink = sink
+        # Gets each run that is released because it could not be started here.
+        self.failures = failures
         # Units that wait for a runner, in the lines of these queues; the first of them is next.
         self.waiting = 0
         self._turns: deque[ServedQueue] = deque()
@@ -169,12 +172,12 @@ class RunnerPool:
         self.weight_at_work = 0
         self.idle: deque[Runner] = deque()
         self.runners: list[Runner] = []
-        self._on_room = on_room
+        self._signals = signals
         self._clock = clock
         # When this turn began, by the clock of the deadlines.
         self.turn_began = 0.0
-        # Set by the fetcher when it could not claim for lack of room: the backlog at which it wants to be woken.
-        self.starved_at: int | None = None
+        # The fetcher could not claim for lack of room: signal when this many units are left.
+        self._signal_at: int | None = None
         self.busy = 0
         # Of these, how many were recovered before, with those that the collector is about to submit; and how many of
         # them may be what kills workers.
@@ -275,8 +278,12 @@ class RunnerPool:
             return False
         unit.served.running -= 1
         self._give_back_permit(unit)
-        self.report.release(unit)
+        self.sink.release(unit)
         return True
+
+    def signal_room_at(self, busy: int) -> None:
+        """Signal once when no more than this many units are left."""
+        self._signal_at = busy
 
     def hold(self) -> None:
         """Begin nothing more until `go_on`. What is inside its handler ends as ever."""
@@ -343,9 +350,9 @@ class RunnerPool:
         if unit.recovered:
             self.recovered -= 1
             self.suspects -= unit.claim.recoveries >= SUSPECT
-        if self.starved_at is not None and self.busy <= self.starved_at:
-            self.starved_at = None
-            self._on_room()
+        if self._signal_at is not None and self.busy <= self._signal_at:
+            self._signal_at = None
+            self._signals.room_free()
 
     async def close(self) -> None:
         """End the runners, and with them whatever still runs."""

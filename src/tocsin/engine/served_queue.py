@@ -12,7 +12,6 @@ from tocsin.engine.agent_timetable import AgentTimetable
 from tocsin.engine.handlers import UNKNOWN_S, Handler
 from tocsin.model.run import Claim
 from tocsin.store.store import OpenQueue
-from tocsin.store.transitions.claims import Item, key_of
 
 if TYPE_CHECKING:
     from tocsin.engine.work_item import WorkItem
@@ -25,10 +24,19 @@ PACE_MS = 4.0
 class ServedQueue:
     """When each partition has work next, on the server's clock in ms, and what of it this worker has in hand."""
 
-    def __init__(self, queue: OpenQueue, agenda: Agenda | None = None, weight: int = 1) -> None:
+    def __init__(
+        self,
+        queue: OpenQueue,
+        agenda: Agenda | None = None,
+        weight: int = 1,
+        *,
+        timetable: AgentTimetable | None = None,
+        handlers: Collection[Handler] = (),
+    ) -> None:
+        """`timetable`: which jobs to claim, by id, where this worker may not run all of them. `handlers`: those that
+        are declared for this queue; they say what a permit takes before the first run."""
         self.queue = queue
-        # Which jobs to claim, by id, where this worker may not run all of them.
-        self.timetable: AgentTimetable | None = None
+        self.timetable = timetable
         self.name = queue.name
         # Queues that have work share the permits in proportion to their weights.
         self.weight = weight
@@ -50,7 +58,7 @@ class ServedQueue:
         # What ran here in this and the last interval; the slowest decides how much is fetched ahead.
         self.handlers: set[Handler] = set()
         self._before: set[Handler] = set()
-        self._declared: set[Handler] = set()
+        self._declared = frozenset(handlers)
         self._agenda = agenda or Agenda()
         self._agenda.serve(self)
         self._begin()
@@ -72,22 +80,12 @@ class ServedQueue:
         self._heard: dict[int, float] = {}
         # Partitions to be asked until nothing comes: what is parked comes a few at a time, unannounced.
         self._unsure = set(range(queue.partitions))
-        # Outcomes not sent yet, by verb and partition.
-        self.unsent: dict[tuple[str, int], list[Item]] = {}
         self.expect_all([0.0] * queue.partitions)
 
     def follow(self) -> None:
-        """Where the queue was given other partitions: begin anew with these. What is unsent goes where its job is."""
-        if self.layout == self.queue.layout:
-            return
-        unsent = self.unsent
-        self._begin()
-        for (verb, _), items in unsent.items():
-            self.send_again(verb, items)
-
-    def send_again(self, verb: str, items: list[Item]) -> None:
-        for item in items:
-            self.unsent.setdefault((verb, self.queue.partition_of_key(key_of(item))), []).append(item)
+        """Begin anew if the queue has other partitions than before."""
+        if self.layout != self.queue.layout:
+            self._begin()
 
     def partition_of(self, claim: Claim) -> int:
         """Where its job is by now, if the queue was ever repartitioned; otherwise the claim knows."""
@@ -196,11 +194,6 @@ class ServedQueue:
             self._agenda.drop(self)
             self._set(0, due)
 
-    def log_answer(self, verb: str, lost: Collection[bytes]) -> None:
-        """The server has settled what a call was about, but for those that were lost. Steps of agents are logged."""
-        if self.timetable is not None:
-            self.timetable.log_answer(verb, lost)
-
     def forget_dues(self) -> None:
         """What was known is no longer true: ask everywhere."""
         for partition in range(len(self.next_due)):
@@ -224,7 +217,3 @@ class ServedQueue:
     def batch(self) -> int:
         """How many runs one permit takes here."""
         return min((handler.batch or 1 for handler in self.handlers | self._before or self._declared), default=1)
-
-    def expect_handlers(self, handlers: set[Handler]) -> None:
-        """Those that are declared for this queue: what it takes is known before the first run."""
-        self._declared = handlers

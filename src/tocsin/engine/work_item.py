@@ -8,8 +8,6 @@ from tocsin.engine.handlers import Handler
 from tocsin.engine.served_queue import ServedQueue
 from tocsin.model.job import Spec
 from tocsin.model.run import Claim, Run
-from tocsin.store.store import Call
-from tocsin.store.transitions.claims import Item
 
 
 class WorkItem(Struct, eq=False, weakref=False, gc=False):
@@ -50,13 +48,3 @@ class WorkItem(Struct, eq=False, weakref=False, gc=False):
             self.run.cancelled = True
         for run in self.runs or ():
             run.cancelled = True
-
-
-class PendingCall(Struct, frozen=True):
-    """A call that settles claims and is not answered yet, with what it is about."""
-
-    served: ServedQueue
-    call: Call
-    items: list[Item]
-    # Which try this is of one that was refused before (engine/refused_outcomes.py); 0: the first of its runs.
-    tries: int = 0

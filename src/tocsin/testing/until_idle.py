@@ -14,10 +14,10 @@ async def run_until_idle(app: Tocsin, *, queues: Iterable[str] | None = None, co
     worker = await app.worker(queues=queues, concurrency=concurrency)
     try:
         while True:
-            before = worker.fetcher.claimed, worker.carrier.carried
+            before = worker.fetcher.claimed, worker.parts.upkeep.outbox_carrier.carried
             await _ask_everywhere(worker, app)
             await _carry_everything(worker)
-            if (worker.fetcher.claimed, worker.carrier.carried) == before:
+            if (worker.fetcher.claimed, worker.parts.upkeep.outbox_carrier.carried) == before:
                 return worker.pool.ran
     finally:
         await worker.stop(grace=0)
@@ -35,7 +35,7 @@ async def _ask_everywhere(worker: Worker, app: Tocsin) -> None:
 
 
 async def _carry_everything(worker: Worker) -> None:
-    while await worker.carrier.step() == 0:
+    while await worker.parts.upkeep.outbox_carrier.step() == 0:
         pass
 
 

@@ -35,8 +35,16 @@ class Elector:
     name = "elect"
 
     def __init__(
-        self, terms: LeaderKey, worker: Callable[[], str], clock: Clock, ttl_ms: Millis, *, force_all: bool = False
+        self,
+        terms: LeaderKey,
+        worker: Callable[[], str],
+        clock: Clock,
+        ttl_ms: Millis,
+        *,
+        force_all: bool = False,
+        on_lead: Callable[[], None] = lambda: None,
     ) -> None:
+        """`worker`: its present name. `on_lead`: called when this worker begins to lead."""
         self.wake = asyncio.Event()
         self._terms = terms
         self._worker = worker
@@ -46,8 +54,7 @@ class Elector:
         # Until when we trust our term, in monotonic seconds.
         self._until = -math.inf
         self._was_leading = False
-        # For what waits for us to lead.
-        self.on_lead: Callable[[], None] = lambda: None
+        self._on_lead = on_lead
         self._left = False
         # A take that is under way must not arrive after the call that gives the term up.
         self._calling = asyncio.Lock()
@@ -81,7 +88,7 @@ class Elector:
 
     def _tell(self, ours: bool, holder: str) -> None:
         if ours and not self._was_leading:
-            self.on_lead()
+            self._on_lead()
         if ours != self._was_leading:
             log.info("leads the cleanup" if ours else "leads the cleanup no more", leader=holder)
         self._was_leading = ours

@@ -59,15 +59,17 @@ class UnheldRuns:
 
     def __init__(
         self,
+        *,
         holdings: HeldRuns,
         queues: Sequence[OpenQueue],
         clock: Clock,
-        names: Callable[[], Sequence[str]],
+        names: Collection[str],
         hand: Callable[[OpenQueue, int], HeldByWorker | None],
         on_release: Callable[[OpenQueue, int, Sequence[bytes]], None],
         beat_s: float,
     ) -> None:
-        """`names`: all that this worker has had. `hand`: None at moments when the worker cannot know what it has."""
+        """`names`: all that this worker has had; more may come. `hand`: None at moments when the worker cannot know
+        what it has."""
         self.wake = asyncio.Event()
         self.released = 0
         self._holdings = holdings
@@ -113,7 +115,7 @@ class UnheldRuns:
             return
         layout = queue.layout
         try:
-            cursor, found = await self._holdings.look(queue, partition, self._cursor, self._names())
+            cursor, found = await self._holdings.look(queue, partition, self._cursor, list(self._names))
         except NodeUnavailable:
             # When it is back, each partition is looked at.
             cursor, found = b"0", []
