@@ -230,6 +230,7 @@ class Fetcher:
 
     async def _ask_node(self, requests: list[PlannedClaim], asked: int, permit: Permit) -> float:
         asked_at, runs = self._clock.monotonic(), self._incarnation.runs
+        runs.unread = self._intake.unread.digests()
         try:
             replies = await runs.claim([request for _, request in requests], self._incarnation.lease.until)
         except BaseException:

@@ -12,6 +12,7 @@ from tocsin.engine.handlers import Catalog
 from tocsin.engine.outcome import EndedRun
 from tocsin.engine.runner_pool import RunnerPool
 from tocsin.engine.served_queue import ServedQueue
+from tocsin.engine.unreadable_handlers import UnreadableHandlers
 from tocsin.engine.work_item import WorkItem
 from tocsin.model import codec
 from tocsin.model.clock import Clock
@@ -39,6 +40,7 @@ class ClaimIntake:
         self._finisher = finisher
         self._clock = clock
         self._tally = tally
+        self.unread = UnreadableHandlers(clock.monotonic)
 
     async def read_rules(self, answer: ClaimReply) -> None:
         """Before `collect`, which does not wait: rules that were read are remembered (model/rrule.py). An answer may
@@ -146,6 +148,10 @@ class ClaimIntake:
         return True
 
     def _park(self, served: ServedQueue, claim: Claim, spec: Spec | None, why: Failure) -> None:
-        wait = ceil_ms(UNPLANNED_S) if why.type == TriggerFailed.__name__ else 0
-        error = codec.encode_failure(why)
-        self._finisher.add(EndedRun(served, claim, spec, "decided", error=error, decision=decide.Park(wait)))
+        wait = 0.0
+        if why.type == TriggerFailed.__name__:
+            wait = UNPLANNED_S
+        elif spec is None:
+            wait = self.unread.note(claim.record)
+        error, decision = codec.encode_failure(why), decide.Park(ceil_ms(wait))
+        self._finisher.add(EndedRun(served, claim, spec, "decided", error=error, decision=decision))
