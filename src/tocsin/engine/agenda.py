@@ -1,6 +1,6 @@
-"""The agenda: which partitions have work now, and when the next one does, over all queues of a worker.
+"""The agenda: which partitions have work now, and when the next one has, over all queues of a worker.
 
-A pass of the fetcher asks the agenda and not every partition of every queue: a worker may serve hundreds of queues.
+A worker may serve hundreds of queues, so a pass of the fetcher asks the agenda instead of every partition.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tocsin.engine.served_queue import ServedQueue
 
-# The heap is built anew without superseded entries when it is this much more than twice as long as it was then.
+# The heap is rebuilt without superseded entries when it is this much longer than twice its size after the last rebuild.
 SLACK = 64
 
 
@@ -23,7 +23,7 @@ class Agenda:
     def __init__(self) -> None:
         # Queues with partitions to ask now; the one that waits longest comes first.
         self.ripe: dict[ServedQueue, None] = {}
-        # Also holds times that are superseded; they are passed over when they come up.
+        # Also holds superseded times, which are skipped when they come up.
         self._later: list[tuple[float, int, ServedQueue, int]] = []
         self._most = SLACK
         self._served: list[ServedQueue] = []
@@ -33,7 +33,7 @@ class Agenda:
         self._served.append(served)
 
     def note(self, served: ServedQueue, partition: int) -> None:
-        """Its due time has changed, or its answer has come."""
+        """The partition's due time has changed, or its answer has come."""
         at = served.next_due[partition]
         if partition in served.asked or at == math.inf:
             return
@@ -53,21 +53,21 @@ class Agenda:
                 self._ripen(entry[2], entry[3])
 
     def soonest(self) -> float:
-        """When the next partition is due that is not ripe yet, on the server's clock in ms."""
+        """When the next partition is due that is not ripe yet, in ms of the server's clock."""
         later = self._later
         while later and _superseded(later[0]):
             heapq.heappop(later)
         return later[0][0] if later else math.inf
 
     def picked(self, served: ServedQueue, partition: int) -> None:
-        """It is being asked. A queue that has more to ask queues up again behind the others."""
+        """A pass is asking this partition. A queue that has more to ask goes behind the others."""
         served.ripe.discard(partition)
         self.ripe.pop(served, None)
         if served.ripe:
             self.ripe[served] = None
 
     def drop(self, served: ServedQueue) -> None:
-        """Nothing of it is to be asked now."""
+        """Ask nothing of this queue now."""
         served.ripe.clear()
         self.ripe.pop(served, None)
 

@@ -1,12 +1,12 @@
-"""The pool: a fixed number of runner coroutines, and for each queue a line of units. No task, no timeout and no round
-trip per run.
+"""The runner pool: a fixed number of runner coroutines, and for each queue a line of units. A run costs no task, no
+timeout and no round trip.
 
-Queues take turns. One that holds less than its share of the permits goes before those that hold theirs, whatever they
-have waiting; permits that nobody else wants go to any.
+Queues take turns. A queue that holds less than its share of the permits goes before those that hold theirs, however
+much these have waiting. Any queue may use the permits that no other wants.
 
-All runners together may use so much of each turn of the event loop, then they wait for the next: what came from the
-server meanwhile is read, and it gets more to do while the handlers run. A run is stopped by cancelling the runner that
-is inside its handler; the runner catches that if it was asked to.
+All runners together may use a part of each turn of the event loop, then they wait for the next: replies of the server
+are read meanwhile, and it gets more work while the handlers run. To stop a run, the pool cancels the runner inside its
+handler; the runner catches the cancellation if it was asked to stop.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tocsin.model.run import SUSPECT
 
 # How much of a turn of the event loop is for handlers.
 TURN_S = 0.002
-# What is claimed and not started by then goes back: another worker may have a permit.
+# A unit that has not started this long after its claim is released: another worker may have a permit.
 UNSTARTED_S = 0.25
-# How long the handlers that are still running may take to end when the pool does.
+# How long running handlers may take to end when the pool closes.
 CLOSE_S = 1.0
-# How much a new measurement of a handler counts against those before.
+# The weight of a new measurement of a handler against the earlier ones.
 WEIGHT = 0.1
 
 
@@ -51,14 +51,14 @@ class Runner:
 
     def __init__(self, pool: RunnerPool) -> None:
         self.unit: WorkItem | None = None
-        # Why the unit inside the handler was asked to end; empty while it was not.
+        # Why the unit in the handler was asked to end; empty if it was not.
         self.reason = ""
         self._pool = pool
         self._waiter: asyncio.Future[None] | None = None
         self.task = asyncio.create_task(self._run(), name="tocsin runner", context=copy_context())
 
     def stop(self, reason: str) -> None:
-        """Ask the current unit to end. Only what can be cancelled is; the rest is told and goes on."""
+        """Ask the current unit to end. Only a unit that can be cancelled is; any other is flagged and goes on."""
         unit = self.unit
         if unit is None or self.reason:
             return
@@ -68,7 +68,7 @@ class Runner:
             self.task.cancel()
 
     def cancel_again(self, unit: WorkItem) -> None:
-        """Ask this unit again, if it goes on although it was asked: its handler swallowed the cancellation."""
+        """Ask this unit again if it goes on after it was asked: its handler swallowed the cancellation."""
         if self.unit is unit and self.reason and unit.handler.stoppable:
             self.task.cancel()
 
@@ -81,7 +81,7 @@ class Runner:
         while True:
             ended = monotonic()
             while pool.waiting and (ended < pool.turn_end or pool.begins_turn(ended)):
-                # Not in a coroutine of its own: making one costs as much as a short handler.
+                # This is no coroutine of its own: making one costs as much as a short handler.
                 started: float | None = ended
                 unit = pool.next_unit()
                 if unit.deadline <= pool.turn_began and pool.is_too_late(unit):
@@ -104,7 +104,7 @@ class Runner:
                 self.unit = None
                 self.reason = ""
                 pool.release_permit(unit, started, ended)
-                # A runner at rest holds nothing of what it ran last.
+                # A runner at rest holds nothing of its last unit.
                 del unit
             self._waiter = asyncio.get_running_loop().create_future()
             pool.idle.append(self)
@@ -114,14 +114,14 @@ class Runner:
                 self._waiter = None
 
     def _is_cancelled(self, error: BaseException) -> bool:
-        """Whether the runner itself is to end, not the run inside the handler."""
+        """Whether to end the runner itself, not the run in the handler."""
         if isinstance(error, GeneratorExit):
-            # Raised by the handler only if the task is at work; otherwise somebody closes its coroutine.
+            # Raised by the handler only if the task is at work; otherwise its coroutine is being closed.
             return not _is_at_work(self.task)
         return isinstance(error, asyncio.CancelledError) and not self.reason and self.task.cancelling() > 0
 
     def _failed(self, unit: WorkItem, error: BaseException) -> bool:
-        """Report what came out of the handler. Whether it says something about how long the handler takes."""
+        """Report what the handler raised. Returns whether the time it took says something about the handler."""
         pool, reason = self._pool, self.reason
         if isinstance(error, TryLater):
             if error.is_trouble:
@@ -136,10 +136,10 @@ class Runner:
         if reason:
             self._uncancel()
         if reason and (reason != "timeout" or isinstance(error, asyncio.CancelledError)):
-            # It was interrupted: however it says so, that is no failure of its own.
+            # The run was interrupted: whatever it raises now, that is no failure of its own.
             pool.sink.stopped(unit, reason)
         else:
-            # Also a cancellation that nobody asked for: the handler awaited something that somebody else cancelled.
+            # Also an unasked cancellation: the handler awaited something that another task cancelled.
             pool.sink.failed(unit, error)
         return True
 
@@ -165,7 +165,7 @@ class RunnerPool:
         self.sink = sink
         # Gets each run that is released because it could not be started here.
         self.failures = failures
-        # Units that wait for a runner, in the lines of these queues; the first of them is next.
+        # Units that wait for a runner, in the lines of these queues; the first queue is next.
         self.waiting = 0
         self._turns: deque[ServedQueue] = deque()
         # The weights of all queues that have units here.
@@ -179,21 +179,21 @@ class RunnerPool:
         # The fetcher could not claim for lack of room: signal when this many units are left.
         self._signal_at: int | None = None
         self.busy = 0
-        # Of these, how many were recovered before, with those that the collector is about to submit; and how many of
-        # them may be what kills workers.
+        # How many of these were recovered before, including those that the intake is about to submit; and how many are
+        # suspects.
         self.recovered = 0
         self.suspects = 0
         self.ran = 0
         # Permits given back so far.
         self.left = 0
-        # Claimed, and handed back because no runner could begin them.
+        # Claimed, and released because no runner could begin them.
         self.not_started = 0
         # Until when runners may begin another unit in this turn of the event loop, and whether one had to stop then.
         self.turn_end = 0.0
         self._used_up = False
-        # While too much of what ended is not written down, nothing is begun.
+        # Begin nothing while too many outcomes are not written.
         self.held = False
-        # How many runners this turn woke, and whether the next turn is on its way.
+        # How many runners this turn woke, and whether the next turn is scheduled.
         self._woken = 0
         self._turning = False
 
@@ -218,7 +218,7 @@ class RunnerPool:
             self._turn()
 
     def begins_turn(self, now: float) -> bool:
-        """Whether a runner that comes out of its handler after the turn's end may go on: not before the next turn."""
+        """Whether a runner that leaves its handler after the turn's end may go on: not before the next turn."""
         if self._turning or self.held:
             self._used_up = True
             return False
@@ -226,7 +226,7 @@ class RunnerPool:
         return True
 
     def _turn(self) -> None:
-        """Wake a runner for what waits; twice as many as before if those all stayed in their handlers."""
+        """Wake a runner for waiting units; twice as many as last time if those all stayed in their handlers."""
         self._turning = False
         if self.held:
             return
@@ -238,7 +238,7 @@ class RunnerPool:
             for _ in range(min(self._woken, self.waiting, len(self.idle))):
                 self.idle.popleft().wake()
             self._begin_turn(monotonic())
-        # Otherwise the first that comes out of its handler begins it.
+        # Otherwise the first runner that leaves its handler begins the turn.
 
     def _begin_turn(self, now: float) -> None:
         self.turn_end = now + TURN_S
@@ -248,7 +248,7 @@ class RunnerPool:
         asyncio.get_running_loop().call_soon(self._turn)
 
     def next_unit(self) -> WorkItem:
-        """Out of its line. There is one."""
+        """Take a unit out of its line. There must be one."""
         turns = self._turns
         served = turns[0] if len(turns) == 1 else self._whose_turn()
         unit = served.line.popleft()
@@ -259,7 +259,8 @@ class RunnerPool:
         return unit
 
     def _whose_turn(self) -> ServedQueue:
-        """Of several. If all hold their share of the permits there are some to spare, and it is the first's."""
+        """Of several queues. If all hold their share of the permits, there are spare ones, and the first queue gets
+        one."""
         turns, share = self._turns, self.permits / self.weight_at_work
         for _ in range(len(turns)):
             served = turns[0]
@@ -271,8 +272,8 @@ class RunnerPool:
         return turns[0]
 
     def is_too_late(self, unit: WorkItem) -> bool:
-        """Its deadline passed while it waited here for a runner: release it. A timeout that is shorter than any wait
-        here begins with the handler instead; otherwise a busy worker would release such a run for ever."""
+        """Its deadline passed while it waited for a runner: release it. If its timeout is shorter than any wait here,
+        the timeout begins with the handler instead; otherwise a busy worker would release such a run for ever."""
         if unit.taken >= self.turn_began - UNSTARTED_S:
             unit.deadline += self.turn_began - unit.taken
             return False
@@ -286,7 +287,7 @@ class RunnerPool:
         self._signal_at = busy
 
     def hold(self) -> None:
-        """Begin nothing more until `go_on`. What is inside its handler ends as ever."""
+        """Begin nothing more until `go_on`. Running handlers end as usual."""
         self.held = True
         self.turn_end = 0.0
 
@@ -296,14 +297,14 @@ class RunnerPool:
             self._turn()
 
     def free(self) -> float:
-        """Permits that nobody holds and no unit waits for."""
+        """Permits that no unit holds or waits for."""
         return max(0.0, self.permits - self.busy)
 
     def take_unstarted(self, taken_before: float) -> list[WorkItem]:
-        """Units that were claimed before then and have not started: take them out."""
+        """Take out the units that were claimed before then and have not started."""
         old: list[WorkItem] = []
         for served in list(self._turns):
-            # Those that were recovered stand first, whenever they were claimed.
+            # Recovered units come first, whenever they were claimed.
             late = [unit for unit in served.line if unit.taken < taken_before]
             if late:
                 old += late
@@ -326,12 +327,13 @@ class RunnerPool:
         return {claim.key for unit in units for claim, _ in unit.all()}
 
     def handler_in(self, task: asyncio.Task[object] | None) -> str:
-        """The handler that this task is inside of; '' for a task that is no runner. May be asked on another thread."""
+        """The handler that this task is executing; '' if it is no runner. May be called on another thread."""
         units = [runner.unit for runner in tuple(self.runners) if runner.task is task]
         return next((unit.handler.name for unit in units if unit is not None), "")
 
     def release_permit(self, unit: WorkItem, started: float | None = None, ended: float = 0.0) -> None:
-        """A runner is done with it. When it was inside its handler; None: that says nothing about the handler."""
+        """A runner is done with a unit. `started`: when the handler began; None: its time says nothing about the
+        handler."""
         if started is not None:
             handler, took = unit.handler, ended - started
             handler.mean += (took - handler.mean) * WEIGHT
@@ -355,23 +357,23 @@ class RunnerPool:
             self._signals.room_free()
 
     async def close(self) -> None:
-        """End the runners, and with them whatever still runs."""
+        """End the runners and whatever still runs."""
         for runner in self.runners:
-            # Not to be taken for the end of a run that was asked to end.
+            # So that this cancellation does not count as the end of a stopped run.
             runner.reason = ""
             runner.task.cancel()
         ending = [runner.task for runner in self.runners]
         if ending:
             _, stubborn = await asyncio.wait(ending, timeout=CLOSE_S)
             for task in stubborn:
-                # Its handler swallows cancellations: whoever ends the event loop would wait for it for ever.
+                # Its handler swallows cancellations, so ending the event loop would wait for it for ever.
                 with contextlib.suppress(RuntimeError):
                     task.get_coro().close()
                 task.cancel()
             await asyncio.wait(ending, timeout=CLOSE_S)
             for task in stubborn:
                 if task.done() and not task.cancelled():
-                    # asyncio found its coroutine closed. Unless it is asked for, that error goes to the log.
+                    # asyncio found its coroutine closed. It logs that error unless somebody asks for it.
                     task.exception()
         self.runners.clear()
         self.idle.clear()
@@ -381,12 +383,12 @@ def _is_at_work(task: asyncio.Task[None]) -> bool:
     try:
         return asyncio.current_task() is task
     except RuntimeError:
-        # There is no event loop any more.
+        # The event loop is gone.
         return False
 
 
 def _put_first(unit: WorkItem, line: deque[WorkItem]) -> None:
-    """Before all that were never recovered: it is older than they are, and waits for the next permit only."""
+    """Put it before all units that were never recovered: it is older, and waits for the next permit only."""
     ahead = 0 if not line or not line[-1].recovered else len(line)
     while ahead < len(line) and line[ahead].recovered:
         ahead += 1
