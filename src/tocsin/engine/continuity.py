@@ -41,7 +41,7 @@ class Continuity:
             )
             return True
         if change is not None:
-            self._tell(change)
+            self._warn(change)
             return True
         if known is not None and known.replicas and beat.history is not None and not beat.history.replicas:
             log.warning(
@@ -51,7 +51,7 @@ class Continuity:
             )
         return False
 
-    def _tell(self, change: str) -> None:
+    def _warn(self, change: str) -> None:
         if change == _TOOK_OVER and self._cluster:
             return
         log.warning(

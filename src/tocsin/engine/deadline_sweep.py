@@ -56,12 +56,12 @@ class OverdueItem(Struct):
     """A unit past its deadline. Times are monotonic seconds."""
 
     # When to stop it, or stop it again: the first time as it becomes a zombie.
-    strike_at: float
+    stop_at: float
     # Until when to keep its claim, and when to extend it next.
     keep_until: float
     extend_at: float
     # Whether it was stopped.
-    told: bool
+    stopped: bool
     zombie: bool = False
 
 
@@ -76,7 +76,7 @@ class DeadlineSweep:
         finisher: Finisher,
         incarnation: Incarnation,
         clock: Clock,
-        patience: OverrunLimits | None = None,
+        limits: OverrunLimits | None = None,
         is_waking: Callable[[], bool] = lambda: False,
     ) -> None:
         """`is_waking`: the event loop stood still until a moment ago."""
@@ -89,7 +89,7 @@ class DeadlineSweep:
         self._finisher = finisher
         self._incarnation = incarnation
         self._clock = clock
-        self._patience = patience or OverrunLimits()
+        self._limits = limits or OverrunLimits()
         self._is_waking = is_waking
 
     async def step(self) -> float:
@@ -102,30 +102,30 @@ class DeadlineSweep:
             overdue = [(runner, unit) for runner, unit in overdue if unit in self._late]
         known = [(runner, unit, self._late[unit]) for runner, unit in overdue if unit in self._late]
         # Stop all of them before the first await: a runner could be at another unit by then.
-        self._late = {unit: self._late.get(unit) or self._meet(runner, unit, now) for runner, unit in overdue}
-        self._strike_zombies(known, now)
-        self.stuck = sum(late.told and not unit.handler.stoppable for unit, late in self._late.items())
+        self._late = {unit: self._late.get(unit) or self._begin_overdue(runner, unit, now) for runner, unit in overdue}
+        self._stop_zombies(known, now)
+        self.stuck = sum(late.stopped and not unit.handler.stoppable for unit, late in self._late.items())
         await self._keep_claims(known, now)
         return EVERY_S
 
-    def _meet(self, runner: Runner, unit: WorkItem, now: float) -> OverdueItem:
+    def _begin_overdue(self, runner: Runner, unit: WorkItem, now: float) -> OverdueItem:
         """Called when its deadline has just passed."""
-        patience, stoppable, is_agent = self._patience, unit.handler.stoppable, unit.served.name == AGENTS_QUEUE
-        recovered_s = patience.agents_recovered_s if is_agent else patience.recovered_s
+        limits, stoppable, is_agent = self._limits, unit.handler.stoppable, unit.served.name == AGENTS_QUEUE
+        recovered_s = limits.agents_recovered_s if is_agent else limits.recovered_s
         # As late as possible: people read in `working` until when the run should have ended.
         extend_at = max(now, unit.ends_at() + recovered_s - EXTENSION_S / 2)
         if not is_agent:
-            self._tell(runner, unit)
+            self._stop(runner, unit)
             if not stoppable:
-                return OverdueItem(strike_at=math.inf, keep_until=math.inf, extend_at=extend_at, told=True)
-        if patience.zombie_after is None:
-            return OverdueItem(strike_at=math.inf, keep_until=-math.inf, extend_at=extend_at, told=not is_agent)
+                return OverdueItem(stop_at=math.inf, keep_until=math.inf, extend_at=extend_at, stopped=True)
+        if limits.zombie_after is None:
+            return OverdueItem(stop_at=math.inf, keep_until=-math.inf, extend_at=extend_at, stopped=not is_agent)
         # A batch ends as a whole, so its most patient member decides.
-        zombie_at = unit.ends_at() + max(patience.zombie_after(claim.member) for claim, _ in unit.all())
+        zombie_at = unit.ends_at() + max(limits.zombie_after(claim.member) for claim, _ in unit.all())
         keep_until = zombie_at + ENDING_S - recovered_s if stoppable else math.inf
-        return OverdueItem(zombie_at, keep_until, extend_at, told=not is_agent)
+        return OverdueItem(zombie_at, keep_until, extend_at, stopped=not is_agent)
 
-    def _tell(self, runner: Runner, unit: WorkItem) -> None:
+    def _stop(self, runner: Runner, unit: WorkItem) -> None:
         runner.stop("timeout")
         if not unit.handler.stoppable:
             log.warning(
@@ -134,25 +134,25 @@ class DeadlineSweep:
                 handler=unit.handler.name,
             )
 
-    def _strike_zombies(self, known: list[tuple[Runner, WorkItem, OverdueItem]], now: float) -> None:
-        budget = self._patience.budget_s
+    def _stop_zombies(self, known: list[tuple[Runner, WorkItem, OverdueItem]], now: float) -> None:
+        budget = self._limits.budget_s
         for runner, unit, late in known:
-            if late.strike_at > now:
+            if late.stop_at > now:
                 continue
-            late.strike_at = now + self._patience.interval_s
-            self._strike(runner, unit, late, now)
+            late.stop_at = now + self._limits.interval_s
+            self._stop_again(runner, unit, late, now)
             if budget > 0 and self._clock.monotonic() - now >= budget:
                 # The next pass continues with the others.
                 return
 
-    def _strike(self, runner: Runner, unit: WorkItem, late: OverdueItem, now: float) -> None:
+    def _stop_again(self, runner: Runner, unit: WorkItem, late: OverdueItem, now: float) -> None:
         says = "run goes on although it was told to stop: it is told again, and others may recover it"
-        if late.told:
+        if late.stopped:
             runner.cancel_again(unit)
         else:
             says = "agent is past its timeout by more than zombie-cleanup allows: it is told to stop"
-            late.told = True
-            self._tell(runner, unit)
+            late.stopped = True
+            self._stop(runner, unit)
         if not late.zombie:
             late.zombie = True
             self.zombies += 1

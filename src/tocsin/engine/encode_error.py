@@ -22,7 +22,7 @@ LONGEST_ERROR = 1000
 LONGEST_TRACEBACK = 4000
 LONGEST_KIND = 200
 # A longer message is left out of the traceback.
-LONGEST_SAID = 100_000
+LONGEST_MESSAGE = 100_000
 # The log names a handler whose results are lost at most this often.
 WARN_EVERY_S = 60.0
 
@@ -30,16 +30,16 @@ WARN_EVERY_S = 60.0
 def encode_error(error: BaseException, at: float) -> bytes:
     """An error as the record keeps it."""
     kind = type(error).__name__[:LONGEST_KIND]
-    said = _said(error)
-    text = kind if said is None else f"{kind}: {said[:LONGEST_ERROR]}"
+    message = _message_of(error)
+    text = kind if message is None else f"{kind}: {message[:LONGEST_ERROR]}"
     # The message of a remote failure says enough; the trace would only name our own code.
-    trace = "" if isinstance(error, DeliveryFailed) else _trace(error, said)
+    trace = "" if isinstance(error, DeliveryFailed) else _trace(error, message)
     return codec.encode_failure(
         Failure(_clean(text[:LONGEST_ERROR]), _clean(trace[-LONGEST_TRACEBACK:]), int(at), type=_clean(kind))
     )
 
 
-def _said(error: BaseException) -> str | None:
+def _message_of(error: BaseException) -> str | None:
     """None if the exception cannot be shown: its class is the program's and may fail itself."""
     try:
         return str(error)
@@ -47,9 +47,9 @@ def _said(error: BaseException) -> str | None:
         return None
 
 
-def _trace(error: BaseException, said: str | None) -> str:
+def _trace(error: BaseException, message: str | None) -> str:
     try:
-        if said is None or len(said) > LONGEST_SAID:
+        if message is None or len(message) > LONGEST_MESSAGE:
             # Keeping the end of a long message would mean writing all of it.
             return "".join(traceback.format_tb(error.__traceback__))
         return "".join(traceback.format_exception(error))
@@ -75,7 +75,7 @@ class ResultEncoder:
             data = codec.encode(value)
         except STRANGE as error:
             # Any error here is the handler's: some results are computed only while they are packed.
-            why = f"it cannot be packed ({_clean((_said(error) or type(error).__name__)[:LONGEST_ERROR])})"
+            why = f"it cannot be packed ({_clean((_message_of(error) or type(error).__name__)[:LONGEST_ERROR])})"
             return self._lost(spec.name, f"{why}: return plain data, or a reference to it")
         if len(data) > self._largest:
             size = f"it takes {len(data)} bytes, the limit is {self._largest}"

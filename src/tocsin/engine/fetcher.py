@@ -242,7 +242,7 @@ class Fetcher:
         if self._on_claims is not None:
             self._on_claims(_observed(requests, replies), self._clock.monotonic() - asked_at)
         places = [(served.name, request.partition) for served, request in requests]
-        self.faults.tell(self.breaker, permit, places, replies)
+        self.faults.report(self.breaker, permit, places, replies)
         return await self._take(requests, replies, runs)
 
     # Replies

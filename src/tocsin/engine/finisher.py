@@ -222,7 +222,7 @@ class Finisher:
     async def _send_to_node(self, calls: list[PendingCall], permit: Permit) -> float:
         """Seconds to rest."""
         answers = await self._send(calls)
-        own = self._faults.tell(self.breaker, permit, [call.place[:2] for call in calls], answers)
+        own = self._faults.report(self.breaker, permit, [call.place[:2] for call in calls], answers)
         answered = AnsweredCalls()
         for call, answer, is_own in zip(calls, answers, own, strict=True):
             self._read_answer(call, answer, answered, is_own)

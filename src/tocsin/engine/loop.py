@@ -1,4 +1,4 @@
-"""The loop: runs one part again and again. A part is a passive object with one bounded pass, which tests call directly."""
+"""The loop: runs one part again and again. A part is a passive object with one bounded pass; tests call the pass."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ async def repeat(
                 failures = 0
         except Exception as error:
             rest = min(SHORTEST_REST_S * 2 ** min(failures, 10), LONGEST_REST_S)
-            _tell(part, error, failures, is_waking())
+            _log_failure(part, error, failures, is_waking())
             failures += 1
         await wait(part.wake, rest)
 
 
-def _tell(part: Part, error: Exception, failures: int, is_waking: bool) -> None:
+def _log_failure(part: Part, error: Exception, failures: int, is_waking: bool) -> None:
     if failures:
         return
     if isinstance(error, TimeoutError | StoreUnavailable) and is_waking:

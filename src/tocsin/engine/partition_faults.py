@@ -25,7 +25,7 @@ SHORTEST_REST_S, LONGEST_REST_S = 1.0, 30.0
 # How often a partition that goes on failing is logged.
 LOG_EVERY_S = 60.0
 # At most this many are named among the reasons for a worker's health.
-MOST_TOLD = 5
+MOST_NAMED = 5
 
 # A queue's name and the number of one of its partitions.
 Place = tuple[str, int]
@@ -48,7 +48,9 @@ class PartitionFaults:
         self._last: tuple[Place | None, float] = (None, -math.inf)
         self._before: tuple[Place | None, float] = (None, -math.inf)
 
-    def tell(self, breaker: Breaker, permit: Permit, places: Sequence[Place], answers: Sequence[object]) -> list[bool]:
+    def report(
+        self, breaker: Breaker, permit: Permit, places: Sequence[Place], answers: Sequence[object]
+    ) -> list[bool]:
         """Like `own`, and report the other answers to the breaker."""
         own = self.own(places, answers)
         breaker.answered(permit, [answer for answer, is_own in zip(answers, own, strict=True) if not is_own])
@@ -82,9 +84,9 @@ class PartitionFaults:
                 times=fault.times,
             )
 
-    def told(self) -> tuple[str, ...]:
+    def reasons(self) -> tuple[str, ...]:
         """The first few, for people."""
-        first = list(self.by_place.items())[:MOST_TOLD]
+        first = list(self.by_place.items())[:MOST_NAMED]
         return tuple(f"partition {number} of queue {queue} fails: {fault.error}" for (queue, number), fault in first)
 
     def rests_for(self, place: Place) -> float:

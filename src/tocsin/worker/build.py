@@ -43,7 +43,7 @@ from tocsin.telemetry.metrics import Counters
 from tocsin.worker.build_upkeep import DeclaredAgents, Upkeep, build_upkeep
 from tocsin.worker.run_factory import RunFactory
 from tocsin.worker.runs_in_hand import RunsInHand
-from tocsin.worker.settings import WorkerSettings, patience_of
+from tocsin.worker.settings import WorkerSettings, overrun_limits_of
 from tocsin.worker.signals import WorkerSignals
 
 
@@ -123,7 +123,7 @@ def build(
         fetcher=_build_fetcher(shared, pool, finisher, on_claims),
         parked_notifier=ParkedNotifier(store, shared.fleet, incarnation, shared.served, shared.catalog.names()),
         loop_watch=loop_watch,
-        sweep=DeadlineSweep(pool, finisher, incarnation, clock, patience_of(settings), loop_watch.is_waking),
+        sweep=DeadlineSweep(pool, finisher, incarnation, clock, overrun_limits_of(settings), loop_watch.is_waking),
         upkeep=build_upkeep(shared, RunsInHand(shared.served, pool, outcomes, incarnation), agents),
     )
     signals.connect(parts)

@@ -80,7 +80,7 @@ class WorkerSettings(Struct, frozen=True):
     largest_result: int = LARGEST_RESULT
 
 
-def patience_of(settings: WorkerSettings) -> OverrunLimits:
+def overrun_limits_of(settings: WorkerSettings) -> OverrunLimits:
     """How long runs may take to end after their deadline, for the deadline sweep."""
     rules, orphan_s = settings.zombies, (settings.cleanup or Cleanup()).orphans.threshold_ms / 1000
     # The leader's cleanup recovers jobs too, if it comes first.

@@ -156,7 +156,7 @@ class WorkerTelemetry:
             away=away,
             full=self._full,
             nodes_away=nodes_away(worker.store),
-            faults=worker.fetcher.faults.told(),
+            faults=worker.fetcher.faults.reasons(),
             advice=backlog.outgrown,
         )
 

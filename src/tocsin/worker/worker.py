@@ -28,7 +28,9 @@ from tocsin.telemetry.logs import get_logger
 from tocsin.upkeep.idle_connections import IdleConnections
 from tocsin.worker.build import build
 from tocsin.worker.build_upkeep import DeclaredAgents
-from tocsin.worker.settings import StopTimes, WorkerSettings
+from tocsin.worker.end_upkeep import end_upkeep
+from tocsin.worker.goodbye import say_goodbye
+from tocsin.worker.settings import WorkerSettings
 from tocsin.worker.stats import Stats, about, stats
 from tocsin.worker.telemetry import WorkerTelemetry
 
@@ -44,8 +46,6 @@ CLAIM_S = 5.0
 FLUSH_S = 10.0
 LEAVE_S = 5.0
 AWAY_S = 1.0
-# A leader that leaves asks this many workers to lead.
-MOST_CALLED = 5
 # The log names this many of the jobs whose outcomes are lost.
 MOST_NAMED = 50
 # A pass of upkeep that takes longer than this hangs: it is cut off, and the next begins anew.
@@ -290,7 +290,7 @@ class Worker:
 
     async def _leave_the_fleet(self) -> None:
         """Give up the last calls soon if the server is away, also if that shows only meanwhile."""
-        began, goodbye = monotonic(), asyncio.ensure_future(self._say_goodbye())
+        began, goodbye = monotonic(), asyncio.ensure_future(say_goodbye(self.parts))
         try:
             while not goodbye.done() and monotonic() - began < (AWAY_S if self._is_away() else LEAVE_S):
                 await asyncio.wait([goodbye], timeout=0.05)
@@ -300,35 +300,12 @@ class Worker:
         if error is not None and not isinstance(error, StoreError | TimeoutError):
             raise error
 
-    async def _say_goodbye(self) -> None:
-        parts, elector, runs = self.parts, self.parts.upkeep.elector, self.parts.incarnation.runs
-        for queue in self.queues:
-            for partition in range(queue.partitions):
-                parts.ringer.ring(queue, partition)
-        await parts.ringer.quiet()
-        if elector is not None and await elector.leave():
-            await self._ask_others_to_lead()
-        if not self.finisher.idle() or runs.unanswered:
-            # Something is still claimed under this name, or may be: others bring it back once this heartbeat is silent.
-            return
-        await parts.fleet.leave(self.name)
-        for queue in self.queues:
-            await runs.forget_sessions(queue)
-
-    async def _ask_others_to_lead(self) -> None:
-        """A few are enough: the first one that hears of it leads."""
-        fleet = self.parts.fleet
-        others = [worker for worker in await fleet.workers() if worker.id != self.name]
-        others.sort(key=lambda worker: (worker.about.state != "running", worker.age or 0))
-        for worker in others[:MOST_CALLED]:
-            await fleet.post(worker.id, {"elect": True})
-
     async def _end_parts(self) -> None:
         parts = self.parts
         self._stop_watching_nodes()
         await asyncio.to_thread(self.heart.stop)
         await asyncio.to_thread(parts.loop_watch.stop)
-        await self._end_upkeep()
+        await end_upkeep(self.settings, self._looped, self._tasks)
         await end(*self._tasks.values())
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await parts.failures.end()
@@ -337,20 +314,6 @@ class Worker:
         await self.bells.close()
         await parts.external.close()
         await asyncio.to_thread(parts.processes.close)
-
-    async def _end_upkeep(self) -> None:
-        """Let passes under way end by themselves for a while, then cancel them and wait another while."""
-        settings = self.settings
-        endings = {"reconcile": settings.reconcile_ending, "replan": settings.reconcile_ending}
-        if settings.zombies is not None:
-            endings["sweep"] = settings.zombies.ending
-        if settings.cleanup is not None:
-            endings |= dict.fromkeys(("elect", "orphans", "unregistered"), settings.cleanup.ending)
-        for name in endings.keys() & self._looped.keys():
-            # So that a loop at rest notices the stop.
-            self._looped[name].wake.set()
-        running = [(self._tasks[name], ending) for name, ending in endings.items() if name in self._tasks]
-        await asyncio.gather(*(_end_gently(task, ending) for task, ending in running))
 
     async def wait_until_idle(self) -> None:
         """Until nothing is due and nothing is working, here or elsewhere."""
@@ -417,12 +380,3 @@ class Worker:
         for served in self.served.values():
             served.forget_dues()
         self.parts.signals.register_again()
-
-
-async def _end_gently(task: asyncio.Task[None], ending: StopTimes) -> None:
-    """Let a pass end that is under way; its loop has noticed the stop."""
-    await asyncio.wait([task], timeout=ending.await_s)
-    if not task.done():
-        log.warning("a pass does not end, cancelling it", part=task.get_name())
-        task.cancel()
-        await asyncio.wait([task], timeout=ending.force_s)
