@@ -1,4 +1,4 @@
-"""Decide what becomes of a run: pure functions of (outcome, run, policy, now). A test of one case is a line in a table."""
+"""Decide what becomes of a run: pure functions of (outcome, run, policy, now), so that a case is a line in a table."""
 
 from __future__ import annotations
 
