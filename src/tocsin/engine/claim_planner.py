@@ -37,7 +37,7 @@ MOST_ASKED = 3000
 MANY = 50
 # A claim by ids names this many for each run it may have, and at least so many.
 NAMED_EACH, NAMED_LEAST = 4, 50
-# One pass asks at most this many partitions: the server answers nobody else meanwhile.
+# One pass asks at most this many partitions: the server answers no other client meanwhile.
 MOST_PARTITIONS = 64
 
 # A claim that a pass is about to make.

@@ -57,7 +57,7 @@ class Release(Struct, frozen=True):
 
 
 class Park(Struct, frozen=True):
-    """This worker cannot tell what to do with the run: another version of the program may, after the wait."""
+    """This worker cannot execute the run or plan its job. A worker with other code may, after the wait."""
 
     wait: Millis = 0
 

@@ -66,7 +66,7 @@ class OutcomeEncoder:
         return self._settle(ended, now)
 
     def _settle(self, ended: EndedRun, now: Millis) -> tuple[str, Item, Millis]:
-        """The verb, its item, and until when the job then waits; 0 if it does not, or nobody can know."""
+        """The verb, its item, and until when the job then waits; 0 if it does not, or the time is unknown."""
         claim, spec, decision = ended.claim, ended.spec, ended.decision
         recurring = claim.record[1] & RECURRING != 0
         if ended.how == "succeeded" and spec is not None:
@@ -129,8 +129,8 @@ class OutcomeEncoder:
 def reason_of(error: Exception, now: Millis) -> Failure:
     """Why a job is parked."""
     kind = type(error).__name__
-    told = str(error) if isinstance(error, (RecordUnreadable, TriggerFailed)) else f"{kind}: {error}"
-    return Failure(told[:LONGEST_ERROR], at=now, type=kind if isinstance(error, TriggerFailed) else "")
+    text = str(error) if isinstance(error, (RecordUnreadable, TriggerFailed)) else f"{kind}: {error}"
+    return Failure(text[:LONGEST_ERROR], at=now, type=kind if isinstance(error, TriggerFailed) else "")
 
 
 def _note(result: Any) -> bytes:

@@ -136,7 +136,7 @@ class Finisher:
             self._add(unit, "cancelled", b"")
         elif reason == "handover":
             self.release(unit)
-        # "lost": another worker, or another life of this one, has it. There is nothing to write.
+        # "lost": another worker, or another life of this one, has it: write nothing.
 
     def release(self, unit: WorkItem, delay: float = 0.0) -> None:
         """Give its claims back for others, after `delay` seconds."""

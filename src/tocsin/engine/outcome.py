@@ -29,7 +29,7 @@ class EndedRun(Struct, gc=False):
 
     served: ServedQueue
     claim: Claim
-    # None: its record cannot be read, or nobody has read it.
+    # None: its record cannot be read, or was not read.
     spec: Spec | None
     # "decided": without executing it; see `decision`.
     how: Literal["succeeded", "failed", "cancelled", "decided"]

@@ -91,7 +91,7 @@ class ServedQueue:
         """Where its job is now, if the queue was ever repartitioned; otherwise the claim knows."""
         return self.queue.partition_of_key(claim.key)
 
-    # When there is work
+    # When work is due
 
     def expect_all(self, dues: list[float]) -> None:
         """Set the due times of all partitions, and forget every other."""

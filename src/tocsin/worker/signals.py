@@ -72,7 +72,7 @@ class WorkerSignals:
         self.work_due(queue, partition)
 
     def unheld_released(self, queue: OpenQueue, partition: int, keys: Sequence[bytes]) -> None:
-        """Runs that nobody held were released. A timetable expected them when their lost outcomes said."""
+        """Release of runs that no worker was running. Their outcomes are lost, and with them the due times they set."""
         timetable = self._parts.served[queue.name].timetable
         for member in [key.decode(errors="replace") for key in keys]:
             if timetable is not None and member in timetable:
