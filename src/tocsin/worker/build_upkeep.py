@@ -83,7 +83,7 @@ class AgentClaims:
         """What the program declares now. The registrar and the fleet get the same."""
         agents = self._declared()
         if self._announcer is not None:
-            self._announcer.hear(agents)
+            self._announcer.set_agents(agents)
         return agents
 
 
@@ -101,11 +101,11 @@ def build_upkeep(shared: SharedParts, in_hand: RunsInHand, agents: DeclaredAgent
         overdue_s=settings.overdue_s,
     )
     unheld_runs = UnheldRuns(
-        holdings=HeldRuns(store),
+        held_runs=HeldRuns(store),
         queues=shared.queues,
         clock=clock,
         names=shared.incarnation.names,
-        hand=in_hand.of,
+        held_by_us=in_hand.of,
         on_release=signals.unheld_released,
         beat_s=settings.beat_s,
     )
@@ -172,7 +172,14 @@ def _build_agents(shared: SharedParts, agents: DeclaredAgents) -> tuple[AgentReg
     announcer = AgentAnnouncer(DeclaredAgentSets(store), every_s) if settings.cleanup else None
     claims = AgentClaims(served.timetable, shared.signals, agents, announcer)
     registrar = AgentRegistrar(
-        store, served.queue, claims.declared, settings.owns, claims.own, claims.hear, store.clock,
-        shared.ringer.ring, settings.reconcile,
-    )  # fmt: skip
+        store=store,
+        queue=served.queue,
+        declared=claims.declared,
+        owns=settings.owns,
+        on_owned=claims.own,
+        on_waiting=claims.hear,
+        clock=store.clock,
+        ring=shared.ringer.ring,
+        rules=settings.reconcile,
+    )
     return registrar, announcer

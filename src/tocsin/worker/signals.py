@@ -42,7 +42,7 @@ class WorkerSignals:
             parts.ringer.ring(served.queue, partition)
 
     def others_wait(self, queue: OpenQueue, partition: int) -> None:
-        self._parts.upkeep.outbox_carrier.hear(queue, partition)
+        self._parts.upkeep.outbox_carrier.note_filled(queue, partition)
 
     def parked(self, queue: OpenQueue, partition: int) -> None:
         self._parts.parked_notifier.note_parked(queue.name, partition)

@@ -90,5 +90,5 @@ def about(worker: Worker, host: str, started: Millis, state: str) -> WorkerInfo:
         reasons=list(health.reasons),
         signals=[str(signal) for signal in worker.telemetry.check.signals],
         breakers=worker.telemetry.open_breakers(),
-        agents=announcer.kept if announcer else None,
+        agents=announcer.stored_set if announcer else None,
     )
