@@ -105,7 +105,7 @@ class Doctor:
             # The rest of the audit needs the register and the workers.
             return DoctorReport(self._findings.all(), [], nodes, [])
         # Waiting for heartbeats takes a while, so it runs beside the audit.
-        listening = asyncio.ensure_future(silent_workers.find_silent(self._fleet, self._patience_s))
+        heartbeats = asyncio.ensure_future(silent_workers.find_silent(self._fleet, self._patience_s))
         try:
             every, garbled = await self._reader.queues()
             await self._garbage.register(garbled)
@@ -115,9 +115,9 @@ class Doctor:
             queues = [queue for queue in named if not await self._garbage.queue_keys(queue)]
             await self._check_queues(queues)
             sizes = [await self._size(queue) for queue in queues]
-            workers, silent = await listening
+            workers, silent = await heartbeats
         finally:
-            listening.cancel()
+            heartbeats.cancel()
         self._findings.add("silent-worker", "", *sorted(worker.shown for worker in workers if worker.id in silent))
         await self._garbage.fleet()
         await self._garbage.workers(self._patience_s)
@@ -163,7 +163,7 @@ class Doctor:
     async def step(self, queue: OpenQueue, partition: int, alive: set[str]) -> None:
         """Check one partition."""
         settings = await self._reader.settings(queue, partition)
-        # Without an epoch of its own the partition gets b"", which no server has, so that no script changes anything.
+        # A partition without an epoch gets b"" here. No partition has that epoch, so no script changes anything.
         queue.epochs.append(settings.epoch or b"")
         await self._garbage.partition(queue, partition)
         if self._repair:

@@ -120,13 +120,13 @@ class Inspector:
         return list(await asyncio.gather(*(self._view(queue, now) for queue in found)))
 
     async def queue(self, name: str) -> QueueDetail:
-        """Raises InvalidArgument for a name that nobody registered."""
+        """Raises InvalidArgument for a queue that is not registered."""
         [found] = await self._reader.named(name)
         tenants = await read_tenants(self._store, found, TENANTS) if found.queue.order == "fair" else None
         return QueueDetail(await self._view(found, await self.now()), tenants)
 
     async def check_queue(self, name: str | None) -> None:
-        """Raise InvalidArgument for a name that nobody registered."""
+        """Raise InvalidArgument for a queue that is not registered."""
         if name is not None:
             await self._reader.named(name)
 

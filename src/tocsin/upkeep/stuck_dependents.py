@@ -141,7 +141,7 @@ class StuckDependents:
         if renewed:
             self.renewed += renewed
             log.warning(
-                "registered blocked jobs again with the jobs they wait for, because nothing would have unblocked them: "
+                "asked anew for what blocked jobs wait for, because nothing would have told them of its end: "
                 "a server may have lost its last writes",
                 queue=queue.name,
                 jobs=renewed,
