@@ -248,9 +248,9 @@ async def test_what_nobody_can_read_is_tried_less_and_less_often(tocsin_app, toc
     await wreck(tocsin_app, "odd")
     worker, tries = await make_worker(), []
     for second in range(1200):
-        before = worker.finisher.unwritten.count
+        before = worker.finisher.outcomes.count
         await look(worker, settle=False)
-        if worker.finisher.unwritten.count > before:
+        if worker.finisher.outcomes.count > before:
             tries.append(second)
         while not worker.finisher.idle():
             await worker.finisher.step()
@@ -310,7 +310,7 @@ async def test_any_number_of_unreadable_jobs_hides_no_readable_one(tocsin_app, t
 async def look(worker, *, settle: bool = True, queue: str = "default") -> None:
     """Ask the partition once, and write down what came of it."""
     await asyncio.to_thread(worker.heart.beat)
-    worker.lanes[queue].expect_all([0.0])
+    worker.served[queue].expect_all([0.0])
     await worker.fetcher.step()
     while settle and (worker.pool.busy or not worker.finisher.idle()):
         await asyncio.sleep(0)

@@ -55,7 +55,7 @@ def step(tocsin_clock, make_worker):
         if not workers:
             workers.append(await make_worker(concurrency=100))
         tocsin_clock.advance(by)
-        workers[0].lanes["default"].forget_dues()
+        workers[0].served["default"].forget_dues()
         await run_dry(workers[0])
 
     return step

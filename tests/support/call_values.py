@@ -36,5 +36,5 @@ EVENTS += ["a_late_copy_arrives"] + ["block"] * 3 + ["carry"] * 5
 
 def as_record(what: Definition) -> bytes:
     about = {"keep": what.keep, "timeout": what.timeout, "args": (what.body,), "handler": what.handler}
-    lane = {"band": what.band, "tenant": what.tenant, "cost": what.cost}
-    return a_record(every=what.trigger or None, recurring=what.recurring, **about, **lane)
+    served = {"band": what.band, "tenant": what.tenant, "cost": what.cost}
+    return a_record(every=what.trigger or None, recurring=what.recurring, **about, **served)

@@ -168,8 +168,8 @@ class Calls(JobCalls, RunCalls, WaitCalls, RuleBasedStateMachine):
         counts = (header.succeeded + uncounted, header.failed, header.attempts + uncounted)
         assert counts == (job.succeeded, job.failed, job.attempts)
         every = int(spec.trigger.interval) if spec.trigger else 0
-        lane = (header.band, header.tenant, header.cost)
-        held = Definition(header.recurring, every, header.keep, header.timeout, spec.name, spec.args[0], *lane)
+        served = (header.band, header.tenant, header.cost)
+        held = Definition(header.recurring, every, header.keep, header.timeout, spec.name, spec.args[0], *served)
         assert (held, header.version) == (job.definition, job.version)
         assert (entry.token, entry.owner) == (job.token, job.owner) if entry else job.token == 0
         # In the order of the bits in lua/lib/claim.lua.

@@ -375,7 +375,7 @@ async def test_an_extra_run_of_an_agent_reaches_the_worker_that_owns_it(tocsin_a
     tocsin_clock.advance("1m")
     extra = await tocsin_app.fire("mine")
     await tocsin_app.fire("foreign")
-    worker.lanes[AGENTS].hear(0)
+    worker.served[AGENTS].mark_due(0)
     await run_dry(worker)
     assert ran[1:] == [extra.id]
 

@@ -78,8 +78,8 @@ async def test_a_heart_that_meets_the_unexpected_beats_on(live_app, make_worker,
 
     monkeypatch.setattr(worker.heart, "_about", about)
     await eventually(lambda: not failing, "it has failed three times")
-    lease = worker.heart.lease
-    await eventually(lambda: worker.heart.lease > lease, "it beats")
+    lease = worker.heart.lease.until
+    await eventually(lambda: worker.heart.lease.until > lease, "it beats")
     assert await works(live_app, job, 1)
 
 
@@ -123,8 +123,8 @@ async def test_another_kind_of_data_in_the_place_of_beats_is_set_aside_and_the_w
     await eventually(lambda: client.exists(wrong_types.aside(fleet[base])), "it is set aside")
     assert await client.get(wrong_types.aside(fleet[base])) == b"not ours"
     assert await works(live_app, job, 1)
-    lease = worker.heart.lease
-    await eventually(lambda: worker.heart.lease > lease, "it beats")
+    lease = worker.heart.lease.until
+    await eventually(lambda: worker.heart.lease.until > lease, "it beats")
 
 
 async def test_another_kind_of_data_in_the_place_of_a_bell_is_set_aside_and_other_bells_are_heard(

@@ -175,7 +175,7 @@ async def test_a_worker_on_a_server_that_was_wiped_goes_on_with_what_comes(serve
 @pytest.mark.parametrize("which", ["acquisition_breaker", "redis_breaker"])
 async def test_the_first_beat_after_an_outage_opens_the_way_although_a_late_answer_came(app, make_worker, which):
     worker = await make_worker(app)
-    breaker = getattr(worker, which)
+    breaker = getattr(worker.parts, which)
     late = breaker.allow()
     while breaker.state is BreakerState.CLOSED:
         breaker.answered(breaker.allow(), [StoreUnavailable("away")])
@@ -233,7 +233,7 @@ async def test_a_run_claimed_after_all_data_was_lost_and_before_the_next_beat_go
     assert (await app.get("a")).owner == former
 
     async def is_back() -> bool:
-        await worker.unheld.step()
+        await worker.parts.upkeep.unheld_runs.step()
         return (await app.get("a")).stage == "waiting"
 
     await eventually(is_back, "it waits for a worker")
@@ -243,7 +243,7 @@ async def test_a_worker_that_was_buried_says_that_it_was_declared_dead(app, make
     worker = await make_worker(app)
     assert await Fleet(app.store).bury(worker.name, b"1", 10_000)
     # Only a worker whose lease is over may be buried.
-    worker.heart.lease = 1.0
+    worker.heart.lease.until = 1.0
     with capture_logs() as logs:
         await asyncio.to_thread(worker.heart.beat)
         await eventually(lambda: any("declared this worker dead" in line["event"] for line in logs), "it says so")
@@ -260,9 +260,9 @@ async def test_the_grace_period_is_not_longer_when_the_server_does_not_answer(se
     await app.enqueue(job)
     await eventually(lambda: gate.inside, "it runs")
     server.pause()
-    worker.fetcher.lanes[0].look_in_turn()
+    worker.fetcher.served[0].look_in_turn()
     worker.fetcher.wake.set()
-    await eventually(lambda: worker.fetcher.lanes[0].asked, "a claim is on its way")
+    await eventually(lambda: worker.fetcher.served[0].asked, "a claim is on its way")
     began = monotonic()
     stopping = asyncio.create_task(worker.stop(grace=2))
     await eventually(lambda: not gate.inside, "it is told to end")

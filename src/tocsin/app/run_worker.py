@@ -45,7 +45,13 @@ async def build_worker(
         names.remove(AGENTS_QUEUE)
     opened = [await open_queue(store, declarations.known_queue(name)) for name in names]
     worker = Worker(
-        store, opened, declarations.catalog, settings, agents.puts, declarations.classifier, declarations.failure_hooks
+        store,
+        opened,
+        declarations.catalog,
+        settings,
+        agents=agents.puts,
+        classifier=declarations.classifier,
+        failure_hooks=declarations.failure_hooks,
     )
     if worker.reconciler is not None:
         await worker.reconciler.register()

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from tocsin.model.clock import Clock
+from tocsin.engine.incarnation import Incarnation
 from tocsin.model.durations import Millis
 from tocsin.model.errors import (
     ClockDisagrees,
@@ -31,7 +31,7 @@ from tocsin.model.errors import (
 )
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import ANY_DEADLINE, Deadlines, Runs
+from tocsin.store.transitions.claims import ANY_DEADLINE, Deadlines
 from tocsin.store.transitions.fleet import LATE_BEATS, Fleet, HeartbeatReply
 from tocsin.store.transitions.queue_settings import open_registered
 from tocsin.telemetry import agent_log
@@ -73,9 +73,8 @@ class Reaper:
         *,
         store: Store,
         fleet: Fleet,
-        runs: Callable[[], Runs],
+        incarnation: Incarnation,
         queues: list[OpenQueue],
-        clock: Clock,
         look_again: Callable[[OpenQueue, int], None],
         ttl_s: float,
         beat_s: float,
@@ -87,9 +86,9 @@ class Reaper:
         self.from_dead = 0
         self._store = store
         self._fleet = fleet
-        self._runs = runs
+        self._incarnation = incarnation
         self._queues = queues
-        self._clock = clock
+        self._clock = store.clock
         self._look_again = look_again
         self._watch = LivenessWatch(ttl_s, look_s=2 * beat_s, late_s=LATE_BEATS * beat_s)
         self._overdue_ms = int(overdue_s * 1000)
@@ -224,7 +223,7 @@ class Reaper:
 
     async def _recover(self, queue: OpenQueue, partition: int, worker: str, deadlines: Deadlines = ANY_DEADLINE) -> int:
         try:
-            brought = await self._runs().recover(queue, partition, worker, deadlines)
+            brought = await self._incarnation.runs.recover(queue, partition, worker, deadlines)
         except StoreChanged:
             await self._store.reopen(queue)
             return 0

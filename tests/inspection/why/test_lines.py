@@ -297,7 +297,7 @@ async def test_an_open_breaker_of_the_workers_is_told(tocsin_app, mail, make_wor
         with pytest.raises(StoreError):
             await step()
     await tocsin_app.store.client.delete(sessions)
-    await worker.vitals.check.step()
+    await worker.telemetry.check.step()
     await says_again(worker)
     worker.heart.start()
     _, reasons = await told(tocsin_app, "j")

@@ -305,8 +305,7 @@ class TaskScheduler:
         settings = replace(self._settings_for(app), poll_s=self.check_interval, backoff=off)
         catalog = Catalog()
         catalog.add(self._handler_for(app))
-        worker = Worker(app.store, [await self._opened(app)], catalog, settings)
-        worker.fetcher.on_answers = self._recorder.saw
+        worker = Worker(app.store, [await self._opened(app)], catalog, settings, on_claims=self._recorder.saw)
         self._recorder.tally = worker.tally
         return worker
 
