@@ -11,14 +11,14 @@ import pytest
 from hypothesis import settings
 
 from servers import Cluster, Server, cluster, flavours
-from tocsin.model import codec
 from tocsin.model.job import Header, Retry, Spec
 from tocsin.model.queue import Queue
+from tocsin.model.record import encode_record, handler_digest, trigger_digest
 from tocsin.model.trigger import Every
 from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import Runs
-from tocsin.store.transitions.jobs import Jobs, PutItem, record_of
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.testing import ManualClock
 
 HANDLER = "tests.handler"
@@ -145,13 +145,13 @@ def jobs(store: Store) -> Jobs:
 
 @pytest.fixture
 def runs(store: Store) -> Runs:
-    return Runs(store, "worker-1.1", [codec.handler_digest(HANDLER)])
+    return Runs(store, "worker-1.1", [handler_digest(HANDLER)])
 
 
 @pytest.fixture
 def other_runs(store: Store) -> Runs:
     """Another worker."""
-    return Runs(store, "worker-2.1", [codec.handler_digest(HANDLER)])
+    return Runs(store, "worker-2.1", [handler_digest(HANDLER)])
 
 
 PutMaker = Callable[..., PutItem]
@@ -180,10 +180,10 @@ def make_put() -> PutMaker:
         header = Header(
             recurring=every is not None,
             timeout=timeout,
-            handler=codec.handler_digest(handler),
-            trigger=codec.trigger_digest(spec),
+            handler=handler_digest(handler),
+            trigger=trigger_digest(spec),
             keep=keep,
         )
-        return PutItem(member, record_of(header, spec), due, relative, mode, expected)
+        return PutItem(member, encode_record(header, spec), due, relative, mode, expected)
 
     return make

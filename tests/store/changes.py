@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from line import Line, packed, packed_block, record
 
+from tocsin.model.outcome import SUCCEEDED
 from tocsin.store.scripts.script import orders_of, script, script_names
 from tocsin.store.store import RESULTS_MAX
 from tocsin.store.transitions.claims import (
-    SUCCEEDED,
     advance_item,
     failed_item,
     finish_item,

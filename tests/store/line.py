@@ -8,18 +8,19 @@ from typing import Any
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import StoreError
 from tocsin.model.job import NORMAL, Header, Job, Spec
+from tocsin.model.outcome import EDIT, IGNORE, SUCCEEDED
 from tocsin.model.queue import check_weights, checked
+from tocsin.model.record import encode_record, handler_digest, trigger_digest
 from tocsin.model.run import Claim
 from tocsin.model.skipped_ticks import SkippedTicks
 from tocsin.model.trigger import Every
-from tocsin.store import suspect_scores
+from tocsin.store.formats import ClaimEntry, decode_claim_entry, not_before
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import (
-    SUCCEEDED,
     ClaimReply,
     ClaimRequest,
     Deadlines,
@@ -31,7 +32,7 @@ from tocsin.store.transitions.claims import (
     release_item,
     retry_item,
 )
-from tocsin.store.transitions.jobs import EDIT, IGNORE, ClaimEntry, Jobs, PutItem, read_entry, record_of
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.store.transitions.queue_settings import update
 from tocsin.store.views.events import decisions
 from tocsin.testing import ManualClock
@@ -59,15 +60,15 @@ def record(
     header = Header(
         recurring=recurring and every is not None,
         timeout=timeout,
-        handler=codec.handler_digest(handler),
-        trigger=codec.trigger_digest(spec),
+        handler=handler_digest(handler),
+        trigger=trigger_digest(spec),
         keep=keep,
         band=band,
         tenant=tenant,
         cost=cost,
         unnamed=unnamed,
     )
-    return record_of(header, spec)
+    return encode_record(header, spec)
 
 
 def packed(
@@ -75,7 +76,7 @@ def packed(
 ) -> bytes:
     """The items of job_put, for calls that do not go through `Jobs`."""
     values = [msgspec.msgpack.encode(value) for value in (due, int(relative), mode, expected)]
-    return b"\x96" + codec.text(member.encode()) + b"".join(values) + codec.text(record)
+    return b"\x96" + msgpack.text(member.encode()) + b"".join(values) + msgpack.text(record)
 
 
 def packed_block(
@@ -84,7 +85,7 @@ def packed_block(
     """The items of job_block, likewise; sources are queue NUL upstream."""
     needs = msgspec.msgpack.encode([life, int(anyway), *sources])
     values = [msgspec.msgpack.encode(value) for value in (due, 0, mode)]
-    return b"\x96" + codec.text(member.encode()) + b"".join(values) + codec.text(record) + codec.text(needs)
+    return b"\x96" + msgpack.text(member.encode()) + b"".join(values) + msgpack.text(record) + msgpack.text(needs)
 
 
 async def dump(client: Any, prefix: str) -> dict[str, Any]:
@@ -118,7 +119,7 @@ class Line:
         self._seq = itertools.count(1)
 
     def worker(self, owner: str, *handlers: str) -> Runs:
-        known = [codec.handler_digest(name) for name in handlers or (HANDLER,)]
+        known = [handler_digest(name) for name in handlers or (HANDLER,)]
         return Runs(self.store, owner, known)
 
     @property
@@ -284,11 +285,11 @@ class Line:
 
     async def entry(self, member: str) -> ClaimEntry | None:
         raw = await self.store.client.hget(self.keys["claims"], member)
-        return None if raw is None else read_entry(raw)
+        return None if raw is None else decode_claim_entry(raw)
 
     async def not_before(self, member: str) -> int | None:
         score = await self.store.client.zscore(self.keys["waiting"], member)
-        return None if score is None else int(suspect_scores.not_before(score))
+        return None if score is None else int(not_before(score))
 
     async def commands(self) -> int:
         """How many the server has executed, those of scripts included."""

@@ -12,20 +12,23 @@ from dataclasses import dataclass, replace
 from picks import Picks
 
 from tocsin.model.job import NORMAL
-from tocsin.model.run import Claim
-from tocsin.store.transitions.claims import CANCELLED, FAILED, SKIPPED, SUCCEEDED
-from tocsin.store.transitions.jobs import (
+from tocsin.model.outcome import (
+    CANCELLED,
     CHANGED,
     CONFLICT,
     EDIT,
+    FAILED,
     IGNORE,
     MISSING,
     NEW,
     POSTPONE,
     REMEMBERED,
+    SKIPPED,
+    SUCCEEDED,
     UNCHANGED,
     UPDATE,
 )
+from tocsin.model.run import Claim
 
 EXTRA = "\x1f"
 

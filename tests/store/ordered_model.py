@@ -9,7 +9,7 @@ from typing import Any
 from picks import Picked
 
 from model import Job, Model
-from tocsin.store.transitions.jobs import CHANGED, NEW
+from tocsin.model.outcome import CHANGED, NEW
 
 BANDS = range(5)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from line import FOR_EVER, Line, record
 
+from tocsin.model.outcome import CHANGED, CONFLICT, EDIT_IN_LINE, MISSING, SUCCEEDED
 from tocsin.store.scripts.script import ORDERS
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, finish_item, settle_as
-from tocsin.store.transitions.jobs import CHANGED, CONFLICT, EDIT_IN_LINE, MISSING, PutItem
+from tocsin.store.transitions.claims import ClaimRequest, Runs, finish_item, settle_as
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.transitions.queue_settings import update
 
 in_each_order = pytest.mark.parametrize("queue", ORDERS, indirect=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from line import HANDLER, STRANGE, Line, record
 
-from tocsin.model.codec import decode, handler_digest
-from tocsin.store.transitions.jobs import EDIT, PutItem
+from tocsin.model.msgpack import decode
+from tocsin.model.outcome import EDIT
+from tocsin.model.record import handler_digest
+from tocsin.store.transitions.jobs import PutItem
 
 MIB = 1024 * 1024
 

@@ -8,8 +8,8 @@ import pytest
 from line import STRANGE, Line
 from tenants import active, put_many
 
+from tocsin.model.outcome import EDIT
 from tocsin.store.transitions.claims import ClaimRequest
-from tocsin.store.transitions.jobs import EDIT
 
 pytestmark = pytest.mark.parametrize("queue", ["fair"], indirect=True)
 

@@ -8,7 +8,8 @@ import pytest
 from changes import CHANGES, in_each_order
 from line import Line, record
 
-from tocsin.store.transitions.jobs import NEW, PutItem
+from tocsin.model.outcome import NEW
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.views.garbage import NUMBERS
 
 GARBAGE = [b"\xff\xfe", b"nan", b"-1e400", b"9" * 400]

@@ -14,8 +14,9 @@ from line import FOR_EVER, Line, record
 
 from logged import capture_logs
 from servers import Cluster, Server, ask, available, cluster
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import StoreChanged, StoreFull, StoreUnavailable, WrongKeyType
+from tocsin.model.outcome import NEW
 from tocsin.model.queue import Queue
 from tocsin.store.connection.address import parse
 from tocsin.store.connection.client import Client, open_client
@@ -25,13 +26,13 @@ from tocsin.store.scripts.reload import ScriptReloader
 from tocsin.store.scripts.script import all_scripts, script
 from tocsin.store.store import Store
 from tocsin.store.transitions.claims import ClaimReply, ClaimRequest
-from tocsin.store.transitions.jobs import NEW, Jobs, PutItem
+from tocsin.store.transitions.jobs import Jobs, PutItem
 
 FORGOTTEN = "script was forgotten by the server and is loaded again"
 IN_FULL = "script is still unknown to the server and is sent in full, which is slower"
 NOT_LOADED = "script cannot be loaded"
 # For a bell to ring.
-ITEMS = codec.encode(["0"])
+ITEMS = msgpack.encode(["0"])
 
 
 def forget(server: Server) -> None:

@@ -18,16 +18,17 @@ from waits import WaitCalls
 
 from model import Definition, Model
 from servers import Server
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.ids import EXTRA, job_of
+from tocsin.model.outcome import EDIT, IGNORE, NOT_ENDED, POSTPONE, REPLACE, UPDATE
 from tocsin.model.queue import Queue
+from tocsin.model.record import decode_header, decode_spec, handler_digest
 from tocsin.model.run import Claim
-from tocsin.store import suspect_scores
+from tocsin.store.formats import DUE_MASK, decode_claim_entry, is_apart, not_before
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.scripts.script import script
 from tocsin.store.store import RESULTS_MAX, OpenQueue, Store
 from tocsin.store.transitions.claims import (
-    NOT_ENDED,
     Item,
     Runs,
     advance_item,
@@ -38,13 +39,12 @@ from tocsin.store.transitions.claims import (
     release_item,
     retry_item,
 )
-from tocsin.store.transitions.jobs import DUE_MASK, EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, read_entry
 
 START = 1_900_000_000_000
 MEMBERS = ("a", "b", "c")
 # Who knows which handlers.
 WORKERS = {"w1": {"x"}, "w2": {"x", "y"}}
-ERROR = codec.encode(["bad"])
+ERROR = msgpack.encode(["bad"])
 
 members = st.sampled_from(MEMBERS)
 workers = st.sampled_from(sorted(WORKERS))
@@ -203,7 +203,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         getattr(self, f"_{verb}")(data, member)
 
     def _delete(self, data: st.DataObject, member: str, only: str = "") -> None:
-        answer = self.send(data, "job_delete", only, codec.encode([member]))
+        answer = self.send(data, "job_delete", only, msgpack.encode([member]))
         assert answer[1].decode() == self.model.delete(member, only)
 
     def _drop(self, data: st.DataObject, member: str) -> None:
@@ -229,11 +229,13 @@ class Calls(WaitCalls, RuleBasedStateMachine):
     def _fire(self, data: st.DataObject, member: str) -> None:
         member, ago = job_of(member), data.draw(st.sampled_from([0, 0, 1000]), "ago")
         due = self.now - ago if ago else 0
-        answer = self.send(data, "job_fire", member, codec.encode([due]))
+        answer = self.send(data, "job_fire", member, msgpack.encode([due]))
         assert (answer[2] if answer[1] else None) == self.model.fire(self.now, member, due)
 
     def _revive(self, data: st.DataObject, member: str) -> None:
-        assert self.send(data, "job_revive", codec.encode([member]))[1].decode() == self.model.revive(self.now, member)
+        assert self.send(data, "job_revive", msgpack.encode([member]))[1].decode() == self.model.revive(
+            self.now, member
+        )
 
     def _unpark(self, data: st.DataObject, member: str) -> None:
         assert self.send(data, "job_unpark", member)[1] == self.model.unpark(member)
@@ -241,7 +243,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
     # Workers
 
     def send_claim(self, data: st.DataObject, name: str, owner: str, suspects: int, last: Any) -> Any:
-        known = b"".join(codec.handler_digest(handler).to_bytes(4, "big") for handler in sorted(WORKERS[owner]))
+        known = b"".join(handler_digest(handler).to_bytes(4, "big") for handler in sorted(WORKERS[owner]))
         return self.send(data, name, owner, self.now, known, 0, suspects, "1", last, session=f"{owner}:claim")
 
     def claim(self, data: st.DataObject) -> None:
@@ -253,7 +255,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         """The token of what it got."""
         answer = self.send_claim(data, "run_claim", owner, suspects, limit)
         picked = self.model.pick(WORKERS[owner], limit, suspects)
-        assert codec.decode(answer[3]) == picked.taken
+        assert msgpack.decode(answer[3]) == picked.taken
         self.claimed(owner, answer, [*picked.taken, *picked.parked])
         assert (answer[6], answer[8]) == (self.model.next_due(), len(self.model.due_now(self.now)))
         return answer[2]
@@ -261,7 +263,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
     def claim_by_id(self, data: st.DataObject) -> None:
         owner, named = data.draw(workers, "owner"), data.draw(st.lists(members, min_size=1, max_size=3), "named")
         suspects = data.draw(st.sampled_from([0, 1, 1000]), "suspects")
-        answer = self.send_claim(data, "run_claim_ids", owner, suspects, codec.encode(named))
+        answer = self.send_claim(data, "run_claim_ids", owner, suspects, msgpack.encode(named))
         picked, eligible = self.model.pick_named(WORKERS[owner], list(dict.fromkeys(named)), suspects)
         assert self.claimed(owner, answer, [*picked.taken, *picked.parked]) == eligible
         waiting = {member: job.score for member, job in self.model.jobs.items() if job.stage == "waiting"}
@@ -274,7 +276,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         """Check a claim's answer against the model. Those that came from `parked`."""
         _, now, token, packed, records, stamps, _, parkings, *_ = answer
         taken = self.known(owner, found)
-        names = codec.decode(packed)
+        names = msgpack.decode(packed)
         assert names[: len(taken)] == taken
         assert (now, parkings) == (self.now, len(found) - len(taken))
         parked = names[len(taken) :]
@@ -314,7 +316,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         delay, steps, outcome = (data.draw(st.integers(0, 3)) for _ in range(3))
 
         def ending(claim: Claim) -> tuple[int, int, int]:
-            header = codec.decode_header(claim.record)
+            header = decode_header(claim.record)
             return claim.due + 1000 * steps if header.recurring and steps else 0, outcome, header.keep
 
         make: dict[str, Callable[[Claim], Item]] = {
@@ -337,9 +339,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
     def set_aside(self, data: st.DataObject) -> None:
         """Schedules of which nobody can tell when they are due next, and such that go on."""
         owner, claims = self.some_claims(data)
-        claims = [
-            claim for claim in claims if EXTRA not in claim.member and codec.decode_header(claim.record).recurring
-        ]
+        claims = [claim for claim in claims if EXTRA not in claim.member and decode_header(claim.record).recurring]
         if not claims:
             return
         # Some have ended, the others could not be read.
@@ -451,7 +451,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         stages = dict(zip((*STAGE_KEYS, "done"), map(dict, sets), strict=True))
         stages["ready"] = self.ready()
         self.each_job_is_in_one_stage(records, stages)
-        entries = {key: read_entry(raw) for key, raw in raws.items()}
+        entries = {key: decode_claim_entry(raw) for key, raw in raws.items()}
         assert {key for key, entry in entries.items() if entry.token > 0} == set(stages["working"])
         assert all(bool(entry.owner) == (entry.token > 0) for entry in entries.values())
         assert set(entries) <= set(records)
@@ -476,11 +476,11 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         assert sorted(key.decode() for key in records) == sorted(self.model.jobs)
 
     def same(self, key: bytes, record: bytes, entry: Any, stages: dict[str, dict[bytes, float]]) -> None:
-        job, header, spec = self.model.jobs[key.decode()], codec.decode_header(record), codec.decode_spec(record)
+        job, header, spec = self.model.jobs[key.decode()], decode_header(record), decode_spec(record)
         score = stages[job.stage][key]
-        assert job.apart == (job.stage == "waiting" and suspect_scores.is_apart(score))
+        assert job.apart == (job.stage == "waiting" and is_apart(score))
         if job.apart:
-            score = suspect_scores.not_before(score)
+            score = not_before(score)
         # Half a digest tells of a suspect.
         score, job.below = (score, 0.0) if job.stage == "parked" else divmod(score, 1)
         assert score == job.score
@@ -500,7 +500,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         intents = [job.pausing, job.removing, job.wish, job.cancelled]
         bits = sum(1 << bit for bit, wanted in enumerate(intents) if wanted) + 16 * job.unread
         assert (entry.intent if entry else 0) == bits
-        pending = codec.decode_header(entry.pending) if entry and entry.pending else None
+        pending = decode_header(entry.pending) if entry and entry.pending else None
         assert (pending and pending.version) == (job.wish and job.wish.version)
 
 

@@ -9,18 +9,12 @@ from datetime import timedelta
 import pytest
 from line import FOR_EVER, HANDLER, Line
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import InvalidArgument, StoreError
+from tocsin.model.outcome import SUCCEEDED
 from tocsin.model.queue import Queue, checked, declared
-from tocsin.store.transitions.claims import (
-    SUCCEEDED,
-    ClaimRequest,
-    Runs,
-    failed_item,
-    finish_item,
-    release_item,
-    retry_item,
-)
+from tocsin.model.record import handler_digest
+from tocsin.store.transitions.claims import ClaimRequest, Runs, failed_item, finish_item, release_item, retry_item
 from tocsin.store.transitions.queue_settings import open_queue, settings_of
 
 ORDERS = ["due", "priority", "fair"]
@@ -60,7 +54,7 @@ class TestCap:
         async def work(n: int) -> None:
             nonlocal most
             chance = random.Random(n)
-            runs = Runs(line.store, f"worker-{n}.1", [codec.handler_digest(HANDLER)])
+            runs = Runs(line.store, f"worker-{n}.1", [handler_digest(HANDLER)])
             for _ in range(6):
                 [answer] = await runs.claim([ClaimRequest(line.queue, 0, chance.randint(1, 5))], FOR_EVER)
                 assert not isinstance(answer, StoreError)
@@ -125,7 +119,7 @@ class TestCap:
         name = "run_claim" if line.queue.queue.order == "due" else "run_claim_ordered"
         args = [line.runs.owner, line.now, b"", 0, 1000, "1", 10]
         first = await line.raw(name, args, seq=5)
-        assert len(codec.decode(first[3])) == 2
+        assert len(msgpack.decode(first[3])) == 2
         assert await line.raw(name, args, seq=5) == first
         assert await line.store.client.zcard(line.keys["working"]) == 2
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from line import Line
 
+from tocsin.model.outcome import FAILED, SUCCEEDED
 from tocsin.model.run import Claim
 from tocsin.model.skipped_ticks import SkippedTicks, SkipReason
-from tocsin.store.transitions.claims import FAILED, SUCCEEDED, failed_item, finish_item, retry_item
+from tocsin.store.transitions.claims import failed_item, finish_item, retry_item
 from tocsin.store.views.events import past_runs
 
 NOTE = '{"status":503,"head":"später"}'.encode()

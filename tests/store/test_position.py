@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from tocsin.model import codec
 from tocsin.model.job import Header, Spec
 from tocsin.model.queue import Queue, checked
+from tocsin.model.record import encode_record, handler_digest
 from tocsin.store.transitions.claims import ClaimRequest, Runs
-from tocsin.store.transitions.jobs import PutItem, record_of
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.transitions.queue_settings import update
 from tocsin.store.views import position
 
@@ -19,9 +19,9 @@ HANDLER = "tests.handler"
 
 def put(member: str, due: int, band: int = 2, tenant: str = "") -> PutItem:
     header = Header(
-        recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER), band=band, tenant=tenant
+        recurring=False, timeout=60_000, handler=handler_digest(HANDLER), band=band, tenant=tenant
     )  # fmt: skip
-    return PutItem(member, record_of(header, Spec(HANDLER)), due)
+    return PutItem(member, encode_record(header, Spec(HANDLER)), due)
 
 
 async def line_of(store, queue, jobs, clock, member):

@@ -11,10 +11,11 @@ import pytest
 from proxy import CUTS, Proxy
 from servers import Server, cluster
 from tocsin.model.errors import StoreFull, StoreUnavailable
+from tocsin.model.outcome import CHANGED, NEW, REPLACE, UNCHANGED
 from tocsin.model.queue import Queue
 from tocsin.store import store as store_module
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.jobs import CHANGED, NEW, REPLACE, UNCHANGED, Jobs
+from tocsin.store.transitions.jobs import Jobs
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from line import FOR_EVER, Line, record
 from proxy import CUTS, Proxy, comparable
 from servers import Server
 from tocsin.model.errors import StoreUnavailable
+from tocsin.model.outcome import SUCCEEDED
 from tocsin.model.queue import Queue
 from tocsin.store.store import Store
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimReply, ClaimRequest, Runs, finish_item
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs, finish_item
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.testing import ManualClock
 

@@ -12,7 +12,7 @@ from mortal import Killed, Mortal
 from wide import EACH, Wide
 
 from servers import Server, cluster
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import (
     InvalidArgument,
     InvalidConfig,
@@ -22,6 +22,7 @@ from tocsin.model.errors import (
     StoreUnavailable,
 )
 from tocsin.model.ids import partition_of
+from tocsin.model.outcome import NEW, SUCCEEDED
 from tocsin.model.queue import Queue
 from tocsin.model.run import Claim
 from tocsin.store import queue_directory
@@ -31,7 +32,7 @@ from tocsin.store.repartition.repartition import RepartitionResult
 from tocsin.store.scripts.script import script
 from tocsin.store.store import Store
 from tocsin.store.transitions import queue_settings
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, finish_item, key_of, release_item, retry_item
+from tocsin.store.transitions.claims import ClaimRequest, finish_item, key_of, release_item, retry_item
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.testing import ManualClock
 
@@ -246,8 +247,13 @@ async def test_a_sealed_partition_takes_nothing_from_another_move(store, clock):
     names = ("member_write", "member_remove", "wait_move", "partition_drop", "partition_join", "partition_prepare")
     for name in names:
         what = script(name, "due")
-        given = {"now": 1, "move": "other", "items": codec.encode(["a"]), "arriving": codec.encode(["a\0wide\0b\x001"])}
-        args = [given.get(arg, codec.encode([])) for arg in what.args]
+        given = {
+            "now": 1,
+            "move": "other",
+            "items": msgpack.encode(["a"]),
+            "arriving": msgpack.encode(["a\0wide\0b\x001"]),
+        }
+        args = [given.get(arg, msgpack.encode([])) for arg in what.args]
         for partition in range(2):
             assert await what(client, line.queue.keys_of(what, partition), args) == 0
     assert await line.content() == before
@@ -346,7 +352,7 @@ class TestWhoHasItOpen:
         line, its = await wide(store, clock, partitions=1), await wide(other, clock, partitions=1)
         await repartition.repartition(store, "wide", 5)
         puts = [PutItem(f"n{n}", record(), 0) for n in range(30)]
-        assert await its.jobs.put_many(its.queue, puts) == (b"1" * 30, 0)
+        assert await its.jobs.put_many(its.queue, puts) == (bytes([NEW]) * 30, 0)
         await store.reopen(line.queue)
         assert len(await line.content()) == 30
 

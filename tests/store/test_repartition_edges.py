@@ -11,12 +11,12 @@ from wide import EACH, Wide
 
 from servers import Server
 from tocsin.inspection.doctor import Doctor
+from tocsin.model.outcome import NEW, SUCCEEDED
 from tocsin.model.queue import Queue
 from tocsin.store import store as store_module
 from tocsin.store.repartition import repartition
 from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED
 from tocsin.store.transitions.dependencies import WATCHING, DependencyWait, Upstream, UpstreamEnd
 from tocsin.store.transitions.fleet import Fleet
 from tocsin.store.transitions.jobs import PutItem
@@ -146,11 +146,11 @@ class TestWhoCarries:
         upstreams = [f"u{n}" for n in range(MANY)]
         puts = [PutItem(upstream, record(), 0, relative=True) for upstream in upstreams]
         await moves(7)
-        assert await its.jobs.put_many(its.queue, puts) == (b"1" * MANY, its.clock.ms)
+        assert await its.jobs.put_many(its.queue, puts) == (bytes([NEW]) * MANY, its.clock.ms)
         waits = [DependencyWait("1", False, [Upstream("wide", upstream)]) for upstream in upstreams]
         dependents = [PutItem(f"d{n}", record(), 0, relative=True) for n in range(MANY)]
         await moves(3)
-        assert await its.outbox.block(its.queue, list(zip(dependents, waits, strict=True))) == b"1" * MANY
+        assert await its.outbox.block(its.queue, list(zip(dependents, waits, strict=True))) == bytes([NEW]) * MANY
         pairs = [(f"u{n}".encode(), f"wide\0d{n}\x001".encode()) for n in range(MANY)]
         await moves(16)
         assert await its.outbox.watch(its.queue, pairs) == WATCHING * MANY

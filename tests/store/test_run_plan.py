@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from line import Line
 
+from tocsin.model.outcome import CANCELLED, EDIT, SUCCEEDED
 from tocsin.model.run import Claim
 from tocsin.model.skipped_ticks import SkippedTicks, SkipReason
-from tocsin.store.transitions.claims import CANCELLED, SUCCEEDED
-from tocsin.store.transitions.jobs import EDIT
 
 SOLE = "a\x1f0"
 

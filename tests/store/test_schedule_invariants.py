@@ -10,7 +10,8 @@ from test_invariants import EVENTS, Calls, try_any_sequence
 
 from model import Definition
 from servers import Server
-from tocsin.store.transitions.claims import SUCCEEDED, finish_item
+from tocsin.model.outcome import SUCCEEDED
+from tocsin.store.transitions.claims import finish_item
 
 SCHEDULE_EVENTS = [what for what in EVENTS if what not in ("block", "carry")] + ["runs_in_time"] * 12
 

@@ -10,13 +10,14 @@ import pytest
 from changes import CHANGES, IDLE, changing_scripts, in_each_order
 from line import FOR_EVER, Line, record
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import StoreChanged
+from tocsin.model.outcome import NEW, UNCHANGED
 from tocsin.model.queue import Queue
 from tocsin.store.keys import FLEET_KEYS, PARTITION_KEYS
 from tocsin.store.scripts.script import Script, script, script_names
 from tocsin.store.transitions.claims import ClaimRequest
-from tocsin.store.transitions.jobs import NEW, UNCHANGED, PutItem
+from tocsin.store.transitions.jobs import PutItem
 
 KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bells*", "parts*", "mail", "leader", "misused", "elsewhere", "garbled"}
 
@@ -197,8 +198,8 @@ async def test_an_opened_partition_keeps_what_it_was_created_with(line: Line):
 async def test_a_bell_rings_once_until_it_is_heard(line: Line):
     client, bells = line.store.client, [line.store.keys.bell("line"), line.store.keys.bell("other")]
     ring, take = script("bell_ring"), script("bell_take")
-    assert [await ring(client, bells[:1], [codec.encode([n])]) for n in ("0", "0", "3")] == [1, 0, 1]
-    assert await ring(client, [bells[1], bells[0]], [codec.encode(["7", "3"])]) == 1
+    assert [await ring(client, bells[:1], [msgpack.encode([n])]) for n in ("0", "0", "3")] == [1, 0, 1]
+    assert await ring(client, [bells[1], bells[0]], [msgpack.encode(["7", "3"])]) == 1
     assert await client.lrange(bells[0], 0, -1) == [b"0", b"3"]
     assert await take(client, bells, []) == [1, b"0", 1, b"3", 2, b"7"]
     assert await take(client, bells, []) == []

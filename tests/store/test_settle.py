@@ -5,19 +5,9 @@ from __future__ import annotations
 import pytest
 from line import Line
 
-from tocsin.model.codec import encode
-from tocsin.store.transitions.claims import (
-    CANCELLED,
-    FAILED,
-    SKIPPED,
-    SUCCEEDED,
-    failed_item,
-    finish_item,
-    next_item,
-    release_item,
-    retry_item,
-)
-from tocsin.store.transitions.jobs import EDIT, NEW, REMEMBERED, REPLACE
+from tocsin.model.msgpack import encode
+from tocsin.model.outcome import CANCELLED, EDIT, FAILED, NEW, REMEMBERED, REPLACE, SKIPPED, SUCCEEDED
+from tocsin.store.transitions.claims import failed_item, finish_item, next_item, release_item, retry_item
 
 VERBS = ("finish", "retry", "release", "bury", "park")
 

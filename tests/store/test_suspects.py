@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from line import HANDLER, STRANGE, Line, record
 
-from tocsin.model.codec import handler_digest
+from tocsin.model.outcome import EDIT
+from tocsin.model.record import handler_digest
+from tocsin.store.formats import is_apart
 from tocsin.store.repartition import repartition
-from tocsin.store.suspect_scores import is_apart
 from tocsin.store.transitions.claims import ClaimRequest, Runs
-from tocsin.store.transitions.jobs import EDIT, PutItem
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.views.parked_handlers import parked_in
 
 MANY = 2300

@@ -9,9 +9,9 @@ import pytest
 from line import Line
 from test_blocked import block
 
-from tocsin.model.codec import decode_header
-from tocsin.store.transitions.claims import FAILED, SKIPPED, next_item
-from tocsin.store.transitions.jobs import EDIT, REPLACE, UPDATE
+from tocsin.model.outcome import EDIT, FAILED, REPLACE, SKIPPED, UPDATE
+from tocsin.model.record import decode_header
+from tocsin.store.transitions.claims import next_item
 
 EVERY = 5
 

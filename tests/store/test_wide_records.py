@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from line import HANDLER, Line, record
 
-from tocsin.store.transitions.jobs import EDIT, PutItem
+from tocsin.model.outcome import EDIT
+from tocsin.store.transitions.jobs import PutItem
 
 LARGE = 500_000
 

@@ -16,14 +16,16 @@ from tocsin import Every, Retry, Tocsin
 from tocsin.inspection.doctor import Doctor, DoctorReport, is_stale
 from tocsin.inspection.findings import diagnose
 from tocsin.inspection.inspector import Inspector
-from tocsin.model import codec
+from tocsin.model import msgpack
+from tocsin.model.outcome import EDIT, SUCCEEDED
 from tocsin.model.queue import AGENTS_QUEUE, Queue
 from tocsin.model.run import Claim
+from tocsin.store.formats import decode_claim_entry
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, failed_item, finish_item, retry_item
+from tocsin.store.transitions.claims import ClaimRequest, Runs, failed_item, finish_item, retry_item
 from tocsin.store.transitions.fleet import Fleet, WorkerInfo
-from tocsin.store.transitions.jobs import EDIT, Jobs, read_entry
+from tocsin.store.transitions.jobs import Jobs
 from tocsin.store.views.audit import AuditReader, JobPresence, Session
 from tocsin.testing import ManualClock
 
@@ -240,7 +242,7 @@ async def ring_too_often(bench: Bench) -> str:
 
 
 async def register_as_a_newer_version_may(bench: Bench) -> str:
-    entry = codec.encode({"order": "by colour", "partitions": 3})
+    entry = msgpack.encode({"order": "by colour", "partitions": 3})
     await bench.redis.hset(bench.store.keys.fleet()["queues"], "odd", entry)
     return "unreadable-queue"
 
@@ -310,7 +312,7 @@ async def test_an_edit_that_waits_in_a_claim_is_not_lost_with_it(bench: Bench, m
     assert job is not None
     assert job.trigger == Every(20)
     raw = await bench.redis.hget(bench.keys["claims"], "a")
-    assert raw is None or read_entry(raw).pending is None
+    assert raw is None or decode_claim_entry(raw).pending is None
 
 
 async def test_a_removal_that_waits_in_a_claim_happens(bench: Bench) -> None:

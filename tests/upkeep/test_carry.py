@@ -8,8 +8,8 @@ import pytest
 from yard import Killed, MakeYard, Mortal, Overtaken, Repeating, Yard
 
 from servers import Server
+from tocsin.model.outcome import FAILED
 from tocsin.store.store import Store
-from tocsin.store.transitions.claims import FAILED
 from tocsin.store.transitions.dependencies import PAGE, Outbox
 from tocsin.testing import ManualClock
 from tocsin.upkeep.outbox_carrier import EVERY_S, OutboxCarrier

@@ -15,11 +15,12 @@ from proxy import CUTS, Proxy
 from servers import Server, cluster
 from store.line import Line, record
 from tocsin.model.errors import StoreUnavailable
+from tocsin.model.outcome import EDIT
 from tocsin.model.queue import Queue
 from tocsin.store import store as store_module
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import Deadlines
-from tocsin.store.transitions.jobs import EDIT, PutItem
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.transitions.leadership import LeaderKey
 from tocsin.store.views import strays as strays_module
 from tocsin.store.views.audit import AuditReader

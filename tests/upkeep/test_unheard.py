@@ -9,10 +9,10 @@ from yard import MakeYard, Yard, dump
 
 from logged import capture_logs
 from rollback import Snapshot
+from tocsin.model.outcome import FAILED
 from tocsin.model.queue import Queue
 from tocsin.store.repartition import repartition
 from tocsin.store.store import Store
-from tocsin.store.transitions.claims import FAILED
 from tocsin.store.transitions.dependencies import Outbox
 from tocsin.testing import ManualClock
 from tocsin.upkeep.stuck_dependents import COMMANDS_PER_S, EVERY_S, HURRIED_PER_S, PLACES, UPSTREAMS, StuckDependents

@@ -8,12 +8,13 @@ from typing import Any
 
 from tocsin.app.dependencies import DependentWriter, UpstreamRefs
 from tocsin.app.lookup import Lookup
-from tocsin.model import codec
 from tocsin.model.job import Header, Spec
+from tocsin.model.outcome import SUCCEEDED
+from tocsin.model.record import encode_record, handler_digest
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, failed_item, finish_item
+from tocsin.store.transitions.claims import ClaimRequest, Runs, failed_item, finish_item
 from tocsin.store.transitions.dependencies import Outbox, Upstream
-from tocsin.store.transitions.jobs import Jobs, PutItem, record_of
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.upkeep.outbox_carrier import OutboxCarrier
 
 HANDLER = "tests.handler"
@@ -76,8 +77,8 @@ class Yard:
     ) -> None:
         """Those that wait for others are remembered, so that a test sees their end. The others are not."""
         spec, keep = Spec(HANDLER), KEPT if after else 0
-        header = Header(recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER), keep=keep)
-        put = PutItem(member, record_of(header, spec), 0, True)
+        header = Header(recurring=False, timeout=60_000, handler=handler_digest(HANDLER), keep=keep)
+        put = PutItem(member, encode_record(header, spec), 0, True)
         where = self.queues[queue]
         if not after:
             await self.jobs.put(where, put)
@@ -87,10 +88,10 @@ class Yard:
 
     async def put_many(self, queue: str, members: list[str], *, after: tuple[str, str]) -> None:
         """As `put`, all of which wait for the same."""
-        header = Header(recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER))
+        header = Header(recurring=False, timeout=60_000, handler=handler_digest(HANDLER))
         dependents = DependentWriter(self.store, Lookup(self.store, self.jobs), self.jobs, self.carrier)
         send, most = await dependents.bulk(self.queues[queue], UpstreamRefs([Upstream(*after)], False))
-        puts = [PutItem(member, record_of(header, Spec(HANDLER)), 0, True) for member in members]
+        puts = [PutItem(member, encode_record(header, Spec(HANDLER)), 0, True) for member in members]
         for first in range(0, len(puts), most):
             await send(puts[first : first + most])
         await self.carry_everything()

@@ -11,8 +11,9 @@ from tocsin.app import job_options
 from tocsin.app.declarations import DeclaredAgent
 from tocsin.engine.handlers import Catalog
 from tocsin.model.errors import InvalidArgument
+from tocsin.model.outcome import UPDATE
 from tocsin.model.queue import AGENTS_QUEUE
-from tocsin.store.transitions.jobs import UPDATE, PutItem
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.worker import Worker, WorkerSettings
 from tocsin.worker.settings import settings_of
 

@@ -13,6 +13,7 @@ from tocsin.model.errors import InvalidArgument, nearest
 from tocsin.model.job import Stage
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.repartition import delete_queue as retire
+from tocsin.store.transitions.jobs import REMOVED, REVIVED, RUNNING
 from tocsin.store.views.job_pages import ANY, JobFilter
 from tocsin.store.views.job_selection import Progress, Selection, unseen
 from tocsin.upkeep import silent_workers
@@ -80,7 +81,7 @@ class BulkControl(JobControl):
         began, retried = await self.store.now(), 0
         chosen = await self._choose(queue, [Stage.DEAD], wanted_of(tenant, name), progress)
         async for where, members in chosen.walk(until=began):
-            retried += (await self._jobs.revive_many(where, members)).count(b"1")
+            retried += (await self._jobs.revive_many(where, members)).count(REVIVED)
             self._ring_all(where)
         return retried
 
@@ -138,8 +139,8 @@ class BulkControl(JobControl):
         chosen = await self._choose(queue, stages, wanted, progress)
         async for where, members in chosen.walk():
             codes = await self._jobs.delete_many(where, members, only)
-            removed += codes.count(b"1")
-            running += codes.count(b"2")
+            removed += codes.count(REMOVED)
+            running += codes.count(RUNNING)
         return Removed(removed, running)
 
 

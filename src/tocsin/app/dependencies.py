@@ -18,19 +18,10 @@ from tocsin.app.handle import Handle
 from tocsin.app.lookup import Lookup
 from tocsin.model.errors import InvalidArgument, StoreError, TocsinError, UnknownJob, nearest
 from tocsin.model.ids import check_job_id, new_id
+from tocsin.model.outcome import CHANGED, IS_WORKING, NEW, SUCCEEDED
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED
-from tocsin.store.transitions.dependencies import (
-    GONE,
-    IS_WORKING,
-    LATER,
-    RECURRING,
-    WATCHING,
-    DependencyWait,
-    Outbox,
-    Upstream,
-)
-from tocsin.store.transitions.jobs import NEW, Jobs, PutItem
+from tocsin.store.transitions.dependencies import GONE, LATER, RECURRING, WATCHING, DependencyWait, Outbox, Upstream
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.upkeep.outbox_carrier import LONGEST_CARRY, OutboxCarrier
 
 MOST = 1000
@@ -115,7 +106,7 @@ class DependentWriter:
 
     async def _watch(self, where: OpenQueue, member: str, wait: DependencyWait) -> DependencyWait:
         """Without those that are no reason to wait."""
-        watcher = wait.watcher(where.name, member).encode()
+        watcher = wait.watcher(where.name, member)
         by_queue: dict[str, list[Upstream]] = {}
         for upstream in wait.upstreams:
             by_queue.setdefault(upstream.queue, []).append(upstream)
@@ -146,9 +137,9 @@ class DependentWriter:
 
     async def _block(self, where: OpenQueue, puts: list[PutItem], wait: DependencyWait) -> bytes:
         codes = await self._outbox.block(where, [(put, wait) for put in puts])
-        placed = [put for put, code in zip(puts, codes, strict=True) if code - 48 in (NEW, 2)]
+        placed = [put for put, code in zip(puts, codes, strict=True) if code in (NEW, CHANGED)]
         for put, code in zip(puts, codes, strict=True):
-            if code - 48 == IS_WORKING:
+            if code == IS_WORKING:
                 raise InvalidArgument(f"job {put.member!r} is running and cannot wait for others now: give another id")
         entries = [entry for put in placed for entry in wait.entries(put.member)]
         # What cannot be carried now is carried by a worker: the job is put.

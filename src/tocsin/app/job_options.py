@@ -10,7 +10,6 @@ from typing import Any
 from msgspec import Struct
 
 from tocsin.engine.handlers import Bound, Handler
-from tocsin.model import codec
 from tocsin.model.durations import Duration, Millis, ceil_ms, epoch_ms, millis, seconds
 from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
 from tocsin.model.http import Http
@@ -31,10 +30,11 @@ from tocsin.model.job import (
     check_timeout,
 )
 from tocsin.model.message import Message
+from tocsin.model.outcome import IGNORE, POSTPONE, REPLACE, UPDATE
 from tocsin.model.queue import Queue
+from tocsin.model.record import LARGEST_PAYLOAD, encode_record, trigger_digest
 from tocsin.model.target import Target, fields_of
 from tocsin.model.trigger import Every, Once, Trigger, odd, phrase
-from tocsin.store.transitions import jobs
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.targets.builtin import handler_for, timeout_of
 from tocsin.telemetry.logs import get_logger
@@ -74,7 +74,7 @@ RESERVED = frozenset(
 MOST_BACKFILLED = 100_000
 # A hundred years. The cleanup takes a schedule that is due later for garbage (store/scripts/lua/lib/scores.lua).
 FURTHEST_MS = 3_155_760_000_000
-_IF_EXISTS = {"ignore": jobs.IGNORE, "replace": jobs.REPLACE, "postpone": jobs.POSTPONE, "update": jobs.UPDATE}
+_IF_EXISTS = {"ignore": IGNORE, "replace": REPLACE, "postpone": POSTPONE, "update": UPDATE}
 
 
 class JobDefinition(Struct, frozen=True):
@@ -87,7 +87,7 @@ class JobDefinition(Struct, frozen=True):
     cost: int = 1
     band: int = NORMAL
     # Bytes that its arguments may take.
-    largest: int = codec.LARGEST_PAYLOAD
+    largest: int = LARGEST_PAYLOAD
 
     def record(self, *, keep: int, recurring: bool, unnamed: bool = False) -> bytes:
         header = Header(
@@ -95,13 +95,13 @@ class JobDefinition(Struct, frozen=True):
             unnamed=unnamed,
             timeout=self.timeout,
             handler=self.handler.digest,
-            trigger=codec.trigger_digest(self.spec),
+            trigger=trigger_digest(self.spec),
             band=self.band,
             cost=self.cost,
             keep=keep,
             tenant=self.tenant,
         )
-        return codec.encode_header(header) + codec.encode_spec(self.spec, self.largest)
+        return encode_record(header, self.spec, self.largest)
 
 
 def plan(
@@ -116,7 +116,7 @@ def plan(
     cost: int = 1,
     priority: str | None = None,
     policy: Policy = PLAIN,
-    largest: int = codec.LARGEST_PAYLOAD,
+    largest: int = LARGEST_PAYLOAD,
     longest_s: float = math.inf,
 ) -> JobDefinition:
     check_longest(what, longest_s)
@@ -225,9 +225,9 @@ def recurring(planned: JobDefinition, member: str, now: Millis, mode: int, find:
     due, relative = first(planned.spec, member, now, find)
     if not isinstance(planned.spec.trigger, Once):
         return PutItem(member, planned.record(keep=0, recurring=True), due, relative, mode)
-    if mode == jobs.UPDATE and due <= now:
+    if mode == UPDATE and due <= now:
         # Its moment has passed: if it has run, declaring it again must not run it again.
-        mode = jobs.IGNORE
+        mode = IGNORE
     record = planned.record(keep=check_keep(DEFAULT_KEEP), recurring=False)
     return PutItem(member, record, due, relative, mode, now_if_past=True)
 

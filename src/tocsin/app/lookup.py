@@ -13,9 +13,10 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import ConflictingJobs, UnknownJob
 from tocsin.model.ids import check_job_id, check_member
 from tocsin.model.job import Job, Stage
+from tocsin.model.outcome import Outcome
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.jobs import Jobs, Outcome
+from tocsin.store.transitions.jobs import Jobs
 from tocsin.store.transitions.queue_settings import open_registered
 from tocsin.store.views import job_pages
 from tocsin.store.views.events import Decision, PastRun, decisions, past_runs

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from tocsin.app.job_options import JobDefinition, check_tries, mode_of, one_shot, plan, policy, recurring, warn_if_odd
 from tocsin.engine.handlers import Bound, Handler
-from tocsin.model import codec
 from tocsin.model.durations import Duration, Millis
 from tocsin.model.errors import InvalidArgument, nearest
 from tocsin.model.http import Http
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import Spec
 from tocsin.model.message import Message
+from tocsin.model.record import encode_spec, header_of
 from tocsin.model.subprocess import Subprocess
 from tocsin.model.trigger import Trigger, check_trigger, odd
 from tocsin.store.transitions.jobs import PutItem
@@ -55,10 +55,10 @@ class Rows:
         self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, named: bool
     ) -> Callable[[str, Any], PutItem]:
         sample = one_shot(self._plan, "x" if named else None, "x", at, delay, if_exists, keep, NONE_KEPT)
-        header = sample.record[: codec.FIXED_SIZE + sample.record[codec.FIXED_SIZE - 1]]
+        header = header_of(sample.record)
 
         def make(member: str, row: Any) -> PutItem:
-            body = codec.encode_spec(self.spec(row), self._plan.largest)
+            body = encode_spec(self.spec(row), self._plan.largest)
             return PutItem(member, header + body, sample.due, sample.relative, sample.mode, 0, sample.now_if_past)
 
         return make

@@ -24,12 +24,14 @@ from tocsin.model.durations import Duration, Millis, epoch_ms
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.model.ids import check_job_id, check_member, extra_member, new_id, parse_run_id
 from tocsin.model.job import Retry, Stage
+from tocsin.model.outcome import CONFLICT, EDIT, MISSING, NEW
 from tocsin.model.queue import AGENTS_QUEUE, check_shares
+from tocsin.model.record import encode_record
 from tocsin.model.run import Claim, Run
 from tocsin.model.target import Target
 from tocsin.model.trigger import Trigger, check_trigger
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
-from tocsin.store.transitions.jobs import CONFLICT, EDIT, MISSING, NEW, PutItem, record_of
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.transitions.queue_settings import open_queue
 from tocsin.triggers.recurrence import occurrences, tick_from
 from tocsin.upkeep.agent_ownership import Ownership
@@ -218,7 +220,7 @@ class Tocsin(BulkControl):
                 job_options.check_tries(spec, id, self.config.schedules.retry_exceeds_interval)
             if "trigger" in changes:
                 job_options.warn_if_odd(spec.trigger, id)
-            record = record_of(header, spec, self._largest_arguments)
+            record = encode_record(header, spec, self._largest_arguments)
             put = PutItem(id, record, due, relative, EDIT, job.version)
             code, head = await self._jobs.put(where, put)
             if head >= 0:

@@ -11,22 +11,28 @@ from msgspec.structs import replace
 
 from tocsin.engine import decide
 from tocsin.engine.decide import on_time
-from tocsin.engine.encode_error import LONGEST_ERROR, ResultEncoder, keep_of
+from tocsin.engine.encode_error import LONGEST_ERROR, ResultEncoder
 from tocsin.engine.served_queue import ServedQueue
-from tocsin.model import codec
-from tocsin.model.codec import LARGEST_RESULT, RECURRING, UNNAMED
 from tocsin.model.delivery import Delivered, DeliveryFailed, note_of
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.errors import RecordUnreadable, TriggerFailed
 from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import Failure, Spec
+from tocsin.model.outcome import CANCELLED, FAILED, LARGEST_RESULT, SUCCEEDED
 from tocsin.model.queue import AGENTS_QUEUE
+from tocsin.model.record import (
+    FLAGS,
+    KEEP,
+    NOT_KEPT,
+    RECURRING,
+    decode_failure,
+    encode_failure,
+    is_unnamed,
+    keep_of,
+)
 from tocsin.model.run import Claim
 from tocsin.resilience.backoff import BackoffSettings, Streaks
 from tocsin.store.transitions.claims import (
-    CANCELLED,
-    FAILED,
-    SUCCEEDED,
     Item,
     advance_item,
     failed_item,
@@ -39,7 +45,6 @@ from tocsin.store.transitions.claims import (
 )
 from tocsin.telemetry import agent_log
 
-_NOT_KEPT = bytes(4)
 # When a job whose trigger failed is tried again. It will fail again, unless somebody has brought a newer version or
 # zone database, and each try takes as long as a trigger may.
 UNPLANNED_S = 3600.0
@@ -92,7 +97,7 @@ class OutcomeEncoder:
     def _settle(self, ended: EndedRun, now: Millis) -> tuple[str, Item, Millis]:
         """The verb, its item, and when the job waits for then; 0 if it does not, or nobody can tell."""
         claim, how, spec = ended.claim, ended.how, ended.spec
-        recurring = claim.record[1] & RECURRING != 0
+        recurring = claim.record[FLAGS] & RECURRING != 0
         if how == "succeeded" and spec is not None:
             if not recurring:
                 return "finish", self._done(claim, spec, ended.result), 0
@@ -121,19 +126,19 @@ class OutcomeEncoder:
         set aside with the reason, and a person may give it another trigger."""
         reason, outcome = reason_of(error, now), _ENDS.get(ended.how, FAILED)
         if outcome == FAILED and ended.error:
-            last = codec.decode_failure(ended.error)
+            last = decode_failure(ended.error)
             reason = replace(reason, error=f"{reason.error}; its last run failed: {last.error}")
         ended.stuck = reason
         note = b"" if ended.failure is None else note_of(ended.failure.told)
-        item = park_item(ended.claim, codec.encode_failure(reason), note, outcome, ceil_ms(UNPLANNED_S))
+        item = park_item(ended.claim, encode_failure(reason), note, outcome, ceil_ms(UNPLANNED_S))
         return "park", item, 0
 
     def _done(self, claim: Claim, spec: Spec, result: Any) -> Item:
         """A one-shot that succeeded."""
         record = claim.record
-        if record[9:13] == _NOT_KEPT:
+        if record[KEEP] == NOT_KEPT:
             return finish_item(claim, 0, SUCCEEDED, note=b"" if result is None else _note(result))
-        note, unnamed = b"", record[1] & UNNAMED != 0
+        note, unnamed = b"", is_unnamed(record)
         if isinstance(result, Delivered):
             note = note_of(result.told)
             result = result.told if result.result is None else result.result
@@ -164,7 +169,7 @@ def _note(result: Any) -> bytes:
 def _item(claim: Claim, decision: decide.Decision, error: bytes, now: Millis, note: bytes) -> tuple[str, Item, Millis]:
     if isinstance(decision, decide.Finish):
         keep = 0 if decision.next_due else keep_of(claim.record)
-        failure, unnamed = error if decision.outcome == FAILED else b"", claim.record[1] & UNNAMED != 0
+        failure, unnamed = error if decision.outcome == FAILED else b"", is_unnamed(claim.record)
         item = finish_item(
             claim, decision.next_due, decision.outcome, keep, b"", failure, decision.skips, note, unnamed
         )

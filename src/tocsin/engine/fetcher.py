@@ -34,8 +34,8 @@ from tocsin.model.run import Claim
 from tocsin.resilience.breaker import Breaker, BreakerState, Permit
 from tocsin.store.connection.cluster import ClusterClient
 from tocsin.store.connection.nodes import by_node, each_by_itself
+from tocsin.store.formats import not_before
 from tocsin.store.store import LARGEST_BATCH, Call, Store
-from tocsin.store.suspect_scores import not_before
 from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs
 from tocsin.store.transitions.held_runs import HeldRuns
 from tocsin.telemetry.logs import get_logger

@@ -23,7 +23,6 @@ from tocsin.engine.served_queue import ServedQueue
 from tocsin.engine.stop_requests import StopRequests, Tell
 from tocsin.engine.unwritten_outcomes import UnwrittenOutcomes
 from tocsin.engine.work_item import PendingCall, WorkItem
-from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.errors import (
@@ -35,6 +34,7 @@ from tocsin.model.errors import (
     StoreUnavailable,
 )
 from tocsin.model.failure_class import FailureClass
+from tocsin.model.outcome import LARGEST_RESULT
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import Breaker, BreakerSettings, Permit
 from tocsin.resilience.classify import Classifier
@@ -90,7 +90,7 @@ class Finisher:
         batch: int = LARGEST_BATCH,
         tell: Tell | None = None,
         on_carry: Callable[[OpenQueue, int], None] = lambda queue, partition: None,
-        largest_result: int = codec.LARGEST_RESULT,
+        largest_result: int = LARGEST_RESULT,
         report: Callable[[EndedRun, str, int, int], None] = lambda ended, verb, due, now: None,
     ) -> None:
         self.wake = asyncio.Event()

@@ -12,12 +12,11 @@ from tocsin.engine.handlers import Catalog
 from tocsin.engine.runner_pool import RunnerPool
 from tocsin.engine.served_queue import ServedQueue
 from tocsin.engine.work_item import WorkItem
-from tocsin.model import codec
 from tocsin.model.clock import Clock
-from tocsin.model.codec import decode_spec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import RecordUnreadable, TriggerFailed
 from tocsin.model.job import Failure, Spec
+from tocsin.model.record import BAND, FLAGS, RECURRING, decode_spec, encode_failure
 from tocsin.model.run import SUSPECT, Claim
 from tocsin.store.transitions.claims import ClaimReply
 from tocsin.telemetry import agent_log
@@ -44,7 +43,7 @@ class ClaimIntake:
         bring a hundred slow ones, and all at once would block the loop for seconds."""
         began = self._clock.monotonic()
         for claim in answer.claims:
-            if claim.record[1] & codec.RECURRING and _RULE in claim.record:
+            if claim.record[FLAGS] & RECURRING and _RULE in claim.record:
                 with contextlib.suppress(RecordUnreadable):
                     decode_spec(claim.record)
                 if self._clock.monotonic() - began >= GIVE_WAY_S:
@@ -101,12 +100,13 @@ class ClaimIntake:
 
         self._tally.lateness.add_all(claims, waited)
         waits = self._tally.waits_of(lane.name)
-        # The third byte of a record is its band.
-        bands = {claim.record[2] if claim.attempt == 1 else None for claim in claims}
+        bands = {claim.record[BAND] if claim.attempt == 1 else None for claim in claims}
         for band in bands:
             if band is not None:
                 alike = len(bands) == 1
-                first = claims if alike else [each for each in claims if each.attempt == 1 and each.record[2] == band]
+                first = (
+                    claims if alike else [each for each in claims if each.attempt == 1 and each.record[BAND] == band]
+                )
                 waits[min(band, 4)].add_all(first, waited)
 
     def _accept_recovered(self, unit: WorkItem, batches: dict[str, WorkItem]) -> bool:
@@ -137,15 +137,15 @@ class ClaimIntake:
 
     def _is_settled(self, lane: ServedQueue, claim: Claim, spec: Spec, now: Millis) -> bool:
         """Whether it is not to be executed: that is settled then."""
-        early = decide.before(claim, spec, claim.record[1] & codec.RECURRING != 0, now)
+        early = decide.before(claim, spec, claim.record[FLAGS] & RECURRING != 0, now)
         if early is None:
             return False
-        failure = codec.encode_failure(Failure(early[1], at=now))
+        failure = encode_failure(Failure(early[1], at=now))
         self._finisher.add(EndedRun(lane, claim, spec, "settled", error=failure, decision=early[0]))
         return True
 
     def _park(self, lane: ServedQueue, claim: Claim, spec: Spec | None, why: Failure) -> None:
-        ended = EndedRun(lane, claim, spec, "parked", error=codec.encode_failure(why))
+        ended = EndedRun(lane, claim, spec, "parked", error=encode_failure(why))
         if why.type == TriggerFailed.__name__:
             ended.delay = UNPLANNED_S
         self._finisher.add(ended)

@@ -13,13 +13,15 @@ from tocsin.model.errors import ConflictingJobs, UnknownJob
 from tocsin.model.human_time import span
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import PRIORITIES, Job, Stage
+from tocsin.model.outcome import Outcome
 from tocsin.model.queue import SETTINGS
+from tocsin.store.formats import due_score_bound
 from tocsin.store.keys import BANDS, COUNTERS, STAGE_KEYS
 from tocsin.store.numbers import time_of, whole
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.dependencies import Outbox, Upstream
 from tocsin.store.transitions.fleet import Fleet, WorkerInfo
-from tocsin.store.transitions.jobs import Jobs, Outcome, due_by
+from tocsin.store.transitions.jobs import Jobs
 from tocsin.store.transitions.queue_settings import shown
 from tocsin.store.views import line
 from tocsin.store.views.audit import AuditReader
@@ -161,7 +163,7 @@ class Inspector:
                 for keys in queue.keys:
                     for name in sets:
                         pipe.zcard(keys[name])
-                    pipe.zcount(keys["waiting"], "-inf", due_by(now))
+                    pipe.zcount(keys["waiting"], "-inf", due_score_bound(now))
                     pipe.hgetall(keys["meta"])
                 return await pipe.execute()
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from tocsin.model.durations import Duration, Millis, moment, seconds
 from tocsin.model.ids import idempotency_key, job_of, run_id
 from tocsin.model.job import PRIORITIES, Header, Spec
+from tocsin.model.record import timeout_of
 
 MAX_RECOVERIES = 5
 # Recovered so often a run may be what kills workers, and is tried alone. One death proves nothing against it: what a
@@ -55,7 +56,7 @@ class Claim(Struct, frozen=True, gc=False):
     @property
     def started(self) -> Millis:
         """When it was claimed. Its record says how long before its deadline that was."""
-        return self.deadline - int.from_bytes(self.record[5:9], "big")
+        return self.deadline - timeout_of(self.record)
 
 
 class Run:

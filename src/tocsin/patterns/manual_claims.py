@@ -13,15 +13,16 @@ from typing import Any
 from msgspec import Struct
 
 from tocsin.app import Tocsin
-from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidConfig, QueueRepartitioned, RecordUnreadable, StoreChanged, StoreError
 from tocsin.model.ids import check_queue_name
 from tocsin.model.job import Failure, Spec
+from tocsin.model.outcome import CANCELLED
 from tocsin.model.queue import Queue
+from tocsin.model.record import decode_header, decode_spec, encode_failure, encode_spec, handler_digest
 from tocsin.model.run import MAX_RECOVERIES, Claim
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.claims import CANCELLED, ClaimRequest, Item, Runs, failed_item, finish_item, settle_as
+from tocsin.store.transitions.claims import ClaimRequest, Item, Runs, failed_item, finish_item, settle_as
 from tocsin.store.transitions.jobs import Jobs
 
 _NO_LEASE = 1e15
@@ -49,10 +50,10 @@ class ManualClaims:
 
     @property
     def handler(self) -> int:
-        return codec.handler_digest(self._kind)
+        return handler_digest(self._kind)
 
     def body(self, obj: Any) -> bytes:
-        return codec.encode_spec(Spec(self._kind, (obj,)), self._app.config.limits.arguments_bytes)
+        return encode_spec(Spec(self._kind, (obj,)), self._app.config.limits.arguments_bytes)
 
     @property
     def store(self) -> Store:
@@ -149,11 +150,11 @@ class ManualClaims:
 
 def _read(claim: Claim) -> tuple[int, Any]:
     """For how long it is to be remembered when it has ended, and the object."""
-    header, spec = codec.decode_header(claim.record), codec.decode_spec(claim.record)
+    header, spec = decode_header(claim.record), decode_spec(claim.record)
     if len(spec.args) != 1:
         raise RecordUnreadable(f"the record of {claim.member!r} holds no object")
     return header.keep, spec.args[0]
 
 
 def _failed(claim: Claim, error: str) -> Item:
-    return failed_item(claim, codec.encode_failure(Failure(error, at=claim.due)))
+    return failed_item(claim, encode_failure(Failure(error, at=claim.due)))

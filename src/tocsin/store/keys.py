@@ -3,7 +3,7 @@
 Per partition of a queue, all under one hash tag, so in one slot of a Redis Cluster:
 
 meta      HASH    epoch, order, partitions, sealed, seq, fence, widest, walk, counters, settings
-jobs      HASH    id -> record: header and body (model/codec.py)
+jobs      HASH    id -> record: header and body (model/record.py)
 waiting   ZSET    id -> not before, epoch ms; below the ms, in sixteenths: successes the record lacks (order `due`);
                   suspects that are due: below -2^51, by band and due time (lua/lib/apart.lua)
 ready0…4  ZSET    by priority band, what is due: id -> due and place; in a fair queue tenant, due, place, id -> 0

@@ -104,8 +104,3 @@ class Call(msgspec.Struct, frozen=True):
         if answer[0] == STALE_SEQ:
             raise StoreError(f"a later call of session {self.session} was answered before: this one was refused")
         return answer
-
-
-def kept_session(session: str, epoch: bytes) -> bytes:
-    """The name under which partition 0 keeps what a session last did in a partition of an earlier layout."""
-    return session.encode() + b"|" + epoch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.queue import Queue
 
@@ -52,4 +52,4 @@ def _unreadable(error: Exception) -> RecordUnreadable:
 
 
 def written(entry: QueueEntry) -> bytes:
-    return codec.encode(entry)
+    return msgpack.encode(entry)

@@ -15,7 +15,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.clock import Clock, ServerClock, monotonic
 from tocsin.model.durations import Millis
 from tocsin.model.errors import (
@@ -34,9 +34,10 @@ from tocsin.store.connection.client import Client, check_server, open_client, tr
 from tocsin.store.connection.pool import ConnectionSettings, SingleServerClient
 from tocsin.store.connection.shared_calls import SharedCalls
 from tocsin.store.embedded.server import EmbeddedServer
+from tocsin.store.formats import kept_session
 from tocsin.store.keys import Keys
 from tocsin.store.numbers import whole
-from tocsin.store.open_queue import LARGEST_BATCH, Call, OpenQueue, kept_session
+from tocsin.store.open_queue import LARGEST_BATCH, Call, OpenQueue
 from tocsin.store.scripts.reload import ScriptReloader
 from tocsin.store.scripts.script import Script, script
 from tocsin.store.sessions import SessionPool
@@ -283,7 +284,7 @@ class Store:
 
     async def answer_of(self, call: Call) -> list[Any] | None:
         """Of a call on a queue that was repartitioned since: what it was answered; None: it was never made."""
-        kept = kept_session(call.session, call.queue.former[call.layout][call.partition])
+        kept = kept_session(call.session.encode(), call.queue.former[call.layout][call.partition])
         look, sessions = script("session_answer"), call.queue.keys[0]["sessions"]
         answer = await self.read(lambda c: look(c, [sessions], [kept, call.seq]))
         return answer[1] if answer[0] else None
@@ -391,7 +392,7 @@ class Store:
                 return forgotten
 
     async def end_sessions(self, queue: OpenQueue, names: list[str]) -> None:
-        packed = [codec.encode(names[at : at + LARGEST_BATCH]) for at in range(0, len(names), LARGEST_BATCH)]
+        packed = [msgpack.encode(names[at : at + LARGEST_BATCH]) for at in range(0, len(names), LARGEST_BATCH)]
         calls = [([keys["sessions"]], [some]) for keys in queue.keys for some in packed]
         await self._guard(self._call_each(script("session_end"), calls))
 

@@ -16,15 +16,16 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tocsin.model import codec
 from tocsin.model.clock import Clock, monotonic
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.errors import StoreChanged, StoreFull, StoreUnavailable
+from tocsin.model.outcome import IGNORE, NEW, UNCHANGED
+from tocsin.model.record import decode_spec
 from tocsin.model.trigger import Every
+from tocsin.store.formats import not_before
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.suspect_scores import not_before
-from tocsin.store.transitions.jobs import IGNORE, Jobs, PutItem
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.store.views.audit import AuditReader
 from tocsin.telemetry import agent_log
 from tocsin.telemetry.logs import get_logger
@@ -231,12 +232,12 @@ class AgentRegistrar:
 
     async def _put(self, puts: list[PutItem], there: set[str]) -> None:
         codes, head = await self._jobs.put_many(self._queue, puts)
-        self.added += codes.count(b"1")
+        self.added += codes.count(NEW)
         if agent_log.is_wanted():
-            agent_log.registered(put.member for put, code in zip(puts, codes, strict=True) if code == ord("1"))
+            agent_log.registered(put.member for put, code in zip(puts, codes, strict=True) if code == NEW)
         # Redis has its record, and it is in no stage: somebody removed it from there.
         lost = [
-            put.member for put, code in zip(puts, codes, strict=True) if code == ord("0") and put.member not in there
+            put.member for put, code in zip(puts, codes, strict=True) if code == UNCHANGED and put.member not in there
         ]
         if lost:
             mended = await self._survey.mend(self._queue, 0, [member.encode() for member in lost])
@@ -314,5 +315,5 @@ class AgentRegistrar:
 
 
 def _interval_of(put: PutItem) -> Millis:
-    trigger = codec.decode_spec(put.record).trigger
+    trigger = decode_spec(put.record).trigger
     return ceil_ms(trigger.interval) if isinstance(trigger, Every) else 0

@@ -13,21 +13,29 @@ from collections.abc import Callable, Sequence
 
 from tocsin.model.clock import Clock
 from tocsin.model.errors import InvalidConfig, StoreError, StoreUnavailable
+from tocsin.model.outcome import CANCELLED, SUCCEEDED
 from tocsin.store.connection.nodes import is_away
+from tocsin.store.formats import (
+    decode_ask,
+    decode_watcher,
+    encode_watcher,
+    is_ask,
+    is_end,
+    is_watcher,
+    job_of_entry,
+    outcome_of_end,
+    source_of,
+)
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import CANCELLED, SUCCEEDED
 from tocsin.store.transitions.dependencies import (
     GONE,
     LATER,
     PAGE,
     RECURRING,
-    UNKNOWN,
+    UPSTREAM_UNKNOWN,
     WATCHING,
     Outbox,
     UpstreamEnd,
-    is_ask,
-    is_end,
-    is_watcher,
 )
 from tocsin.store.transitions.queue_settings import open_all
 from tocsin.store.views.events import succeeded_last
@@ -143,7 +151,7 @@ class OutboxCarrier:
         """For these entries of outboxes of the queue. How many are done with."""
         by_name: dict[bytes, list[bytes]] = {}
         for entry in entries:
-            by_name.setdefault(entry.split(b"\0")[3], []).append(entry)
+            by_name.setdefault(decode_ask(entry)[2], []).append(entry)
         codes: dict[bytes, str] = {}
         for name, some in by_name.items():
             answer = await self._watch(name, [_watch_of(queue, entry) for entry in some])
@@ -185,14 +193,14 @@ class OutboxCarrier:
 
     async def _tell(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> int:
         """How many were told, to all who were found."""
-        upstreams = [entry.split(b"\0")[1] for entry in entries]
+        upstreams = [job_of_entry(entry) for entry in entries]
         found = await self._outbox.watchers(queue, partition, entries)
         by_name: dict[bytes, list[UpstreamEnd]] = {}
         for entry, upstream, watchers in zip(entries, upstreams, found, strict=True):
-            source = queue.name.encode() + b"\0" + upstream
+            source = source_of(queue.name.encode(), upstream)
             for watcher in filter(is_watcher, watchers):
-                name, member, life = watcher.split(b"\0")[1:]
-                by_name.setdefault(name, []).append(UpstreamEnd(member, life, source, int(entry[-1:])))
+                name, member, life = decode_watcher(watcher)
+                by_name.setdefault(name, []).append(UpstreamEnd(member, life, source, outcome_of_end(entry)))
         untold: set[bytes] = set()
         for name, tellings in by_name.items():
             try:
@@ -205,7 +213,7 @@ class OutboxCarrier:
                 untold.add(name)
         told = [
             # One that somebody garbled is nobody to tell, and watches no more.
-            (entry, upstream, [watcher for watcher in watchers if watcher.split(b"\0")[1] not in untold])
+            (entry, upstream, [watcher for watcher in watchers if not untold or job_of_entry(watcher) not in untold])
             for entry, upstream, watchers in zip(entries, upstreams, found, strict=True)
         ]
         for there, left in (await self._outbox.end_watch(queue, told)).items():
@@ -224,12 +232,12 @@ class OutboxCarrier:
 
 def _watch_of(queue: OpenQueue, entry: bytes) -> tuple[bytes, bytes]:
     """(upstream, watcher) of a W entry in an outbox of this queue."""
-    _, member, life, _, upstream = entry.split(b"\0")
-    return upstream, b"\0".join((queue.name.encode(), member, life))
+    member, life, _, upstream = decode_ask(entry)
+    return upstream, encode_watcher(queue.name.encode(), member, life)
 
 
 def _telling(entry: bytes, code: str) -> UpstreamEnd:
-    _, member, life, name, upstream = entry.split(b"\0")
+    member, life, name, upstream = decode_ask(entry)
     # What recurs never ends, and what nobody knows has not succeeded: as good as cancelled.
-    outcome = {GONE: UNKNOWN, RECURRING: CANCELLED}.get(code)
-    return UpstreamEnd(member, life, name + b"\0" + upstream, int(code) if outcome is None else outcome)
+    outcome = {GONE: UPSTREAM_UNKNOWN, RECURRING: CANCELLED}.get(code)
+    return UpstreamEnd(member, life, source_of(name, upstream), int(code) if outcome is None else outcome)

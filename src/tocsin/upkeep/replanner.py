@@ -16,10 +16,12 @@ from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument, InvalidTrigger, StoreError, StoreUnavailable, TriggerFailed
 from tocsin.model.job import Job, Stage
+from tocsin.model.outcome import CONFLICT, EDIT
+from tocsin.model.record import encode_record
 from tocsin.model.trigger import by_the_wall_clock
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.transitions.jobs import CONFLICT, EDIT, Jobs, PutItem, record_of
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.store.transitions.queue_settings import open_all
 from tocsin.store.views import job_pages
 from tocsin.telemetry.logs import get_logger
@@ -37,7 +39,6 @@ DAY_MS = 86_400_000
 BUDGET_S = 1.0
 EVERY_S = 60.0
 # As a digit of the answer.
-CONFLICT_CODE = ord(str(CONFLICT))
 STAGES = (Stage.WAITING, Stage.PAUSED)
 
 
@@ -146,7 +147,7 @@ class Replanner:
             if not puts:
                 return
             codes, head = await self._jobs.put_many(place.queue, puts)
-            conflicts = [put.member.encode() for put, code in zip(puts, codes, strict=True) if code == CONFLICT_CODE]
+            conflicts = [put.member.encode() for put, code in zip(puts, codes, strict=True) if code == CONFLICT]
             self.moved += len(puts) - len(conflicts)
             for partition in {place.queue.partition_of(put.member) for put in puts} if head >= 0 else ():
                 self._look_again(place.queue, partition)
@@ -164,7 +165,7 @@ class Replanner:
 def _moved(job: Job, due: Millis) -> list[PutItem]:
     """None if its arguments are such as nobody may put: somebody wrote its record by hand."""
     try:
-        return [PutItem(job.id, record_of(job.header, job.spec), due, False, EDIT, job.version)]
+        return [PutItem(job.id, encode_record(job.header, job.spec), due, False, EDIT, job.version)]
     except InvalidArgument:
         return []
 

@@ -26,11 +26,11 @@ from tocsin.engine.runner_pool import RunnerPool
 from tocsin.engine.served_queue import ServedQueue
 from tocsin.engine.work_item import WorkItem
 from tocsin.model.clock import wall_ms
-from tocsin.model.codec import decode_header
 from tocsin.model.durations import ceil_ms, moment
 from tocsin.model.errors import ClaimLost
 from tocsin.model.job import Spec
 from tocsin.model.queue import AGENTS_QUEUE
+from tocsin.model.record import decode_header
 from tocsin.model.run import Claim, Run
 from tocsin.resilience.breaker import Breaker, redis_breaker_settings
 from tocsin.resilience.breaker import BreakerState as Circuit

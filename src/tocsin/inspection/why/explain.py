@@ -16,12 +16,13 @@ from tocsin.model.http import Http
 from tocsin.model.ids import check_member, extra_member, job_of, parse_run_id
 from tocsin.model.job import Job, Stage
 from tocsin.model.message import Message
+from tocsin.model.outcome import Outcome
 from tocsin.model.target import target_of
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions import fleet
 from tocsin.store.transitions.dependencies import DependencyWait, Outbox
 from tocsin.store.transitions.host_outages import HostOutage, HostOutages
-from tocsin.store.transitions.jobs import Jobs, Outcome
+from tocsin.store.transitions.jobs import Jobs
 from tocsin.store.views import position
 from tocsin.store.views.audit import AuditReader
 from tocsin.store.views.blocked_jobs import BlockedJobs, UnheardEnd

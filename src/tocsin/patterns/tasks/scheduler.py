@@ -23,6 +23,7 @@ from tocsin.model.durations import Duration, epoch_ms, seconds
 from tocsin.model.errors import InvalidArgument, RecordUnreadable, StoreError, TocsinError
 from tocsin.model.ids import EXTRA, check_queue_name, new_id
 from tocsin.model.job import PRIORITIES, Job, check_priority, check_timeout
+from tocsin.model.outcome import EDIT, IGNORE, MISSING
 from tocsin.model.queue import Queue
 from tocsin.model.run import Run
 from tocsin.model.trigger import Cron
@@ -33,7 +34,7 @@ from tocsin.patterns.tasks.schedules import Schedule, ScheduleRecord, StoredTask
 from tocsin.patterns.tasks.statistics import Statistics, StatisticsRecorder
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.store.store import OpenQueue
-from tocsin.store.transitions.jobs import EDIT, IGNORE, MISSING, Jobs, PutItem
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.telemetry.logs import get_logger
 from tocsin.worker import Worker, WorkerSettings
 from tocsin.worker.settings import settings_of

@@ -31,7 +31,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import InvalidArgument, StoreChanged, StoreUnavailable, nearest
 from tocsin.model.ids import partition_of_key
 from tocsin.model.queue import AGENTS_QUEUE, COUNTED, MOST_PARTITIONS
@@ -45,7 +45,6 @@ from tocsin.store.repartition.parcels import (
     kept_name,
     packed_values,
     pages,
-    texts,
 )
 from tocsin.store.repartition.replicas import MOST_BEGINNINGS, NodeReplaced, Replicas
 from tocsin.store.scripts.script import Script, script
@@ -263,17 +262,17 @@ class Repartition:
         weights = await self._store.read(lambda c: c.hgetall(self._keys[0]["weights"]))
         for partition in range(self._new):
             is_new = partition >= self._old
-            fields = texts(flat({**settings, **most} if is_new else most))
-            await self._must("partition_prepare", partition, fields, codec.encode([]))
+            fields = msgpack.texts(flat({**settings, **most} if is_new else most))
+            await self._must("partition_prepare", partition, fields, msgpack.encode([]))
             for page in pages(list(weights.items()) if is_new else [], PAGE):
-                await self._must("partition_prepare", partition, codec.encode([]), texts(flat(dict(page))))
+                await self._must("partition_prepare", partition, msgpack.encode([]), msgpack.texts(flat(dict(page))))
 
     async def _join_counters(self) -> None:
         """What is counted over the partitions stays the same: those that are no more count with partition 0."""
         for partition, meta in enumerate((await self._metas())[: self._old]):
             if partition >= self._new:
                 counts = [part for name in COUNTERS if _number(meta, name) for part in (name, _number(meta, name))]
-                await self._must("partition_join", 0, partition, codec.encode(counts))
+                await self._must("partition_join", 0, partition, msgpack.encode(counts))
 
     async def _metas(self) -> list[dict[bytes, bytes]]:
         return [await self._store.read(lambda c, k=keys["meta"]: c.hgetall(k)) for keys in self._keys]  # type: ignore[misc]
@@ -306,7 +305,7 @@ class Repartition:
 
     async def _move_page(self, partition: int, members: Sequence[bytes]) -> None:
         while members:
-            columns = await self._call("member_read", partition, texts(members))
+            columns = await self._call("member_read", partition, msgpack.texts(members))
             rows: dict[int, list[bytes]] = {}
             # Fewer may have come than were asked for, if they are large.
             some = members[: len(columns[0])]
@@ -314,11 +313,11 @@ class Repartition:
                 rows.setdefault(partition_of_key(member, self._new), []).extend(packed_values(member, values))
             now = await self._now()
             await asyncio.gather(
-                *(self._must("member_write", to, codec.array(len(row), row), now=now) for to, row in rows.items())
+                *(self._must("member_write", to, msgpack.array(len(row), row), now=now) for to, row in rows.items())
             )
             await self._confirm(rows)
             # If it is undone by a failover, the move begins anew before the partition is opened, and finds them again.
-            await self._must("member_remove", partition, texts(some), now=now)
+            await self._must("member_remove", partition, msgpack.texts(some), now=now)
             self.moved += len(some)
             members = members[len(some) :]
 
@@ -333,11 +332,11 @@ class Repartition:
                         leaving.setdefault(home(entry, self._new), []).append(entry)
                     leaving.pop(partition, None)
                     for to, some in leaving.items():
-                        await self._must("wait_move", to, base, texts(some), texts([]))
+                        await self._must("wait_move", to, base, msgpack.texts(some), msgpack.texts([]))
                     if leaving:
                         await self._confirm(leaving)
                     for some in leaving.values():
-                        await self._must("wait_move", partition, base, texts([]), texts(some))
+                        await self._must("wait_move", partition, base, msgpack.texts([]), msgpack.texts(some))
 
     async def _entries(self, partition: int, base: str) -> AsyncIterator[Sequence[bytes]]:
         key, cursor = self._keys[partition][base], 0
@@ -362,7 +361,7 @@ class Repartition:
                 )
                 for some in pages(list(page.items()), SESSIONS):
                     kept = {kept_name(session, epoch): last for session, last in some}
-                    await self._must("session_keep", 0, texts(flat(kept)))
+                    await self._must("session_keep", 0, msgpack.texts(flat(kept)))
                 if not cursor:
                     break
 

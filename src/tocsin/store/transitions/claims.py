@@ -6,14 +6,12 @@ Every call belongs to a session of this worker and is repeated under the same se
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from tocsin.model import codec
-from tocsin.model.codec import TEXT_HEADS, text
+from tocsin.model import msgpack
 from tocsin.model.durations import Millis
 from tocsin.model.errors import (
     ClaimLost,
@@ -23,27 +21,18 @@ from tocsin.model.errors import (
     StoreError,
     StoreUnavailable,
 )
-from tocsin.model.ids import EXTRA
+from tocsin.model.msgpack import ARRAY_OF_3, LONG_TEXT, NIL, TEXT_HEADS, pack_long_text, small, text
+from tocsin.model.outcome import NOT_ENDED, SUCCEEDED
+from tocsin.model.record import TIMEOUT
 from tocsin.model.run import Claim
 from tocsin.model.skipped_ticks import SkippedTicks
+from tocsin.store.formats import CANCEL_INTENT, DUE_MASK, EXTRA_MARK, encode_digests, encode_skips, iter_claim_stamps
 from tocsin.store.store import LARGEST_BATCH, Call, OpenQueue, Store
-from tocsin.store.transitions.jobs import DUE_MASK
 
 LEASE_OVER = -3
-FAILED, SUCCEEDED, SKIPPED, CANCELLED = range(4)
-# Of a run that is parked before it has ended.
-NOT_ENDED = 4
 
-_RANGE = struct.Struct(">QQB")
-# Of an entry in `claims`: due, attempt, recoveries and intent, which stand behind the token.
-# Of each run of a claim: place and due, attempt, recoveries, intent.
-_stamps = struct.Struct(">QIHB").iter_unpack
-_number = int.from_bytes
 _texts = msgspec.msgpack.Decoder(list[str]).decode
 _raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-# A text of 8 bytes.
-_token = struct.Struct(">BQ").pack
-_CANCEL_INTENT = 8
 # Of one settling call.
 LARGEST_BYTES = 2 * 1024 * 1024
 # Where the arguments of a claim say whether it was sent before.
@@ -53,14 +42,10 @@ VERBS = ("finish", "plan", "retry", "release", "bury", "park", "advance")
 Item = tuple[bytes, ...]
 # What run_finish adds to an outcome.
 _EXTRA_RUN = 8
-# As a number: bytes look for one at once, and for bytes only after an exception of their own.
-_EXTRA_MARK = ord(EXTRA)
-_OUTCOMES = [bytes((outcome,)) for outcome in range(16)]
+_OUTCOMES = [small(outcome) for outcome in range(16)]
 _SUCCEEDED = _OUTCOMES[SUCCEEDED]
-_NIL = b"\xc0"
-# An array of three.
-_KEPT_HEAD = b"\x93"
-_ALONE = frozenset((_NIL, *_OUTCOMES))
+_from_bytes = int.from_bytes
+_ALONE = frozenset((NIL, *_OUTCOMES))
 
 
 class ClaimReply(msgspec.Struct, frozen=True):
@@ -130,7 +115,7 @@ class Runs:
         """The digests of the handlers that this worker knows; None: it takes whatever there is."""
         # No handler has the digest 0; an empty text would mean any.
         digests = [] if handlers is None else (handlers or [0])
-        self._handlers = struct.pack(f">{len(digests)}I", *digests)
+        self._handlers = encode_digests(digests)
 
     @property
     def unanswered(self) -> bool:
@@ -177,7 +162,7 @@ class Runs:
         args = [self.owner, int(lease), self._handlers, timeout, wish.suspects, ""]
         last: bytes | int = min(wish.limit, LARGEST_BATCH)
         if wish.members:
-            last = codec.encode(list(wish.members[:LARGEST_BATCH]))
+            last = msgpack.encode(list(wish.members[:LARGEST_BATCH]))
         name = "run_claim" if wish.queue.queue.order == "due" else "run_claim_ordered"
         if wish.members:
             name = "run_claim_ids"
@@ -303,7 +288,7 @@ def _keys(packed: bytes) -> list[bytes]:
         return [key.encode() for key in _texts(packed)]
     except UnicodeDecodeError:
         # Put by somebody else, and no text: a key all the same.
-        return [codec.data_of(bytes(key)) for key in _raws(packed)]
+        return [msgpack.data_of(bytes(key)) for key in _raws(packed)]
 
 
 def _claims(call: Call, answer: list[Any], now: Millis, held_since: Millis | None) -> list[Claim]:
@@ -311,9 +296,10 @@ def _claims(call: Call, answer: list[Any], now: Millis, held_since: Millis | Non
     name, partition, given = call.queue.name, call.partition, call.args[3]
     _, _, token, packed, records, stamps, *_ = answer
     claims = []
-    for key, record, (due, attempt, recoveries, intent) in zip(_keys(packed), records, _stamps(stamps), strict=True):
-        deadline = now + (given or _number(record[5:9], "big"))
-        cancelled = intent & _CANCEL_INTENT != 0
+    runs = zip(_keys(packed), records, iter_claim_stamps(stamps), strict=True)
+    for key, record, (due, attempt, recoveries, intent) in runs:
+        deadline = now + (given or _from_bytes(record[TIMEOUT], "big"))
+        cancelled = intent & CANCEL_INTENT != 0
         claims.append(
             Claim(
                 name,
@@ -345,32 +331,32 @@ def finish_item(
 ) -> Item:
     """`keep`: for how many seconds the end of a one-shot is remembered; `unnamed`: as long as there is room for it."""
     key = claim.key
-    if _EXTRA_MARK in key:
+    if EXTRA_MARK in key:
         outcome |= _EXTRA_RUN
-    due, more = b"%d" % next_due if next_due else b"", _NIL
+    due, more = b"%d" % next_due if next_due else b"", NIL
     if error or skips or note:
         parts = (*_kept(keep, unnamed), text(result), text(error), _ranges(skips), text(note))
-        more = codec.array(6, parts)
+        more = msgpack.array(6, parts)
     elif keep:
-        more = _KEPT_HEAD + b"".join(_kept(keep, unnamed)) + text(result)
+        more = ARRAY_OF_3 + b"".join(_kept(keep, unnamed)) + text(result)
     member = TEXT_HEADS[len(key)] + key if len(key) < len(TEXT_HEADS) else text(key)
-    return member, _token(0xA8, claim.token), TEXT_HEADS[len(due)] + due, _OUTCOMES[outcome], more
+    return member, pack_long_text(LONG_TEXT, claim.token), TEXT_HEADS[len(due)] + due, _OUTCOMES[outcome], more
 
 
 def _kept(keep: int, unnamed: bool) -> tuple[bytes, bytes]:
-    return codec.integer(keep), b"\x01" if unnamed else b"\x00"
+    return msgpack.integer(keep), _OUTCOMES[unnamed]
 
 
 def next_item(claim: Claim, next_due: Millis) -> Item:
     """finish_item for a schedule's success of which nothing is to be told: most runs end so, and only this is done."""
     key, due = claim.key, b"%d" % next_due
     member = TEXT_HEADS[len(key)] + key if len(key) < 256 else text(key)
-    return member, _token(0xA8, claim.token), TEXT_HEADS[len(due)] + due, _SUCCEEDED, _NIL
+    return member, pack_long_text(LONG_TEXT, claim.token), TEXT_HEADS[len(due)] + due, _SUCCEEDED, NIL
 
 
 def plan_item(claim: Claim, next_due: Millis, alone: bool, skips: Sequence[SkippedTicks] = ()) -> Item:
     """A run of its own for the claimed occurrence; `alone`: in the place of the last such run of the job."""
-    return *_held(claim), codec.integer(next_due), _OUTCOMES[alone], _ranges(skips)
+    return *_held(claim), msgpack.integer(next_due), _OUTCOMES[alone], _ranges(skips)
 
 
 def columns(items: Sequence[Item], verb: str = "") -> bytes:
@@ -380,8 +366,8 @@ def columns(items: Sequence[Item], verb: str = "") -> bytes:
     for column in zip(*items, strict=True):
         first = column[0]
         alone = verb == "finish" and first in _ALONE and column.count(first) == len(column)
-        arrays.append(first if alone else codec.array(len(items), column))
-    return codec.array(len(arrays), arrays)
+        arrays.append(first if alone else msgpack.array(len(items), column))
+    return msgpack.array(len(arrays), arrays)
 
 
 def fitting(items: Sequence[Item], most: int) -> int:
@@ -399,15 +385,15 @@ def fitting(items: Sequence[Item], most: int) -> int:
 
 def key_of(item: Item) -> bytes:
     """The member that an item is about."""
-    return codec.data_of(item[0])
+    return msgpack.data_of(item[0])
 
 
 def retry_item(claim: Claim, delay: Millis, error: bytes, note: bytes = b"") -> Item:
-    return *_held(claim), codec.integer(delay), text(error), text(note)
+    return *_held(claim), msgpack.integer(delay), text(error), text(note)
 
 
 def release_item(claim: Claim, delay: Millis = 0) -> Item:
-    return *_held(claim), codec.integer(delay)
+    return *_held(claim), msgpack.integer(delay)
 
 
 def failed_item(claim: Claim, error: bytes, note: bytes = b"") -> Item:
@@ -417,17 +403,17 @@ def failed_item(claim: Claim, error: bytes, note: bytes = b"") -> Item:
 
 def park_item(claim: Claim, error: bytes, note: bytes = b"", outcome: int = NOT_ENDED, wait: Millis = 0) -> Item:
     """`wait`: until somebody tries again; 0: as long as is usual for records that cannot be read."""
-    return *_held(claim), text(error), text(note), _OUTCOMES[outcome], codec.integer(wait)
+    return *_held(claim), text(error), text(note), _OUTCOMES[outcome], msgpack.integer(wait)
 
 
 def advance_item(claim: Claim, next_due: Millis, skips: Sequence[SkippedTicks] = ()) -> Item:
     """For a run that has ended before, and whose job can go on now; 0: it ends."""
-    return *_held(claim), codec.integer(next_due), _ranges(skips)
+    return *_held(claim), msgpack.integer(next_due), _ranges(skips)
 
 
 def _ranges(skips: Sequence[SkippedTicks]) -> bytes:
-    return text(b"".join([_RANGE.pack(skip.first, skip.until, skip.why) for skip in skips]))
+    return text(encode_skips(skips))
 
 
 def _held(claim: Claim) -> tuple[bytes, bytes]:
-    return text(claim.key), codec.integer(claim.token)
+    return text(claim.key), msgpack.integer(claim.token)

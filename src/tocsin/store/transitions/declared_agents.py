@@ -8,12 +8,12 @@ which nobody declares is taken for one that somebody does.
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Collection, Iterable, Sequence
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.ids import digest
 from tocsin.model.queue import AGENTS_QUEUE
+from tocsin.store.formats import decode_digests, encode_digests
 from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, Store
 from tocsin.store.transitions.fleet import WorkerRecord
@@ -35,7 +35,7 @@ class DeclaredAgentSets:
         if not name or await self._store.read(lambda c: c.hexists(self._key, name)):
             return
         digests = sorted(digest(agent.encode()) for agent in agents)
-        await self._store.fleet(script("declared_note"), name, struct.pack(f">{len(digests)}I", *digests))
+        await self._store.fleet(script("declared_note"), name, encode_digests(digests))
 
     async def by(self, workers: Sequence[WorkerRecord]) -> frozenset[int] | None:
         """The digests of all agents that these workers declare; None if one that runs agents does not say which."""
@@ -44,7 +44,7 @@ class DeclaredAgentSets:
         sets = await self._store.read(lambda c: c.hmget(self._key, names)) if names else []
         if None in told or None in sets:
             return None
-        return frozenset(number for packed in sets for (number,) in struct.iter_unpack(">I", packed))
+        return frozenset(number for packed in sets for number in decode_digests(packed))
 
     async def forget_others(self, workers: Sequence[WorkerRecord]) -> None:
         """Drop what none of these workers tells of."""
@@ -52,4 +52,4 @@ class DeclaredAgentSets:
         kept = await self._store.read(lambda c: c.hkeys(self._key))
         unused = [name for name in (raw.decode(errors="replace") for raw in kept) if name not in used]
         if unused:
-            await self._store.fleet(script("declared_forget"), codec.encode(unused[:LARGEST_BATCH]))
+            await self._store.fleet(script("declared_forget"), msgpack.encode(unused[:LARGEST_BATCH]))

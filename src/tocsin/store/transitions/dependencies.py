@@ -11,8 +11,17 @@ from typing import Any
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import Millis
+from tocsin.store.formats import (
+    codes_of,
+    decode_source,
+    encode_ask,
+    encode_watcher,
+    job_of_entry,
+    members_under,
+    source_of,
+)
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.by_partition import spread
 from tocsin.store.transitions.jobs import PutItem
@@ -21,12 +30,10 @@ from tocsin.store.views.read_together import CombinedRead
 # Entries of one page, and watchers of one job that are told in one pass.
 PAGE = 100
 # Told to a dependent whose upstream nobody knows, beside the outcomes.
-UNKNOWN = 4
+UPSTREAM_UNKNOWN = 4
 # Answers of job_watch that are no outcome.
 WATCHING, LATER, RECURRING, GONE = "w", "l", "r", "g"
 IS_WORKING = 6
-# How an entry of an outbox ends that tells of an end: with one of the outcomes of lua/lib/endings.lua.
-_ENDS = tuple(b"\0%d" % outcome for outcome in range(4))
 
 
 class Upstream(msgspec.Struct, frozen=True, order=True):
@@ -37,7 +44,7 @@ class Upstream(msgspec.Struct, frozen=True, order=True):
 
     @property
     def source(self) -> str:
-        return f"{self.queue}\0{self.id}"
+        return source_of(self.queue.encode(), self.id.encode()).decode()
 
 
 class DependencyWait(msgspec.Struct, frozen=True):
@@ -48,17 +55,17 @@ class DependencyWait(msgspec.Struct, frozen=True):
     upstreams: Sequence[Upstream]
 
     def encode(self) -> bytes:
-        return codec.encode([self.life, int(self.anyway), *(upstream.source for upstream in self.upstreams)])
+        return msgpack.encode([self.life, int(self.anyway), *(upstream.source for upstream in self.upstreams)])
 
     def entry(self, member: str, upstream: Upstream) -> bytes:
         """As job_block writes it into the outbox."""
-        return f"W\0{member}\0{self.life}\0{upstream.source}".encode()
+        return encode_ask(member, self.life, upstream.source)
 
     def entries(self, member: str) -> list[bytes]:
         return [self.entry(member, upstream) for upstream in self.upstreams]
 
-    def watcher(self, queue: str, member: str) -> str:
-        return f"{queue}\0{member}\0{self.life}"
+    def watcher(self, queue: str, member: str) -> bytes:
+        return encode_watcher(queue.encode(), member.encode(), self.life.encode())
 
 
 class UpstreamEnd(msgspec.Struct, frozen=True):
@@ -81,28 +88,14 @@ class UnblockReply(msgspec.Struct, frozen=True):
     to_carry: bool
 
 
-def is_end(entry: bytes) -> bool:
-    """Whether an entry of an outbox says that a job has ended (lua/lib/endings.lua)."""
-    return entry[:2] == b"E\0" and entry.count(b"\0") == 2 and entry[-2:] in _ENDS
-
-
-def is_ask(entry: bytes) -> bool:
-    """Whether an entry of an outbox asks to let a job be told of an end."""
-    return entry[:2] == b"W\0" and entry.count(b"\0") == 4
-
-
-def is_watcher(watcher: bytes) -> bool:
-    return watcher.count(b"\0") == 3
-
-
 def read_wait(raw: bytes) -> DependencyWait | None:
     """None if it is none of ours."""
     try:
         life, anyway, *sources = msgspec.msgpack.decode(raw, type=list[str | int])
-        pairs = [str(source).partition("\0") for source in sources]
-    except codec.UNREADABLE:
+        pairs = [decode_source(str(source)) for source in sources]
+    except msgpack.UNREADABLE:
         return None
-    return DependencyWait(str(life), bool(anyway), [Upstream(queue, upstream) for queue, _, upstream in pairs])
+    return DependencyWait(str(life), bool(anyway), [Upstream(queue, upstream) for queue, upstream in pairs])
 
 
 class Outbox:
@@ -117,10 +110,10 @@ class Outbox:
     # Changing
 
     async def block(self, queue: OpenQueue, puts: Sequence[tuple[PutItem, DependencyWait]]) -> bytes:
-        """Put jobs that wait for others: a digit for each."""
+        """Put jobs that wait for others. The code of each put."""
         codes = bytearray(len(puts))
         async for _, some, answer in spread(self._store, "job_block", queue, puts, _key_of_put, _packed_puts):
-            for n, code in zip(some, answer[1], strict=True):
+            for n, code in zip(some, codes_of(answer[1]), strict=True):
                 codes[n] = code
         return bytes(codes)
 
@@ -167,9 +160,8 @@ class Outbox:
         keys = queue.keys[partition]
         together = CombinedRead()
         for end in ends:
-            upstream = end.split(b"\0")[1]
             together.ask("ZSCORE", keys["outbox"], end)
-            first, last = b"[" + upstream + b"\0", b"(" + upstream + b"\1"
+            first, last = members_under(job_of_entry(end))
             together.ask("ZRANGEBYLEX", keys["watchers"], first, last, "LIMIT", 0, PAGE)
         found = await together.answers(self._store)
         return [[] if there is None else list(some) for there, some in zip(found[::2], found[1::2], strict=True)]
@@ -201,17 +193,17 @@ def _key_of_put(item: tuple[PutItem, DependencyWait]) -> bytes:
 
 def _packed_puts(puts: Sequence[tuple[PutItem, DependencyWait]]) -> list[bytes]:
     parts = [part for put, wait in puts for part in _packed(put, wait)]
-    return [codec.array(len(parts), parts)]
+    return [msgpack.array(len(parts), parts)]
 
 
 def _packed(put: PutItem, wait: DependencyWait) -> list[bytes]:
     return [
-        codec.text(put.member.encode()),
-        codec.integer(put.due),
+        msgpack.text(put.member.encode()),
+        msgpack.integer(put.due),
         put.kind,
-        bytes((put.mode,)),
-        codec.text(put.record),
-        codec.text(wait.encode()),
+        msgpack.small(put.mode),
+        msgpack.text(put.record),
+        msgpack.text(wait.encode()),
     ]
 
 
@@ -220,23 +212,23 @@ def _first(pair: tuple[bytes, bytes]) -> bytes:
 
 
 def _packed_pairs(pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
-    return [_texts([part for pair in pairs for part in pair])]
+    return [msgpack.texts([part for pair in pairs for part in pair])]
 
 
 def _key_of_item(item: UpstreamEnd | bytes) -> bytes:
     """The job that is told, or that an entry belongs to."""
-    return item.member if isinstance(item, UpstreamEnd) else item.split(b"\0")[1]
+    return item.member if isinstance(item, UpstreamEnd) else job_of_entry(item)
 
 
 def _packed_items(items: Sequence[UpstreamEnd | bytes]) -> list[bytes]:
     tellings = [item for item in items if isinstance(item, UpstreamEnd)]
     parts = [part for telling in tellings for part in _packed_telling(telling)]
-    return [codec.array(len(parts), parts), _texts([item for item in items if isinstance(item, bytes)])]
+    return [msgpack.array(len(parts), parts), msgpack.texts([item for item in items if isinstance(item, bytes)])]
 
 
 def _packed_telling(telling: UpstreamEnd) -> list[bytes]:
     texts = (telling.member, telling.life, telling.source)
-    return [*map(codec.text, texts), bytes((telling.outcome,))]
+    return [*map(msgpack.text, texts), msgpack.small(telling.outcome)]
 
 
 def _upstream(told: tuple[bytes, bytes, Sequence[bytes]]) -> bytes:
@@ -244,13 +236,9 @@ def _upstream(told: tuple[bytes, bytes, Sequence[bytes]]) -> bytes:
 
 
 def _packed_ends(told: Sequence[tuple[bytes, bytes, Sequence[bytes]]]) -> list[bytes]:
-    items = [_texts([entry, upstream, *watchers]) for entry, upstream, watchers in told]
-    return [codec.array(len(items), items)]
+    items = [msgpack.texts([entry, upstream, *watchers]) for entry, upstream, watchers in told]
+    return [msgpack.array(len(items), items)]
 
 
 def _packed_members(members: Sequence[bytes]) -> list[bytes]:
-    return [_texts(members)]
-
-
-def _texts(texts: Sequence[bytes]) -> bytes:
-    return codec.array(len(texts), map(codec.text, texts))
+    return [msgpack.texts(members)]

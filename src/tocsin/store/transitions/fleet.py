@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from redis.exceptions import RedisError
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreError
 from tocsin.store.connection.client import (
@@ -125,14 +125,14 @@ def _counter(raw: bytes) -> int | bytes:
 def _about(raw: bytes) -> WorkerInfo:
     try:
         return _about_decoder.decode(raw)
-    except codec.UNREADABLE:
+    except msgpack.UNREADABLE:
         return _NOTHING
 
 
 def _message(raw: bytes) -> dict[str, Any]:
     try:
-        return dict(codec.decode(raw))
-    except codec.UNREADABLE:
+        return dict(msgpack.decode(raw))
+    except msgpack.UNREADABLE:
         return {}
 
 
@@ -182,13 +182,13 @@ class Fleet:
     async def ring_all(self, partitions: Sequence[tuple[str, int]]) -> None:
         """The partitions by queue; at most a thousand."""
         bells = [self._store.keys.bell(name) for name, _ in partitions]
-        items = codec.encode([str(partition) for _, partition in partitions])
+        items = msgpack.encode([str(partition) for _, partition in partitions])
         await self._store.read(lambda c: script("bell_ring")(c, bells, [items]))
 
     async def post(self, worker: str, message: dict[str, Any]) -> None:
         """Tell a worker something it would otherwise learn later. Mail that nobody fetches is not kept."""
         post, key = script("mail_post"), _key(self._store.keys.mail(worker))
-        await self._store.read(lambda c: post(c, [key], [codec.encode(message)]))
+        await self._store.read(lambda c: post(c, [key], [msgpack.encode(message)]))
 
     async def zones(self) -> str | None:
         """The version of the zone database by which jobs were planned; None: nobody has said."""
@@ -269,7 +269,7 @@ class HeartbeatSender:
         """`step`: by how much we saw the server's clock set, when all steps added up to `stepped`.
         Raises StoreUnavailable, or another StoreError."""
         now = self._store.clock.override()
-        args = ["" if now is None else now, self._worker, counter, codec.encode(about), "1" if joins else ""]
+        args = ["" if now is None else now, self._worker, counter, msgpack.encode(about), "1" if joins else ""]
         args += [late, "" if step is None else step, stepped]
         if self._client is None:
             self._client = open_blocking_client(self._store.address, self._store.connections)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.run import Claim
 from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
@@ -32,7 +32,7 @@ class HeldRuns:
         self, queue: OpenQueue, partition: int, cursor: bytes, names: Sequence[str]
     ) -> tuple[bytes, list[HeldRun]]:
         """What these names hold in the page at `cursor`, from `b"0"` on; and where the next page begins."""
-        look, args = script("claim_look"), [cursor, PAGE, codec.encode(list(names))]
+        look, args = script("claim_look"), [cursor, PAGE, msgpack.encode(list(names))]
         following, found = await self._store.read(lambda c: look(c, queue.keys_of(look, partition), args))
         return following, [
             HeldRun(key, token, owner.decode(errors="replace"))
@@ -55,7 +55,7 @@ class HeldRuns:
             own = [holding for holding in holdings if holding.owner == owner]
             for first in range(0, len(own), LARGEST_BATCH):
                 some = own[first : first + LARGEST_BATCH]
-                items = [(codec.text(each.key), codec.integer(each.token), codec.integer(0)) for each in some]
+                items = [(msgpack.text(each.key), msgpack.integer(each.token), msgpack.integer(0)) for each in some]
                 answer = await self._store.change("run_release", queue, partition, owner, columns(items))
                 released += len(some) - len(answer[1])
         return released

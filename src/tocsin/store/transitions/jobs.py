@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import struct
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import Millis
 from tocsin.model.errors import QueueRepartitioned, RecordUnreadable, UnknownJob
 from tocsin.model.job import Failure, Header, Job, Spec, Stage
-from tocsin.store import suspect_scores
+from tocsin.model.outcome import IGNORE, Outcome
+from tocsin.model.record import decode_failure, read_record
+from tocsin.store.formats import (
+    ClaimEntry,
+    claim_entry_or_none,
+    codes_of,
+    decode_outcome,
+    due_score_bound,
+    not_before,
+    uncounted_in,
+)
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.numbers import time_of
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
@@ -22,22 +30,14 @@ from tocsin.store.transitions.by_partition import spread
 from tocsin.store.transitions.put_batcher import FIELDS
 from tocsin.store.views import line
 
-IGNORE, REPLACE, POSTPONE, UPDATE, EDIT, EDIT_IN_LINE = range(6)
-UNCHANGED, NEW, CHANGED, REMEMBERED, CONFLICT, MISSING = range(6)
-
-_CLAIM = struct.Struct(">QQIHBB")
-# Above the due time stands the place in line, see lua/lib/claims.lua.
-DUE_MASK = (1 << 48) - 1
-# In a queue of order `due` its first byte is how many successes the record does not count yet, see lua/lib/line.lua.
-_UNCOUNTED = 56
-_PUT_INTENT = 4
 # In the order of lua/lib/members.lua. The last is of fair queues only.
 HASHES = ("jobs", "claims", "errors", "results", "needs", "spots")
 _SETS = ("waiting", "working", "paused", "parked", "dead", "done", "blocked", "unnamed")
-# In the order of the codes in lua/lib/settle.lua.
-OUTCOMES = ("failed", "succeeded", "skipped", "cancelled")
-# It has ended, and somebody garbled how.
-UNKNOWN = "unknown"
+# The kinds of due time, as lua/job_put.lua numbers them.
+_ABSOLUTE, _RELATIVE, _NOW_IF_PAST = map(msgpack.small, range(3))
+# The codes of delete_many and of revive_many; 0 for a job that they left alone.
+REMOVED, RUNNING = 1, 2
+REVIVED = 1
 
 
 class PutItem(msgspec.Struct, frozen=True, gc=False):
@@ -54,63 +54,8 @@ class PutItem(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def kind(self) -> bytes:
-        """Of its due time, as lua/job_put.lua numbers them."""
-        return b"\x01" if self.relative else b"\x02" if self.now_if_past else b"\x00"
-
-
-class ClaimEntry(msgspec.Struct, frozen=True):
-    """What `claims` holds of an unfinished run."""
-
-    token: int
-    due: Millis
-    attempt: int
-    recoveries: int
-    intent: int
-    owner: str
-    pending: bytes | None
-    uncounted: int = 0
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """How a remembered one-shot ended."""
-
-    name: str
-    at: Millis
-    result: Any
-    # False: it is only remembered because others wait for it, without what came of it.
-    kept: bool = True
-    # Why what it returned could not be kept.
-    lost: str = ""
-
-
-def due_by(now: Millis) -> str:
-    """The bound of all scores that are due, whatever they tell below their millisecond."""
-    return f"({now + 1}"
-
-
-def read_entry(raw: bytes) -> ClaimEntry:
-    """Raises struct.error for what is none, as lua/lib/claims.lua does."""
-    token, due, attempt, recoveries, intent, size = _CLAIM.unpack_from(raw)
-    end = _CLAIM.size + size
-    after_tenant = end + 1 + (raw[end] if len(raw) > end else 255)
-    if len(raw) < after_tenant + (16 if intent & _PUT_INTENT else 0):
-        raise struct.error("a claim is longer")
-    pending = raw[after_tenant + 16 :] if intent & _PUT_INTENT else None
-    owner = raw[_CLAIM.size : end].decode(errors="replace")
-    return ClaimEntry(token, due & DUE_MASK, attempt, recoveries, intent, owner, pending, due >> _UNCOUNTED)
-
-
-def entry_of(raw: bytes | None) -> ClaimEntry | None:
-    """None also for garbage: a job is shown without what cannot be read of it."""
-    try:
-        return None if raw is None else read_entry(raw)
-    except struct.error:
-        return None
-
-
-def record_of(header: Header, spec: Spec, largest: int = sys.maxsize) -> bytes:
-    """`largest`: bytes, for arguments that a caller has just given; those of a job that exists were let in before."""
-    return codec.encode_header(header) + codec.encode_spec(spec, largest)
+        """The kind of due time."""
+        return _RELATIVE if self.relative else _NOW_IF_PAST if self.now_if_past else _ABSOLUTE
 
 
 class Jobs:
@@ -126,29 +71,29 @@ class Jobs:
         return self._store.putter.put(queue, put.member, b"".join(_packed(put)))
 
     async def put_many(self, queue: OpenQueue, puts: Sequence[PutItem]) -> tuple[bytes, Millis]:
-        """A digit for each, and the due time to ring for."""
+        """The code of each, and the due time to ring for."""
         codes, heads = bytearray(len(puts)), []
         async for _, some, answer in spread(self._store, "job_put", queue, puts, _key_of_put, _packed_puts):
-            for n, code in zip(some, answer[1], strict=True):
+            for n, code in zip(some, codes_of(answer[1]), strict=True):
                 codes[n] = code
             heads.append(int(answer[2]))
         return bytes(codes), min((head for head in heads if head >= 0), default=-1)
 
     async def delete(self, queue: OpenQueue, member: str, only: str = "") -> bool:
-        answer = await self._change("job_delete", queue, member, only, codec.encode([member]))
+        answer = await self._change("job_delete", queue, member, only, msgpack.encode([member]))
         if answer[2]:
             await self._carry(queue, queue.partition_of(member))
         return bool(answer[1] != b"0")
 
     async def delete_many(self, queue: OpenQueue, members: Sequence[bytes], only: str = "") -> bytes:
-        """A digit for each: 0 no such job, 1 removed, 2 running, and removed when its run ends."""
+        """A code for each: 0 no such job, REMOVED, or RUNNING: it is removed when its run ends."""
 
         def packed(some: Sequence[bytes]) -> list[Any]:
-            return [only, *_packed_members(some)]
+            return [only, msgpack.texts(some)]
 
         codes, told = bytearray(len(members)), set[int]()
         async for partition, some, answer in spread(self._store, "job_delete", queue, members, bytes, packed):
-            for n, code in zip(some, answer[1], strict=True):
+            for n, code in zip(some, codes_of(answer[1]), strict=True):
                 codes[n] = code
             told |= {partition} if answer[2] else set()
         for partition in told:
@@ -172,19 +117,19 @@ class Jobs:
 
     async def fire(self, queue: OpenQueue, member: str, dues: list[Millis]) -> list[Millis]:
         """Add extra runs (0: now) and return when each is due. Raises UnknownJob."""
-        answer = await self._change("job_fire", queue, member, member, codec.encode(dues))
+        answer = await self._change("job_fire", queue, member, member, msgpack.encode(dues))
         if not answer[1]:
             raise UnknownJob(member)
         return [int(due) for due in answer[2]]
 
     async def revive(self, queue: OpenQueue, member: str) -> bool:
-        return bool((await self._change("job_revive", queue, member, codec.encode([member])))[1] == b"1")
+        return bool((await self._change("job_revive", queue, member, msgpack.encode([member])))[1] == b"1")
 
     async def revive_many(self, queue: OpenQueue, members: Sequence[bytes]) -> bytes:
-        """A digit for each: 0 not dead, 1 revived."""
+        """A code for each: 0 not dead, or REVIVED."""
         codes = bytearray(len(members))
         async for _, some, answer in spread(self._store, "job_revive", queue, members, bytes, _packed_members):
-            for n, code in zip(some, answer[1], strict=True):
+            for n, code in zip(some, codes_of(answer[1]), strict=True):
                 codes[n] = code
         return bytes(codes)
 
@@ -222,7 +167,7 @@ class Jobs:
         # A script, because a full Redis 6.2 refuses transactions, also those that only read. Fewer jobs may come than
         # were asked for, if they are large.
         while left:
-            args = _packed_members(left[:LARGEST_BATCH])
+            args = [msgpack.texts(left[:LARGEST_BATCH])]
             columns = await self._store.read(lambda c, a=args: read(c, keys, a))  # type: ignore[misc]
             some, left = left[: len(columns[0])], left[len(columns[0]) :]
             jobs += _as_jobs(queue, some, columns)
@@ -256,7 +201,7 @@ class Jobs:
             async with client.pipeline(transaction=False) as pipe:
                 for queue in queues:
                     for keys in queue.keys:
-                        pipe.zcount(keys["waiting"], "-inf", due_by(now))
+                        pipe.zcount(keys["waiting"], "-inf", due_score_bound(now))
                         pipe.hget(keys["meta"], "paused")
                         pipe.zcard(keys["working"])
                         pipe.exists(*(keys[band] for band in BANDS))
@@ -274,7 +219,7 @@ class Jobs:
         """The claim under which somebody holds it now."""
         claims = queue.keys[queue.partition_of(member)]["claims"]
         raw = await self._store.read(lambda c: c.hget(claims, member))
-        entry = entry_of(raw)
+        entry = claim_entry_or_none(raw)
         return entry if entry and entry.token else None
 
     async def outcome(self, queue: OpenQueue, member: str) -> Outcome | None:
@@ -283,7 +228,7 @@ class Jobs:
             key = queue.keys[queue.partition_of(member)]["results"]
             raw = await self._store.read(lambda c, k=key: c.hget(k, member))  # type: ignore[misc]
             if raw is not None or not await self._store.catch_up(queue):
-                return None if raw is None else _as_outcome(raw)
+                return None if raw is None else decode_outcome(raw)
 
     async def walk(self, queue: OpenQueue, partition: int) -> AsyncIterator[list[bytes]]:
         """Every member that has a record, in pages, in no order."""
@@ -307,21 +252,21 @@ def _key_of_put(put: PutItem) -> bytes:
 
 def _packed_puts(puts: Sequence[PutItem]) -> list[bytes]:
     parts = [part for put in puts for part in _packed(put)]
-    return [codec.array(FIELDS * len(puts), parts)]
+    return [msgpack.array(FIELDS * len(puts), parts)]
 
 
 def _packed_members(members: Sequence[bytes]) -> list[bytes]:
-    return [codec.array(len(members), map(codec.text, members))]
+    return [msgpack.texts(members)]
 
 
 def _packed(put: PutItem) -> list[bytes]:
     return [
-        codec.text(put.member.encode()),
-        codec.integer(put.due),
+        msgpack.text(put.member.encode()),
+        msgpack.integer(put.due),
         put.kind,
-        bytes((put.mode,)),
-        codec.integer(put.expected),
-        codec.text(put.record),
+        msgpack.small(put.mode),
+        msgpack.integer(put.expected),
+        msgpack.text(put.record),
     ]
 
 
@@ -358,17 +303,17 @@ def _as_job(
     claim: bytes | None,
     error: bytes | None,
 ) -> Job:
-    entry = entry_of(claim)
-    failure = codec.decode_failure(error) if error else None
+    entry = claim_entry_or_none(claim)
+    failure = decode_failure(error) if error else None
     try:
         current = (entry.pending if entry and entry.pending else record) or b""
-        header, spec = codec.read_record(current)
+        header, spec = read_record(current)
     except RecordUnreadable as unreadable:
         header, spec = Header(recurring=False, timeout=0, handler=0), Spec(name="?")
         failure = failure or Failure(error=str(unreadable))
-    at = time_of(suspect_scores.not_before(score) if stage is Stage.WAITING else score)
+    at = time_of(not_before(score) if stage is Stage.WAITING else score)
     if queue.queue.order == "due":
-        uncounted = entry.uncounted if entry else int((score - at) * 16) if at <= score < at + 1 else 0
+        uncounted = entry.uncounted if entry else uncounted_in(score)
         header = replace(header, succeeded=header.succeeded + uncounted, attempts=header.attempts + uncounted)
     return Job(
         id=member.decode(errors="replace"),
@@ -383,18 +328,3 @@ def _as_job(
         owner=entry.owner or None if entry else None,
         failure=failure,
     )
-
-
-def _as_outcome(raw: bytes) -> Outcome:
-    if len(raw) < 9 or raw[0] >= len(OUTCOMES):
-        return Outcome(UNKNOWN, 0, None, lost="how it ended is garbled")
-    name, at, result = OUTCOMES[raw[0]], int.from_bytes(raw[1:9], "big"), raw[9:]
-    try:
-        if result[:1] == codec.NO_RESULT:
-            lost = str(codec.decode(result[1:])) if len(result) > 1 else ""
-            return Outcome(name, at, None, kept=bool(lost), lost=lost)
-        if codec.is_nested_deeper(result, codec.MOST_LEVELS):
-            return Outcome(name, at, None, lost=f"it is nested more than {codec.MOST_LEVELS} levels deep")
-        return Outcome(name, at, codec.decode(result) if result else None)
-    except codec.UNREADABLE as error:
-        return Outcome(name, at, None, lost=f"it cannot be read: {error}")

@@ -17,14 +17,14 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import Millis
 from tocsin.model.errors import QueueRepartitioned, QueueRepartitioning, StoreFull, StoreUnavailable
+from tocsin.store.formats import codes_of
 from tocsin.store.open_queue import LARGEST_BATCH, LARGEST_BYTES, OpenQueue
 
 # How many a put has for job_put.lua.
 FIELDS = 6
-_ZERO = ord("0")
 
 # The code of one put, and the due time to ring the bell for, or -1.
 Answer: TypeAlias = tuple[int, Millis]
@@ -73,7 +73,7 @@ class PutBatcher:
             return await self.put(queue, member, fields)
         self._begin(place, deque())
         try:
-            _, codes, head = await self._change("job_put", queue, place[2], codec.array(FIELDS, [fields]))
+            _, codes, head = await self._change("job_put", queue, place[2], msgpack.array(FIELDS, [fields]))
             return int(codes), int(head)
         except QueueRepartitioned:
             pass
@@ -131,7 +131,7 @@ class PutBatcher:
         waited_as_long = len(line)
         try:
             queue.expect(place[1])
-            items = codec.array(FIELDS * len(batch), [one.fields for one in batch])
+            items = msgpack.array(FIELDS * len(batch), [one.fields for one in batch])
             _, codes, head = await self._change("job_put", queue, place[2], items)
         except QueueRepartitioned:
             self._readdress(queue, [*batch, *line])
@@ -183,9 +183,9 @@ def _take(line: deque[WaitingPut], most: int) -> list[WaitingPut]:
 
 
 def _answer(batch: list[WaitingPut], codes: bytes, head: Millis) -> None:
-    for one, code in zip(batch, codes, strict=True):
+    for one, code in zip(batch, codes_of(codes), strict=True):
         if not one.answer.done():
-            one.answer.set_result((code - _ZERO, head))
+            one.answer.set_result((code, head))
 
 
 def _fail(batch: list[WaitingPut], error: Exception) -> None:

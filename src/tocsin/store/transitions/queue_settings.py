@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import (
     InvalidConfig,
     NodeUnavailable,
@@ -77,8 +77,8 @@ async def update(
     store: Store, queue: OpenQueue, settings: Mapping[str, str], weights: Mapping[str, str], *, operator: bool
 ) -> None:
     """Change what differs, in all partitions. What an operator has set, code leaves alone."""
-    items = codec.encode([part for name, value in settings.items() for part in _fields(name, value)])
-    shares = codec.encode([part for pair in weights.items() for part in pair])
+    items = msgpack.encode([part for name, value in settings.items() for part in _fields(name, value)])
+    shares = msgpack.encode([part for pair in weights.items() for part in pair])
     while True:
         layout = queue.layout
         wanted = [name for name, value in settings.items() if value]
@@ -90,7 +90,7 @@ async def update(
                 while more:
                     queue.expect(layout)
                     more = (await store.change("queue_update", queue, partition, *args))[1]
-                    args = ["1" if operator else "", codec.encode([]), codec.encode([])]
+                    args = ["1" if operator else "", msgpack.encode([]), msgpack.encode([])]
             return
         except QueueRepartitioned:
             continue

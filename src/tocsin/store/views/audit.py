@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 from redis.asyncio import RedisCluster
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument, RecordUnreadable, StoreError, nearest
 from tocsin.store import queue_directory
+from tocsin.store.formats import codes_of, session_mark, session_time
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.numbers import is_whole, time_of, whole
 from tocsin.store.scripts.script import script
@@ -183,7 +184,7 @@ class AuditReader:
 
     async def sessions(self, queue: OpenQueue, partition: int) -> AsyncIterator[list[Session]]:
         async for page in self._hash(queue.keys[partition]["sessions"], LARGEST_SESSION):
-            yield [Session(name, raw[:16], int.from_bytes(raw[8:16], "big")) for name, raw in page.items()]
+            yield [Session(name, session_mark(raw), session_time(raw)) for name, raw in page.items()]
 
     async def _hash(self, key: str, widest: int) -> AsyncIterator[dict[bytes, bytes]]:
         count, cursor = _page_of(widest), 0
@@ -201,7 +202,7 @@ class AuditReader:
         keys = queue.keys_of(look, partition)
         seen: list[JobPresence] = []
         for first in range(0, len(members), PAGE):
-            items = _ids(members[first : first + PAGE])
+            items = msgpack.texts(members[first : first + PAGE])
             seen += map(_standing, await self.store.read(lambda c, i=items: look(c, keys, [i])))  # type: ignore[misc]
         return seen
 
@@ -291,15 +292,17 @@ class AuditReader:
         """Each is looked at again where it is changed."""
         mended: list[bool] = []
         for first in range(0, len(members), PAGE):
-            answer = await self.store.change("audit_mend", queue, partition, _ids(members[first : first + PAGE]))
-            mended += [code == ord("1") for code in answer[1]]
+            answer = await self.store.change(
+                "audit_mend", queue, partition, msgpack.texts(members[first : first + PAGE])
+            )
+            mended += map(bool, codes_of(answer[1]))
         return mended
 
     async def forget(self, queue: OpenQueue, partition: int, sessions: Sequence[Session]) -> int:
         forget, dropped = script("audit_forget"), 0
         keys = queue.keys_of(forget, partition)
         for first in range(0, len(sessions), PAGE):
-            items = _ids([part for s in sessions[first : first + PAGE] for part in (s.key, s.mark)])
+            items = msgpack.texts([part for s in sessions[first : first + PAGE] for part in (s.key, s.mark)])
             dropped += int(await self.store.read(lambda c, i=items: forget(c, keys, [i])))  # type: ignore[misc]
         return dropped
 
@@ -307,10 +310,6 @@ class AuditReader:
 def _page_of(widest: int) -> int:
     """How many entries of so many bytes a page may have."""
     return max(10, min(PAGE, PAGE_BYTES // max(widest, 1)))
-
-
-def _ids(members: Sequence[bytes]) -> bytes:
-    return codec.array(len(members), map(codec.text, members))
 
 
 def _node(name: str, info: dict[str, Any]) -> Node:

@@ -10,7 +10,8 @@ from enum import IntFlag
 
 from msgspec import Struct
 
-from tocsin.model import codec
+from tocsin.model import msgpack
+from tocsin.store.formats import codes_of, tenant_of_member
 from tocsin.store.keys import BANDS, TURNS
 from tocsin.store.numbers import is_whole, whole
 from tocsin.store.store import OpenQueue
@@ -21,8 +22,6 @@ from tocsin.store.views.read_together import CombinedRead
 Place = tuple[int, bytes]
 # Of a look at some tenants the server counts all that is worked on: few looks at many.
 TENANTS_AT_ONCE = 500
-# tenant, due, place and id of a member of a fair queue's `ready`.
-_PARTS = 4
 
 
 class TenantFault(IntFlag):
@@ -67,23 +66,23 @@ class FairLineReader:
             async for members in self._survey.members(queue, partition, base):
                 yield members
         async for places in self.places(queue, partition):
-            yield [tenant_of(member) for _, member in places]
+            yield [tenant_of_member(member) for _, member in places]
 
     async def look(
         self, queue: OpenQueue, partition: int, places: Sequence[Place], tenants: Sequence[bytes]
     ) -> tuple[list[bool], list[TenantFault]]:
         """Of each place whether it is one too many, of each tenant its trouble."""
         look = queue.script("line_look")
-        keys, args = queue.keys_of(look, partition), [_places(places), _names(tenants)]
+        keys, args = queue.keys_of(look, partition), [_places(places), msgpack.texts(tenants)]
         strays, troubles = await self._store.read(lambda c: look(c, keys, args))
-        return [code == ord("1") for code in strays], [TenantFault(code - ord("0")) for code in troubles]
+        return [*map(bool, codes_of(strays))], [*map(TenantFault, codes_of(troubles))]
 
     async def mend(
         self, queue: OpenQueue, partition: int, places: Sequence[Place], tenants: Sequence[bytes]
     ) -> list[bool]:
         """Each is looked at again where it is changed."""
-        answer = await self._store.change("line_mend", queue, partition, _places(places), _names(tenants))
-        return [code == ord("1") for code in (*answer[1], *answer[2])]
+        answer = await self._store.change("line_mend", queue, partition, _places(places), msgpack.texts(tenants))
+        return [*map(bool, codes_of(answer[1] + answer[2]))]
 
     async def cap(self, queue: OpenQueue, partition: int) -> Cap:
         keys = queue.keys[partition]
@@ -94,19 +93,6 @@ class FairLineReader:
         return Cap(working, whole(most) if is_whole(most) else None, whole(claimed) != whole(before))
 
 
-def tenant_of(member: bytes) -> bytes:
-    """Of a member of `ready`; one that is none of ours has some as well."""
-    return member.partition(b"\0")[0]
-
-
-def id_of(member: bytes) -> bytes:
-    """Likewise the id."""
-    return member.split(b"\0", _PARTS - 1)[-1]
-
-
 def _places(places: Sequence[Place]) -> bytes:
-    return codec.array(2 * len(places), [part for band, m in places for part in (codec.integer(band), codec.text(m))])
-
-
-def _names(names: Sequence[bytes]) -> bytes:
-    return codec.array(len(names), map(codec.text, names))
+    parts = [part for band, member in places for part in (msgpack.integer(band), msgpack.text(member))]
+    return msgpack.array(len(parts), parts)

@@ -24,10 +24,9 @@ from msgspec import Struct
 from tocsin.model.durations import Millis
 from tocsin.model.queue import OUTGROWN, outgrown
 from tocsin.store.connection.client import FAILURES, answers_of, translate
+from tocsin.store.formats import OTHERS, due_score_bound, is_apart, is_due_score, not_before
 from tocsin.store.keys import BANDS
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.suspect_scores import OTHERS, is_apart, not_before
-from tocsin.store.transitions.jobs import due_by
 from tocsin.store.views.backlog_ordered import LIMITS, OrderedPartition, QueueLimits, look, read_limits
 
 # How many members one look reads of a partition, twice at most.
@@ -143,9 +142,9 @@ class BacklogReader:
         self._turns = itertools.cycle(self._places)
 
     async def _find_due(self, now: Millis) -> list[_PartitionBacklog]:
-        asked = [place for place in self._places if place.head < now + 1]
+        asked = [place for place in self._places if is_due_score(place.head, now)]
         quiet = next(self._turns, None)
-        if quiet is not None and quiet.head >= now + 1:
+        if quiet is not None and not is_due_score(quiet.head, now):
             asked.append(quiet)
 
         def ask(pipe: Any) -> None:
@@ -155,18 +154,18 @@ class BacklogReader:
         answers = iter(await self._ask(ask))
         for place in asked:
             place.learn(answers)
-        return [place for place in asked if place.head < now + 1]
+        return [place for place in asked if is_due_score(place.head, now)]
 
     async def _count(self, due: list[_PartitionBacklog], now: Millis) -> list[_DueJob]:
-        owned = [self._own(place.queue) for place in due]
+        owned, bound = [self._own(place.queue) for place in due], due_score_bound(now)
 
         def ask(pipe: Any) -> None:
             for place, own in zip(due, owned, strict=True):
                 pipe.hmget(place.meta, LIMITS)
                 pipe.zcard(place.keys["working"])
-                pipe.zcount(place.waiting, "-inf", due_by(now))
+                pipe.zcount(place.waiting, "-inf", bound)
                 start, most = (OTHERS, 1) if own is None else ("-inf", MOST)
-                pipe.zrange(place.waiting, start, due_by(now), byscore=True, offset=0, num=most, withscores=True)
+                pipe.zrange(place.waiting, start, bound, byscore=True, offset=0, num=most, withscores=True)
 
         answers = await self._ask(ask)
         found, longer, lines = [], [], []
@@ -201,7 +200,7 @@ class BacklogReader:
 
         answers = await self._ask(ask)
         for (_, own, due), members, answer in zip(longer, samples, answers, strict=True):
-            scores = [not_before(score) for score in answer if score is not None and score < now + 1]
+            scores = [not_before(score) for score in answer if score is not None and is_due_score(score, now)]
             due.is_estimate = len(members) < len(own)
             due.oldest = min([due.oldest, *scores])
             # Those that were seen in line are there, whatever the sample says.

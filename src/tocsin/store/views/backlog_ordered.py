@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from tocsin.model.durations import Millis
+from tocsin.store.formats import due_of_member, members_under
 from tocsin.store.keys import BANDS, TURNS
 from tocsin.store.numbers import is_whole, number, time_of, whole
 
@@ -118,16 +119,16 @@ class _Fair:
 
     def ask(self, pipe: Any) -> None:
         for band, tenant in self._served:
-            low, high = _range(tenant)
+            low, high = members_under(tenant)
             pipe.zrange(self._line.keys[band], low, high, bylex=True, offset=0, num=1)
         for tenant in self._resting:
             for band in self._used:
-                pipe.zlexcount(self._line.keys[band], *_range(tenant))
+                pipe.zlexcount(self._line.keys[band], *members_under(tenant))
 
     def ready(self, answers: Iterator[Any]) -> Ready:
         heads = [_read(answers, []) for _ in self._served]
         held = sum(_read(answers, 0) for _ in self._resting for _ in self._used)
-        dues = [_due(head[0]) for head in heads if head]
+        dues = [due for head in heads if head and (due := due_of_member(head[0])) is not None]
         if not dues and self._all_turns_seen:
             # Nobody who has work has a turn.
             return Ready(0)
@@ -141,13 +142,3 @@ def _read(answers: Iterator[Any], otherwise: Any) -> Any:
     """The next answer, or what stands for it if somebody garbled the key."""
     answer = next(answers)
     return otherwise if isinstance(answer, Exception) else answer
-
-
-def _range(tenant: bytes) -> tuple[bytes, bytes]:
-    return b"[" + tenant + b"\0", b"(" + tenant + b"\1"
-
-
-def _due(member: bytes) -> float:
-    """What is none of ours says nothing of a time."""
-    parts = member.split(b"\0", 3)
-    return whole(parts[1]) if len(parts) == 4 and is_whole(parts[1]) else math.inf

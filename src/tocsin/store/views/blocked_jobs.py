@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.transitions.dependencies import GONE, DependencyWait, Upstream, read_wait
@@ -90,8 +90,8 @@ class BlockedJobs:
         return found
 
     async def _look(self, queue: OpenQueue, where: OpenQueue, partition: int, some: Sequence[UnheardEnd]) -> str:
-        pairs = [(each.upstream.id, each.wait.watcher(queue.name, _name(each.member))) for each in some]
-        look, args = script("watch_look"), [codec.encode([part for pair in pairs for part in pair])]
+        pairs = [(each.upstream.id.encode(), each.wait.watcher(queue.name, _name(each.member))) for each in some]
+        look, args = script("watch_look"), [msgpack.texts(part for pair in pairs for part in pair)]
         answer: bytes = await self._read(lambda c: look(c, where.keys_of(look, partition), args))
         return answer.decode()
 

@@ -3,27 +3,25 @@ tick of a schedule."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import AsyncIterator, Collection
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import Millis, moment
 from tocsin.model.ids import job_of, run_id
+from tocsin.model.outcome import OUTCOMES, SUCCEEDED
 from tocsin.model.skipped_ticks import SkipReason
+from tocsin.store.formats import event_runs
 from tocsin.store.numbers import time_of
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.jobs import DUE_MASK, OUTCOMES
 
 PAGE = 100
-_RUN = struct.Struct(">QIB")
 _ids = msgspec.msgpack.Decoder(list[str])
 _skips = msgspec.msgpack.Decoder(list[str | int])
 _told_of = msgspec.json.Decoder(dict[str, Any])
-_SUCCEEDED = OUTCOMES.index("succeeded")
 # Events that name a job although something was done for those that wait for it.
 _ABOUT_OTHERS = (b"watch", b"end")
 # Attempts that did not end their run are told by the call that ended them.
@@ -111,8 +109,8 @@ async def succeeded_last(store: Store, queue: OpenQueue, partition: int, members
             continue
         if left.isdisjoint(ids):
             continue
-        ends = _RUN.iter_unpack(event.get(b"runs", b"")) if event[b"kind"] == b"finish" else ()
-        found |= {key for key, end in zip(ids, ends, strict=False) if key in left and end[2] == _SUCCEEDED}
+        ends = event_runs(event.get(b"runs", b"")) if event[b"kind"] == b"finish" else ()
+        found |= {key for key, end in zip(ids, ends, strict=False) if key in left and end[2] == SUCCEEDED}
         left -= set(ids)
         if not left:
             break
@@ -134,7 +132,7 @@ def _runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
     """None of an event that somebody garbled."""
     try:
         return _readable_runs(queue, event)
-    except (*codec.UNREADABLE, KeyError, struct.error):
+    except (*msgpack.UNREADABLE, KeyError):
         return []
 
 
@@ -145,17 +143,17 @@ def _readable_runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
     members, notes = _ids.decode(event[b"ids"]), _notes(event)
     return [
         PastRun(
-            id=run_id(member, due & DUE_MASK),
+            id=run_id(member, due),
             job_id=job_of(member),
             queue=queue,
-            due_ms=due & DUE_MASK,
+            due_ms=due,
             attempt=attempt,
             outcome=_ENDS.get(event[b"kind"], OUTCOMES[outcome]),
             ended_ms=at,
             told=notes.get(member, {}),
         )
         # Runs come first: of the other members of the event none has ended.
-        for member, (due, attempt, outcome) in zip(members, _RUN.iter_unpack(ends), strict=False)
+        for member, (due, attempt, outcome) in zip(members, event_runs(ends), strict=False)
     ]
 
 
@@ -165,7 +163,7 @@ def _notes(event: dict[bytes, Any]) -> dict[str, dict[str, Any]]:
     try:
         flat = _ids.decode(event[b"notes"])
         return {member: _told_of.decode(note) for member, note in zip(*[iter(flat)] * 2, strict=True)}
-    except codec.UNREADABLE:
+    except msgpack.UNREADABLE:
         return {}
 
 
@@ -180,7 +178,7 @@ def _decisions(queue: str, event: dict[bytes, Any]) -> list[Decision]:
             )
             for member, first, until, why in zip(*[iter(flat)] * 4, strict=True)
         ]
-    except (*codec.UNREADABLE, KeyError):
+    except (*msgpack.UNREADABLE, KeyError):
         found = []
     found += [
         Decision(run.job_id, queue, run.due_ms, run.due_ms + 1, "ran", run.outcome, run.ended_ms)

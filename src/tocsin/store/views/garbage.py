@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import LATEST_MS
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.queue import ORDERS
@@ -90,7 +90,7 @@ class Garbage:
     async def settings(self, queue: OpenQueue, partition: int, *, mend: bool) -> list[str]:
         """The fields of `meta` that should be numbers, or name an order, and are none."""
         look, clock = script("settings_mend"), self._store.clock.override()
-        names, orders = codec.encode(list(NUMBERS)), codec.encode(list(ORDERS))
+        names, orders = msgpack.encode(list(NUMBERS)), msgpack.encode(list(ORDERS))
         about = ["" if clock is None else clock, queue.queue.order, queue.partitions, names, orders]
         keys = [queue.keys[partition]["meta"]]
         found = await self._store.read(lambda c: look(c, keys, [*about, "1" if mend else ""]))
@@ -163,15 +163,15 @@ def _is_worker(name: bytes, about: bytes | None, counter: bytes | None, pulse: f
     try:
         name.decode()
         msgspec.msgpack.decode(about or b"", type=WorkerInfo)
-    except codec.UNREADABLE:
+    except msgpack.UNREADABLE:
         return False
     return is_whole(counter) and 0 <= pulse <= LATEST_MS
 
 
 def _may_be_newer(raw: bytes) -> bool:
     try:
-        found = codec.decode(raw)
-    except codec.UNREADABLE:
+        found = msgpack.decode(raw)
+    except msgpack.UNREADABLE:
         return False
     return isinstance(found, dict) and {"order", "partitions"} <= found.keys()
 
@@ -180,6 +180,6 @@ def _entry(name: str, order: bytes | None, partitions: bytes | None) -> queue_di
     try:
         entry = queue_directory.QueueEntry((order or b"").decode(), whole(partitions))
         entry.queue(name)
-    except (*codec.UNREADABLE, RecordUnreadable):
+    except (*msgpack.UNREADABLE, RecordUnreadable):
         return None
     return entry

@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.job import Job, Stage
+from tocsin.model.record import handler_digest
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
@@ -93,7 +93,7 @@ def _filters(base: str, wanted: JobFilter) -> list[Any]:
         # An edit that waits for the end of the run counts already, and the script does not see it.
         return ["", "", "", ""]
     return [
-        "" if wanted.name is None else codec.handler_digest(wanted.name),
+        "" if wanted.name is None else handler_digest(wanted.name),
         wanted.tenant or "",
         "" if wanted.due_before is None else wanted.due_before,
         "" if wanted.due_after is None else wanted.due_after,

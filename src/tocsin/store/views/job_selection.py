@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from tocsin.model.codec import decode_spec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.job import Stage
+from tocsin.model.record import decode_spec
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.jobs import Jobs
 from tocsin.store.views import job_pages

@@ -6,20 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tocsin.model.durations import Millis
-from tocsin.store import suspect_scores
+from tocsin.store.formats import apart_of_band, band_of_spot, due_of_spot, member_of_spot, members_under, tenant_of_spot
 from tocsin.store.keys import BANDS
-from tocsin.store.numbers import time_of, whole
+from tocsin.store.numbers import time_of
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.views.read_together import CombinedRead
-
-# With which the spot of a job begins.
-_BAND_DIGITS = tuple(b"%d" % band for band in range(len(BANDS)))
 
 
 def dues(columns: Mapping[str, Sequence[Any]], count: int) -> list[Millis | None]:
     """When each of them was due, by what some keys have of them; None for those that do not stand there."""
     if "spots" in columns:
-        return [None if spot is None else _due(spot) for spot in columns["spots"]]
+        return [None if spot is None else due_of_spot(spot) for spot in columns["spots"]]
     found: list[Millis | None] = [None] * count
     for band in BANDS:
         for i, score in enumerate(columns.get(band, ())):
@@ -37,7 +34,7 @@ async def counts(store: Store, queue: OpenQueue) -> list[int]:
                 for band in BANDS:
                     pipe.zcard(keys[band])
                 for number in range(len(BANDS)):
-                    pipe.zcount(keys["waiting"], *suspect_scores.of_band(number))
+                    pipe.zcount(keys["waiting"], *apart_of_band(number))
             return await pipe.execute()
 
     found = await store.read(ask_all)
@@ -66,20 +63,15 @@ async def ahead(store: Store, queue: OpenQueue, member: str) -> int | None:
         spot = await store.read(lambda c: c.hget(keys["spots"], name))
         if spot is None:
             return None
-        place, tenant = spot[1:] + b"\0" + name, spot[1:].partition(b"\0")[0]
-        if spot[:1] not in _BAND_DIGITS:
+        band = band_of_spot(spot)
+        if band is None:
             return None
-        band = keys[BANDS[int(spot[:1])]]
-        return int(await store.read(lambda c: c.zlexcount(band, b"[" + tenant + b"\0", b"(" + place)))
+        first, _ = members_under(tenant_of_spot(spot))
+        last = b"(" + member_of_spot(spot, name)
+        return int(await store.read(lambda c: c.zlexcount(keys[BANDS[band]], first, last)))
     if queue.queue.order == "priority":
         for base in BANDS:
             rank = await store.read(lambda c, k=keys[base]: c.zrank(k, name))  # type: ignore[misc]
             if rank is not None:
                 return int(rank)
     return None
-
-
-def _due(spot: bytes) -> Millis:
-    """0 for a spot that somebody garbled."""
-    parts = spot.rsplit(b"\0", 2)
-    return whole(parts[1]) if len(parts) == 3 else 0

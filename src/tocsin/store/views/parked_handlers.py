@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from tocsin.model.codec import decode_spec
 from tocsin.model.errors import RecordUnreadable
+from tocsin.model.record import decode_spec
 from tocsin.store.connection.client import FAILURES, translate
 from tocsin.store.store import OpenQueue, Store
 

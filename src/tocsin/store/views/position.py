@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import math
-import struct
 from typing import Any
 
 from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.model.job import Job, Stage
+from tocsin.store.formats import (
+    APART,
+    OTHERS,
+    ClaimEntry,
+    band_of_spot,
+    claim_entry_or_none,
+    decode_tenant,
+    is_apart,
+    last_ready_member,
+    last_ready_score,
+    member_of_spot,
+    members_under,
+    parked_digest,
+    tenant_of_spot,
+)
 from tocsin.store.keys import BANDS, TURNS
-from tocsin.store.numbers import number, whole
+from tocsin.store.numbers import number
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.suspect_scores import APART, OTHERS, is_apart
-from tocsin.store.transitions.jobs import ClaimEntry, entry_of
-from tocsin.store.views.parked_handlers import MOST_DIGEST
 from tocsin.store.views.read_together import CombinedRead
 
-# As lua/lib/line_fair.lua keeps a tenant: its runs, its rate's time, its finish tags.
-_TENANT = struct.Struct(">I6d")
 _META = (
     "paused", "max_active", "rate", "every", "burst", "spent", "capped", "aging",
     "tenant_max_active", "tenant_rate", "tenant_every", "tenant_burst",
@@ -109,10 +118,10 @@ async def look(store: Store, queue: OpenQueue, job: Job, now: Millis) -> Positio
         capped=_whole(meta["capped"]),
         aging=aging,
         limit=_limit(meta, "", working, _number(meta["spent"]) or 0.0),
-        tenant=_limit(meta, "tenant_", *_tenant(tenant)) if is_fair else None,
-        entry=entry_of(claim),
+        tenant=_limit(meta, "tenant_", *decode_tenant(tenant)) if is_fair else None,
+        entry=claim_entry_or_none(claim),
         deadline=_whole(deadline),
-        digest=_digest(digest),
+        digest=None if digest is None else parked_digest(_number(digest) or 0),
         line=None if place is None else await _line(store, queue, keys, member, place, aging, now),
     )
 
@@ -129,15 +138,15 @@ def _spot_of(
     if order == "due":
         return _ReadyPosition(0)
     if order == "fair" and spot is not None:
-        band, place = min(whole(spot[:1]), len(BANDS) - 1), spot[1:]
-        return _ReadyPosition(band, member=place + b"\0" + member, tenant=place.rsplit(b"\0", 2)[0])
+        return _ReadyPosition(band_of_spot(spot) or 0, member=member_of_spot(spot, member), tenant=tenant_of_spot(spot))
     at = next((band for band, score in enumerate(scores) if score is not None), None)
     if at is not None:
         return _ReadyPosition(at, score=scores[at] or 0.0)
     if job.stage is Stage.READY:
         return None
     # Behind all others of the same millisecond.
-    return _ReadyPosition(job.header.band, job.due_ms + 4095 / 4096, tenant + b"\0%013d\1" % job.due_ms, tenant, False)
+    last = last_ready_score(job.due_ms), last_ready_member(tenant, job.due_ms)
+    return _ReadyPosition(job.header.band, *last, tenant, False)
 
 
 async def _line(
@@ -195,7 +204,7 @@ def _ask_priority(
 def _ask_fair(
     together: CombinedRead, keys: dict[str, str], member: bytes, spot: _ReadyPosition, aging: Millis | None
 ) -> None:
-    together.ask("ZLEXCOUNT", keys[BANDS[spot.band]], b"[" + spot.tenant + b"\0", b"(" + spot.member)
+    together.ask("ZLEXCOUNT", keys[BANDS[spot.band]], members_under(spot.tenant)[0], b"(" + spot.member)
     together.ask("ZRANK", keys[TURNS[spot.band]], spot.tenant)
     together.ask("ZCARD", keys[TURNS[spot.band]])
     for name in BANDS[: spot.band]:
@@ -214,21 +223,8 @@ def _limit(meta: dict[str, bytes | None], prefix: str, active: int, spent: float
     )
 
 
-def _tenant(raw: bytes | None) -> tuple[int, float]:
-    """How many of its runs are active, and the time up to which its rate is used."""
-    if raw is None or len(raw) != _TENANT.size:
-        return 0, 0.0
-    active, rated, *_ = _TENANT.unpack(raw)
-    return active, rated
-
-
 def _number(value: Any) -> float | None:
     return number(value)
-
-
-def _digest(score: Any) -> int | None:
-    digest = _whole(score)
-    return 0 if digest is not None and digest > MOST_DIGEST else digest
 
 
 def _whole(value: Any) -> int | None:

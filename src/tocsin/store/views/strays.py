@@ -7,8 +7,9 @@ from enum import IntEnum
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import Millis
+from tocsin.store.formats import codes_of
 from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.transitions.claims import Deadlines, check_clock
@@ -45,9 +46,8 @@ class StrayReader:
         look, now = script("stray_look"), self._store.clock.override()
         args = ["" if now is None else now, stage, cursor, "" if overdue is None else overdue, PAGE]
         answer = await self._store.read(lambda c: look(c, queue.keys_of(look, partition), args))
-        return StrayPage(
-            answer[0], {member: StrayKind(code - 48) for member, code in zip(answer[1], answer[2], strict=True)}
-        )
+        kinds = map(StrayKind, codes_of(answer[2]))
+        return StrayPage(answer[0], dict(zip(answer[1], kinds, strict=True)))
 
     async def rescore(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> int:
         """How many were given a score."""
@@ -75,4 +75,4 @@ class StrayReader:
 
 def _batches(members: Sequence[bytes]) -> list[bytes]:
     pages = [members[first : first + LARGEST_BATCH] for first in range(0, len(members), LARGEST_BATCH)]
-    return [codec.array(len(page), map(codec.text, page)) for page in pages]
+    return [msgpack.texts(page) for page in pages]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import struct
 from typing import Any
 
 from msgspec import Struct
 
 from tocsin.model.durations import Millis
+from tocsin.store.formats import decode_tenant, members_under
 from tocsin.store.keys import BANDS, TURNS
 from tocsin.store.numbers import number, time_of
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-
-_RUNS = struct.Struct(">I")
 
 
 class Tenant(Struct, frozen=True):
@@ -75,7 +73,7 @@ async def _details(store: Store, queue: OpenQueue, names: list[bytes]) -> list[T
                 pipe.zmscore(keys["resting"], names)
                 for name in names:
                     for band in BANDS:
-                        pipe.zlexcount(keys[band], b"[" + name + b"\0", b"(" + name + b"\1")
+                        pipe.zlexcount(keys[band], *members_under(name))
             return await pipe.execute()
 
     weights, *found = await store.read(ask)
@@ -92,7 +90,7 @@ def _tenant(i: int, name: bytes, weight: bytes | None, partitions: list[list[Any
     return Tenant(
         name=name.decode(errors="replace"),
         weight=number(weight) or 1.0,
-        active=sum(_RUNS.unpack_from(state)[0] for state in states if len(state) >= _RUNS.size),
+        active=sum(decode_tenant(state)[0] for state in states),
         ready=sum(map(sum, ready)),
         resting=bool(rests),
         rested_ms=None if not rests or min(rests) == math.inf else time_of(min(rests)),

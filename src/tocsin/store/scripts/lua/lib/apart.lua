@@ -2,7 +2,7 @@
 -- worker tries only one of them at a time. In line they would have to be passed over in each claim, so from the moment
 -- that they are due they stand apart: in `waiting`, before all others, by their priority band (0 in a queue of order
 -- `due`), then by their due time: band * 2^48 + due - 2^52. A claim that may take some calls them up
--- (lib/suspects.lua); no other comes by. store/suspect_scores.py has the same numbers. Nobody who keeps to these scripts writes
+-- (lib/suspects.lua); no other comes by. store/formats.py has the same numbers. Nobody who keeps to these scripts writes
 -- another score below -2^51.
 
 -- Whether this call has let one stand there.

@@ -1,4 +1,4 @@
--- records: the fixed header of a record. model/codec.py has the same layout.
+-- records: the fixed header of a record. model/record.py has the same layout.
 --  1 schema, 1  2 flags  3 band  4 cost u16  6 timeout ms u32  10 keep s u32  14 version u48
 -- 20 handler u32  24 trigger u32  28 succeeded u32  32 failed u32  36 attempts u32  40 tenant
 -- Flags: 1 recurring, 2 nobody chose its id.
