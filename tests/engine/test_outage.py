@@ -100,7 +100,7 @@ async def test_a_worker_finds_new_work_after_a_restart_of_the_server(server, app
 
 
 async def test_a_server_that_is_away_is_not_taken_for_one_with_nothing_to_do(server, app, monkeypatch):
-    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.05)
+    monkeypatch.setattr("tocsin.store.calls.PATIENCE_S", 0.05)
 
     @app.job
     async def job():
@@ -136,7 +136,7 @@ async def test_a_call_waits_a_while_for_a_server_that_is_away(server, app):
 
 
 async def test_a_call_gives_up_when_the_server_stays_away(server, app, monkeypatch):
-    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.1)
+    monkeypatch.setattr("tocsin.store.calls.PATIENCE_S", 0.1)
 
     @app.job
     async def job():

@@ -15,7 +15,7 @@ from tocsin.model.outcome import SUCCEEDED
 from tocsin.model.queue import Queue, checked, declared
 from tocsin.model.record import handler_digest
 from tocsin.store.transitions.claims import ClaimRequest, Runs, failed_item, finish_item, release_item, retry_item
-from tocsin.store.transitions.queue_settings import open_queue, settings_of
+from tocsin.store.transitions.queue_settings import open_and_declare, settings_of
 
 ORDERS = ["due", "priority", "fair"]
 in_each_order = pytest.mark.parametrize("queue", ORDERS, indirect=True)
@@ -210,7 +210,7 @@ class TestRate:
 class TestSettings:
     async def test_code_declares_until_an_operator_says_otherwise(self, line: Line):
         declared_queue = Queue("line", line.queue.queue.order, 1, {"max_active": "5"})
-        await open_queue(line.store, declared_queue)
+        await open_and_declare(line.store, declared_queue)
         assert await settings_of(line.store, line.queue) == {"max_active": "5"}
         await line.set(max_active=2)
         assert await settings_of(line.store, line.queue) == {"max_active": "2"}
@@ -232,7 +232,7 @@ class TestSettings:
 async def again(line: Line, queue: Queue) -> None:
     """As a process that starts declares it."""
     line.queue.declared = {}
-    await open_queue(line.store, queue)
+    await open_and_declare(line.store, queue)
 
 
 @pytest.mark.parametrize("setting", ["max_active", "rate", "tenant_max_active", "tenant_rate"])

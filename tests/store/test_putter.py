@@ -13,7 +13,7 @@ from servers import Server, cluster
 from tocsin.model.errors import StoreFull, StoreUnavailable
 from tocsin.model.outcome import CHANGED, NEW, REPLACE, UNCHANGED
 from tocsin.model.queue import Queue
-from tocsin.store import store as store_module
+from tocsin.store import calls
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.jobs import Jobs
 
@@ -57,7 +57,7 @@ async def test_a_server_that_comes_back_in_time_fails_nobody(proxy, behind, make
 
 
 async def test_if_the_server_stays_away_all_that_waited_as_long_fail_with_it(proxy, behind, make_put, monkeypatch):
-    monkeypatch.setattr(store_module, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(calls, "PATIENCE_S", 0.2)
     queue = await behind.open_queue(Queue("line", partitions=1))
     tries = 0
     revive = behind.revive_server
@@ -144,7 +144,7 @@ async def test_on_a_cluster_a_burst_is_two_calls_for_each_partition(clock, make_
             answers = await put_all(store, queue, [make_put(f"n{n}") for n in range(2000)])
             assert [answer[0] for answer in answers] == [NEW] * 2000
             assert await members(store, queue) == {f"n{n}" for n in range(2000)}
-            calls = [int(await store.client.hget(keys["meta"], "seq")) for keys in queue.keys]
-            assert calls == [2] * 4
+            seqs = [int(await store.client.hget(keys["meta"], "seq")) for keys in queue.keys]
+            assert seqs == [2] * 4
         finally:
             await store.close()

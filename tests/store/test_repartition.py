@@ -26,7 +26,7 @@ from tocsin.model.outcome import NEW, SUCCEEDED
 from tocsin.model.queue import Queue
 from tocsin.model.run import Claim
 from tocsin.store import queue_directory
-from tocsin.store import store as store_module
+from tocsin.store.queue_entry import decode_entry
 from tocsin.store.repartition import repartition
 from tocsin.store.repartition.repartition import RepartitionResult
 from tocsin.store.scripts.script import script
@@ -383,8 +383,8 @@ class TestWhoHasItOpen:
         await other.reopen(its.queue)
         with pytest.raises(QueueRepartitioned):
             await other.call(call)
-        assert await other.answer_of(call) == first
-        assert await other.answer_of(unmade) is None
+        assert await other.find_kept_answer(call) == first
+        assert await other.find_kept_answer(unmade) is None
 
     async def test_a_claim_that_was_made_unseen_is_known(self, store, other, clock):
         line, its = await wide(store, clock), await wide(other, clock)
@@ -417,7 +417,7 @@ class TestWhoHasItOpen:
         mortal.dies_at = 6
         with pytest.raises(Killed):
             await repartition.repartition(store, "wide", 7)
-        monkeypatch.setattr(store_module, "MOVING_PATIENCE_S", 0.0)
+        monkeypatch.setattr(queue_directory, "REPARTITION_PATIENCE_S", 0.0)
         with pytest.raises(QueueRepartitioning, match=r"run `tocsin queues repartition wide 7` again"):
             await its.put("a")
         with pytest.raises(QueueRepartitioning):
@@ -425,7 +425,7 @@ class TestWhoHasItOpen:
         with pytest.raises(QueueRepartitioning):
             await other.reopen(its.queue)
         assert await line.troubles() == ["moving: ['to 7 partitions']"]
-        monkeypatch.setattr(store_module, "MOVING_PATIENCE_S", 10.0)
+        monkeypatch.setattr(queue_directory, "REPARTITION_PATIENCE_S", 10.0)
         mortal.dies_at = -1
         waiting = asyncio.create_task(its.put("a"))
         await repartition.repartition(store, "wide", 7)
@@ -439,7 +439,7 @@ class TestWhoHasItOpen:
             await other.open_queue(Queue("wide", partitions=8))
         await repartition.repartition(store, "wide", 7)
         assert (await other.open_queue(Queue("wide", partitions=8))).partitions == 7
-        other._queues.clear()
+        other.open_queues.clear()
         with pytest.raises(InvalidConfig, match="order"):
             await other.open_queue(Queue("wide", "fair", partitions=7))
 
@@ -452,9 +452,9 @@ class TestWhoHasItOpen:
             await store.client.delete(key)
         await its.put("b")
         raw = await store.client.hget(store.keys.fleet()["queues"], "wide")
-        assert queue_directory.read(raw).partitions == 7
+        assert decode_entry(raw).partitions == 7
         fresh = await wide(store, clock)
-        await store.catch_up(fresh.queue)
+        await store.queues.refresh_if_repartitioned(fresh.queue)
         assert fresh.queue.partitions == 7
 
 

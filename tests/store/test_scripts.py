@@ -16,6 +16,7 @@ from tocsin.model.outcome import NEW, UNCHANGED
 from tocsin.model.queue import Queue
 from tocsin.store.keys import FLEET_KEYS, PARTITION_KEYS
 from tocsin.store.scripts.script import Script, script, script_names
+from tocsin.store.sessions import end_sessions
 from tocsin.store.transitions.claims import ClaimRequest
 from tocsin.store.transitions.jobs import PutItem
 
@@ -143,7 +144,7 @@ async def test_an_ended_session_leaves_nothing(line: Line):
     await line.put("a")
     await line.claim()
     await line.runs.forget_sessions(line.queue)
-    await line.store.end_sessions(line.queue, line.store.lanes.names())
+    await end_sessions(line.store, line.queue, line.store.sessions.names())
     assert await line.store.client.hlen(line.keys["sessions"]) == 0
 
 

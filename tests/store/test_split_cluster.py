@@ -13,8 +13,9 @@ from redis.crc import key_slot
 
 from servers import Cluster, Server, ask, cluster, until
 from tocsin.store.connection.address import parse
-from tocsin.store.connection.client import FAILURES, open_blocking_client, open_client
+from tocsin.store.connection.client import open_blocking_client, open_client
 from tocsin.store.connection.cluster import ClusterClient as Client
+from tocsin.store.connection.errors import FAILURES
 
 # On the first node.
 KEY = next(key for n in itertools.count() if key_slot((key := f"k{n}").encode()) < 5000)

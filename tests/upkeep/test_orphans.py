@@ -17,7 +17,7 @@ from store.line import Line, record
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.outcome import EDIT
 from tocsin.model.queue import Queue
-from tocsin.store import store as store_module
+from tocsin.store import calls
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import Deadlines
 from tocsin.store.transitions.jobs import PutItem
@@ -593,7 +593,7 @@ async def test_a_leader_that_was_stopped_during_its_look_does_not_act_on_it(line
 
 
 async def test_with_the_server_away_the_next_pass_goes_on_where_this_one_ended(monkeypatch, clock: ManualClock):
-    monkeypatch.setattr(store_module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(calls, "PATIENCE_S", 0.0)
     with Server.valkey(aof=True) as server:
         store = Store(server.url, clock=clock)
         await store.open()

@@ -122,7 +122,7 @@ class BulkControl(JobControl):
         return [worker.id for worker in workers if name in worker.about.queues and worker.id not in silent]
 
     async def _must_exist(self, name: str) -> None:
-        known = await self.store.queue_names()
+        known = await self.store.queues.names()
         if name not in known:
             raise InvalidArgument(f"there is no queue {name!r}" + (f"; {nearest(name, known)}" if known else ""))
 

@@ -75,7 +75,7 @@ class DependentWriter:
         if not wait.upstreams:
             return await self._jobs.put(where, put)
         codes = await self._block(where, [put], wait)
-        return int(codes), -1
+        return codes[0], -1
 
     async def bulk(self, where: OpenQueue, after: UpstreamRefs) -> tuple[Any, int]:
         """How to send a batch of puts that all wait for the same, and how large one may be."""

@@ -17,7 +17,6 @@ from tocsin.model.outcome import Outcome
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.transitions.jobs import Jobs
-from tocsin.store.transitions.queue_settings import open_registered
 from tocsin.store.views import job_pages
 from tocsin.store.views.events import Decision, PastRun, decisions, past_runs
 from tocsin.store.views.job_pages import ANY, JobFilter
@@ -52,7 +51,7 @@ class Lookup:
     async def apart(self, name: str | None) -> tuple[list[OpenQueue], list[str]]:
         """The registered queues, and the names of those that may have to be waited for: the one that is named, or those
         that are being repartitioned. A call by id waits for these only if it finds nothing elsewhere."""
-        return ([], [name]) if name is not None else await open_registered(self._store)
+        return ([], [name]) if name is not None else await self._store.queues.open_registered()
 
     async def opened(self, names: list[str]) -> list[OpenQueue]:
         """Raises QueueMoving if one is being repartitioned for too long."""
@@ -62,7 +61,7 @@ class Lookup:
     async def as_they_are(self, name: str | None) -> list[OpenQueue]:
         """With the partitions that they have now: a list does not miss a job, and so would not notice."""
         queues = await self.queues(name)
-        await asyncio.gather(*map(self._store.catch_up, queues))
+        await asyncio.gather(*map(self._store.queues.refresh_if_repartitioned, queues))
         return queues
 
     async def find(self, job_id: str, queue: str | None) -> tuple[OpenQueue, Job] | None:
@@ -179,5 +178,5 @@ class Lookup:
 
     async def _retries_wait(self, queue: OpenQueue, partition: int) -> bool:
         claims, working = queue.keys[partition]["claims"], queue.keys[partition]["working"]
-        entries = await self._store.read(lambda c: c.hlen(claims))
-        return bool(entries > await self._store.read(lambda c: c.zcard(working)))
+        entries = await self._store.run_repeatable(lambda c: c.hlen(claims))
+        return bool(entries > await self._store.run_repeatable(lambda c: c.zcard(working)))

@@ -45,7 +45,7 @@ class QueueControl(AppConnection):
         done = await repartition(self.store, name, partitions, progress)
         where = await self.store.find_queue(name)
         if where is not None:
-            await self.store.catch_up(where)
+            await self.store.queues.refresh_if_repartitioned(where)
             self._ring_all(where)
         return done
 

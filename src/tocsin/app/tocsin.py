@@ -32,7 +32,7 @@ from tocsin.model.target import Target
 from tocsin.model.trigger import Trigger, check_trigger
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
 from tocsin.store.transitions.jobs import PutItem
-from tocsin.store.transitions.queue_settings import open_queue
+from tocsin.store.transitions.queue_settings import open_and_declare
 from tocsin.triggers.recurrence import occurrences, tick_from
 from tocsin.upkeep.agent_ownership import Ownership
 from tocsin.upkeep.agent_registrar import AgentRegistrar, RegistrationRules
@@ -199,7 +199,7 @@ class Tocsin(BulkControl):
     async def _queue_for(self, handler: Handler, name: str | None, priority: str | None) -> OpenQueue:
         declared = self._registry.known_queue(name or handler.queue)
         job_options.check_order(declared, priority)
-        return await open_queue(self.store, declared)
+        return await open_and_declare(self.store, declared)
 
     def _now(self) -> Millis:
         return int(self.store.clock.server_ms())
@@ -346,7 +346,7 @@ class Tocsin(BulkControl):
         names = list(self._registry.queues) if queues is None else list(queues)
         if not self._registry.agents and queues is None:
             names.remove(AGENTS_QUEUE)
-        opened = [await open_queue(self.store, self._registry.known_queue(name)) for name in names]
+        opened = [await open_and_declare(self.store, self._registry.known_queue(name)) for name in names]
         declared = self._registry
         worker = Worker(
             self.store, opened, declared.catalog, settings, self._agents, declared.classifier, declared.failure_hooks

@@ -292,7 +292,7 @@ class Fetcher:
         line, at = lane.queue.keys[0]["waiting"], timetable.looked_to
         timetable.looked_to = 0
         for _ in range(1 + math.ceil(self._batching.extra_attempts)):
-            page = await self._store.read(
+            page = await self._store.run_repeatable(
                 lambda client, at=at: client.zrange(line, at, at + LARGEST_BATCH - 1, withscores=True)  # type: ignore
             )
             for member, score in page:

@@ -344,7 +344,7 @@ class Finisher:
             return STILL_S
         if sent.call.layout == lane.queue.layout:
             return 0.0
-        answer = await self._store.answer_of(sent.call)
+        answer = await self._store.find_kept_answer(sent.call)
         if self._unanswered.get(key) is not sent:
             pass  # The other pass was told first, or a new incarnation has forgotten it.
         elif answer is not None:

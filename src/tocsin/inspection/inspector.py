@@ -167,7 +167,7 @@ class Inspector:
                     pipe.hgetall(keys["meta"])
                 return await pipe.execute()
 
-        found, width = await self._store.read(ask), len(sets) + 2
+        found, width = await self._store.run_repeatable(ask), len(sets) + 2
         counts = {name: sum(found[i::width]) for i, name in enumerate((*sets, "due"))}
         metas, bands = found[width - 1 :: width], [counts[band] for band in BANDS]
         return QueueView(
@@ -191,7 +191,7 @@ class Inspector:
         deadline = None
         if job is not None and job.stage is Stage.WORKING:
             working = queue.keys[queue.partition_of(job_id)]["working"]
-            deadline = await self._store.read(lambda c: c.zscore(working, job_id))
+            deadline = await self._store.run_repeatable(lambda c: c.zscore(working, job_id))
         wait = ahead = None
         if job is not None and job.stage is Stage.BLOCKED:
             wait = await Outbox(self._store).wait_of(queue, job_id)

@@ -107,7 +107,7 @@ class ManualClaims:
         # What is held is ended wherever it is by now; only what is taken needs one line.
         queue = await self._app.store.open_queue(self._queue)
         held = await self.jobs.held(queue, member)
-        if held is None and await self._app.store.catch_up(queue):
+        if held is None and await self._app.store.queues.refresh_if_repartitioned(queue):
             held = await self.jobs.held(queue, member)
         if held is None or token not in (None, held.token):
             return False
@@ -132,12 +132,12 @@ class ManualClaims:
             return answer.claims
 
         try:
-            claims = await self._app.store.read(ask)
+            claims = await self._app.store.run_repeatable(ask)
         except StoreChanged:
-            if not await self._app.store.catch_up(wish.queue):
+            if not await self._app.store.queues.refresh_if_repartitioned(wish.queue):
                 raise
             await self.open()
-            claims = await self._app.store.read(ask)
+            claims = await self._app.store.run_repeatable(ask)
         return claims[0] if claims else None
 
     def _claims(self) -> Runs:

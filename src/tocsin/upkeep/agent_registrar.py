@@ -257,7 +257,7 @@ class AgentRegistrar:
                     pipe.zcard(keys[stage])
                 return list(await pipe.execute())
 
-        records, *names = await self._store.read(ask)
+        records, *names = await self._store.run_repeatable(ask)
         return bool(records < sum(names))
 
     async def _without_record(self, members: list[str]) -> list[str]:
@@ -269,7 +269,7 @@ class AgentRegistrar:
                     pipe.hexists(key, member)
                 return list(await pipe.execute())
 
-        return [member for member, has in zip(members, await self._store.read(ask), strict=True) if not has]
+        return [member for member, has in zip(members, await self._store.run_repeatable(ask), strict=True) if not has]
 
     async def _there(self, members: list[str]) -> set[str]:
         """Those that are in some stage: a job always is. The fetcher hears when they are due."""
@@ -281,7 +281,7 @@ class AgentRegistrar:
                     pipe.zmscore(keys[stage], members)
                 return list(await pipe.execute())
 
-        scores = await self._store.read(ask)
+        scores = await self._store.run_repeatable(ask)
         waiting, working = (zip(members, scores[STAGE_KEYS.index(stage)], strict=True) for stage in _LOOKED_INTO)
         self._hear({member: math.floor(not_before(at)) for member, at in waiting if at is not None})
         if running := [member for member, at in working if at is not None]:
@@ -292,7 +292,7 @@ class AgentRegistrar:
     async def _free_unclaimed(self, members: list[str]) -> None:
         """Whoever runs one whose claim is gone cannot end it, and until its deadline nobody else would look at it."""
         key = self._queue.keys[0]["claims"]
-        claims = await self._store.read(lambda client: client.hmget(key, members))
+        claims = await self._store.run_repeatable(lambda client: client.hmget(key, members))
         bare = [member for member, claim in zip(members, claims, strict=True) if claim is None]
         # It looks again: most of what has no claim by now has just ended.
         mended = await self._survey.mend(self._queue, 0, [member.encode() for member in bare])

@@ -37,7 +37,6 @@ from tocsin.store.transitions.dependencies import (
     Outbox,
     UpstreamEnd,
 )
-from tocsin.store.transitions.queue_settings import open_all
 from tocsin.store.views.events import succeeded_last
 from tocsin.telemetry.log_throttle import LogThrottle
 from tocsin.telemetry.logs import get_logger
@@ -115,7 +114,7 @@ class OutboxCarrier:
             self.hear(queue, partition)
 
     async def _all_places(self) -> list[Place]:
-        places = [(queue, p) for queue in await open_all(self._store) for p in range(queue.partitions)]
+        places = [(queue, p) for queue in await self._store.queues.open_all() for p in range(queue.partitions)]
         # Each worker in its own order, so that a fleet is sooner through.
         random.shuffle(places)
         return places

@@ -30,10 +30,10 @@ from tocsin.model.errors import (
     StoreUnavailable,
 )
 from tocsin.model.queue import AGENTS_QUEUE
+from tocsin.store.sessions import prune_sessions
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import ANY_DEADLINE, Deadlines, Runs
 from tocsin.store.transitions.fleet import LATE_BEATS, Fleet, HeartbeatReply
-from tocsin.store.transitions.queue_settings import open_registered
 from tocsin.telemetry import agent_log
 from tocsin.telemetry.logs import get_logger
 from tocsin.upkeep.liveness_watch import LivenessWatch
@@ -152,7 +152,7 @@ class Reaper:
         False if some queues are being repartitioned, or on a node that is away: what it held there is brought back when
         that is over; or if another worker has taken over."""
         brought = 0
-        queues, moving = await open_registered(self._store)
+        queues, moving = await self._store.queues.open_registered()
         for queue in queues:
             if queue.name in burial.walked:
                 continue
@@ -206,7 +206,7 @@ class Reaper:
                 await self._recover(queue, partition, "", deadlines)
             self._disagreeing.discard(queue.name)
             if prune:
-                await self._store.prune_sessions(queue, partition)
+                await prune_sessions(self._store, queue, partition)
         except NodeUnavailable:
             pass
         except StoreUnavailable:

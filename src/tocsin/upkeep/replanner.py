@@ -22,7 +22,6 @@ from tocsin.model.trigger import by_the_wall_clock
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.fleet import Fleet
 from tocsin.store.transitions.jobs import Jobs, PutItem
-from tocsin.store.transitions.queue_settings import open_all
 from tocsin.store.views import job_pages
 from tocsin.telemetry.logs import get_logger
 from tocsin.triggers import zone_version
@@ -112,7 +111,7 @@ class Replanner:
 
     async def _places(self) -> list[WallClockJobs]:
         """Of all queues, also those that this worker does not serve."""
-        queues = await open_all(self._store)
+        queues = await self._store.queues.open_all()
         return [WallClockJobs(queue, p, stage) for queue in queues for p in range(queue.partitions) for stage in STAGES]
 
     async def _page(self, place: WallClockJobs) -> bool:

@@ -20,7 +20,6 @@ from tocsin.model.clock import Clock
 from tocsin.model.errors import StoreError, StoreUnavailable
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.dependencies import Outbox
-from tocsin.store.transitions.queue_settings import open_all
 from tocsin.store.views.blocked_jobs import BlockedJobs, UnheardEnd
 from tocsin.telemetry.logs import get_logger
 
@@ -107,7 +106,7 @@ class StuckDependents:
         """How many were asked, and which have blocked jobs."""
         if not self._unseen:
             # Of all queues, as they stand now: those that no worker serves have blocked jobs too.
-            self._queues = {queue.name: queue for queue in await open_all(self._store)}
+            self._queues = {queue.name: queue for queue in await self._store.queues.open_all()}
             self._unseen = [(queue, p) for queue in self._queues.values() for p in range(queue.partitions)]
         some, self._unseen = self._unseen[:PLACES], self._unseen[PLACES:]
         return len(some), await self._outbox.filled(some, "needs")
@@ -131,7 +130,7 @@ class StuckDependents:
         """Whether a queue was repartitioned since this round began: then watchers are elsewhere, and the next round
         looks there. Raises QueueMoving."""
         names = {queue.name, *(each.upstream.queue for each in unheard)} & self._queues.keys()
-        return any([await self._store.catch_up(self._queues[name]) for name in names])
+        return any([await self._store.queues.refresh_if_repartitioned(self._queues[name]) for name in names])
 
     async def _ask_anew(self, queue: OpenQueue, unheard: list[UnheardEnd]) -> None:
         members = list(dict.fromkeys(each.member for each in unheard))

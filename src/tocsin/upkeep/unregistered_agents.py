@@ -76,7 +76,7 @@ class UnregisteredAgents:
     async def _walk(self, queue: OpenQueue, known: frozenset[int]) -> None:
         line, before, at = queue.keys[0]["waiting"], await self._store.now() - self._threshold_ms, 0
         for _ in range(MOST_PAGES):
-            page: Sequence[bytes] = await self._store.read(
+            page: Sequence[bytes] = await self._store.run_repeatable(
                 lambda client, at=at: client.zrangebyscore(line, "-inf", before, at, LARGEST_BATCH)  # type: ignore
             )
             orphans = [member for member in page if self._is_nobodys(member, known)]

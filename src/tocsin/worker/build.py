@@ -43,7 +43,6 @@ from tocsin.store.transitions.held_runs import HeldRuns
 from tocsin.store.transitions.host_outages import HostOutages
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.transitions.leadership import LeaderKey
-from tocsin.store.transitions.queue_settings import open_all
 from tocsin.store.views.audit import AuditReader
 from tocsin.store.views.parked_handlers import parked_in
 from tocsin.store.views.strays import StrayReader
@@ -195,7 +194,7 @@ class WorkerParts(ABC):
         force, rules = cleanup.force_all, cleanup.orphans
         election = Elector(LeaderKey(store), lambda: self.name, clock, cleanup.term_ms, force_all=force)
         orphans = OrphanCleaner(
-            StrayReader(store), AuditReader(store), lambda: open_all(store), clock, rules, leading=election.leading,
+            StrayReader(store), AuditReader(store), store.queues.open_all, clock, rules, leading=election.leading,
             deadlines=self.reaper.deadlines, look_again=self._brought_back,
             # A leader cleans up for all; where all do it, each does it for its own agents.
             owns=lambda queue, member: not force or queue != AGENTS_QUEUE or self.settings.owns(member),

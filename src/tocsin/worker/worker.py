@@ -264,7 +264,7 @@ class Worker(WorkerParts):
             if not self.pool.busy and self.finisher.idle() and not await jobs.any_due_or_working(self.queues):
                 # One that was repartitioned meanwhile may have its jobs elsewhere.
                 with contextlib.suppress(QueueRepartitioning):
-                    if not any([await self.store.catch_up(queue) for queue in self.queues]):
+                    if not any([await self.store.queues.refresh_if_repartitioned(queue) for queue in self.queues]):
                         return
             await asyncio.sleep(0.02)
 

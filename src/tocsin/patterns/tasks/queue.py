@@ -24,7 +24,7 @@ from tocsin.model.job import Retry
 from tocsin.model.run import Run
 from tocsin.patterns.tasks.schedules import ring
 from tocsin.store.transitions.jobs import Jobs, PutItem
-from tocsin.store.transitions.queue_settings import open_queue
+from tocsin.store.transitions.queue_settings import open_and_declare
 
 NAME = "tocsin.patterns.TaskQueue"
 # What stands behind the queue's own name in that of its schedules.
@@ -93,8 +93,8 @@ class TaskQueue:
         return bool(self.app.sync.run(self._ping))
 
     async def _ping(self, app: Tocsin) -> bool:
-        await open_queue(app.store, self._queue)
-        return bool(await app.store.read(lambda client: client.ping()))
+        await open_and_declare(app.store, self._queue)
+        return bool(await app.store.run_repeatable(lambda client: client.ping()))
 
     async def put_all(self, app: Tocsin, tasks: Sequence[tuple[Task, datetime]]) -> list[TocsinError | None]:
         """For schedulers, on an event loop of theirs: all in one call. A task of an id that was put before changes

@@ -100,7 +100,7 @@ class TaskScheduler:
 
     async def _ping(self, app: Tocsin) -> None:
         await self._opened(app)
-        await app.store.read(lambda client: client.ping())
+        await app.store.run_repeatable(lambda client: client.ping())
 
     # Schedules
 
@@ -390,5 +390,5 @@ async def _shown(app: Tocsin, where: OpenQueue, job: Job) -> Schedule:
 
 async def _record(app: Tocsin, where: OpenQueue, schedule_id: str) -> bytes:
     """As it stands in Redis, also where it is no job; empty if it is gone."""
-    found: bytes | None = await app.store.read(lambda client: client.hget(where.keys[0]["jobs"], schedule_id))
+    found: bytes | None = await app.store.run_repeatable(lambda client: client.hget(where.keys[0]["jobs"], schedule_id))
     return found or b""

@@ -14,9 +14,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from tocsin.model.errors import InvalidArgument, StoreChanged, StoreUnavailable
-from tocsin.store import queue_directory
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.open_queue import OpenQueue
+from tocsin.store.queue_entry import QueueEntry, RepartitionUnderWay, decode_entry, encode_entry
 from tocsin.store.repartition.replicas import MOST_BEGINNINGS, NodeReplaced, Replicas
 from tocsin.store.scripts.script import script
 from tocsin.store.store import Store
@@ -25,12 +25,12 @@ from tocsin.store.transitions.jobs import Jobs
 
 async def delete(store: Store, name: str) -> None:
     """Raises InvalidArgument if it has jobs; then it is as it was."""
-    raw = await store.read(lambda c: c.hget(store.keys.fleet()["queues"], name))
+    raw = await store.run_repeatable(lambda c: c.hget(store.keys.fleet()["queues"], name))
     if raw is None:
         return
-    entry = queue_directory.read(raw)
+    entry = decode_entry(raw)
     if entry.moving is None:
-        entry = replace(entry, moving=queue_directory.RepartitionUnderWay(0, secrets.token_hex(8)))
+        entry = replace(entry, moving=RepartitionUnderWay(0, secrets.token_hex(8)))
         raw = await _register(store, name, raw, entry)
     elif entry.moving.to:
         raise InvalidArgument(
@@ -42,7 +42,7 @@ async def delete(store: Store, name: str) -> None:
             await _Deletion(store, name, raw, entry).run()
         except NodeReplaced:
             continue
-        store.forget_queue(name)
+        store.queues.forget(name)
         return
     raise StoreUnavailable(
         f"nodes were replaced {MOST_BEGINNINGS} times while queue {name!r} was deleted: run the same command again "
@@ -50,9 +50,9 @@ async def delete(store: Store, name: str) -> None:
     )
 
 
-async def _register(store: Store, name: str, expected: bytes, wanted: queue_directory.QueueEntry) -> bytes:
-    found: bytes = await store.fleet(script("queue_register"), name, expected, queue_directory.written(wanted))
-    if queue_directory.read(found) != wanted:
+async def _register(store: Store, name: str, expected: bytes, wanted: QueueEntry) -> bytes:
+    found: bytes = await store.run_fleet_script(script("queue_register"), name, expected, encode_entry(wanted))
+    if decode_entry(found) != wanted:
         raise StoreChanged(f"queue {name!r} was changed by somebody else at this moment: look at it and try again")
     return found
 
@@ -60,7 +60,7 @@ async def _register(store: Store, name: str, expected: bytes, wanted: queue_dire
 class _Deletion:
     """The work from the noted intention on. Any part of it may have been done before."""
 
-    def __init__(self, store: Store, name: str, raw: bytes, entry: queue_directory.QueueEntry) -> None:
+    def __init__(self, store: Store, name: str, raw: bytes, entry: QueueEntry) -> None:
         assert entry.moving is not None
         self._store = store
         self._name = name
@@ -87,8 +87,8 @@ class _Deletion:
         # Were one of them to come back after the queue is off the register, it would stay sealed for ever.
         await self._confirm()
         bell = self._store.keys.bell(self._name)
-        await self._store.read(lambda c: c.delete(bell))
-        await self._store.fleet(script("queue_forget"), self._name, self._raw)
+        await self._store.run_repeatable(lambda c: c.delete(bell))
+        await self._store.run_fleet_script(script("queue_forget"), self._name, self._raw)
 
     async def _confirm(self) -> None:
         """Let the replicas confirm what was written (replicas.py). Raises NodeReplaced."""
@@ -97,7 +97,7 @@ class _Deletion:
 
     async def _epoch(self, partition: int) -> bytes:
         meta = self._queue.keys[partition]["meta"]
-        return await self._store.read(lambda c: c.hget(meta, "epoch")) or b""
+        return await self._store.run_repeatable(lambda c: c.hget(meta, "epoch")) or b""
 
     async def _give_up(self, epochs: list[bytes]) -> None:
         for partition, epoch in enumerate(epochs):
@@ -108,4 +108,4 @@ class _Deletion:
     async def _call(self, name: str, partition: int, *args: Any) -> bool:
         what = script(name)
         keys = self._queue.keys_of(what, partition)
-        return bool(await self._store.read(lambda c: what(c, keys, [self._move, *args])))
+        return bool(await self._store.run_repeatable(lambda c: what(c, keys, [self._move, *args])))

@@ -35,9 +35,9 @@ from tocsin.model import msgpack
 from tocsin.model.errors import InvalidArgument, StoreChanged, StoreUnavailable, nearest
 from tocsin.model.ids import partition_of_key
 from tocsin.model.queue import AGENTS_QUEUE, COUNTED, MOST_PARTITIONS
-from tocsin.store import queue_directory
 from tocsin.store.keys import COUNTERS
 from tocsin.store.numbers import whole
+from tocsin.store.queue_entry import QueueEntry, RepartitionUnderWay, decode_entry, encode_entry
 from tocsin.store.repartition.parcels import (
     flat,
     home_of_entry,
@@ -85,9 +85,9 @@ async def repartition(
         raise InvalidArgument("the agents' queue has one partition, and keeps it: workers claim agents by their ids")
     raw = await _registered(store, name)
     if raw is None:
-        known = await store.queue_names()
+        known = await store.queues.names()
         raise InvalidArgument(f"there is no queue {name!r}" + (f"; {nearest(name, known)}" if known else ""))
-    entry = queue_directory.read(raw)
+    entry = decode_entry(raw)
     resumed = entry.moving is not None
     if entry.moving is None:
         if entry.partitions == partitions:
@@ -109,7 +109,7 @@ async def repartition(
 
 
 async def _registered(store: Store, name: str) -> bytes | None:
-    raw: bytes | None = await store.read(lambda c: c.hget(store.keys.fleet()["queues"], name))
+    raw: bytes | None = await store.run_repeatable(lambda c: c.hget(store.keys.fleet()["queues"], name))
     return raw
 
 
@@ -118,26 +118,24 @@ def _keys_of(store: Store, name: str, partitions: int) -> list[str]:
     return [store.keys.fleet()["queues"], *(store.keys.partition(name, p)["meta"] for p in range(partitions))]
 
 
-async def _note(
-    store: Store, name: str, raw: bytes, entry: queue_directory.QueueEntry, partitions: int
-) -> tuple[bytes, queue_directory.QueueEntry]:
+async def _note(store: Store, name: str, raw: bytes, entry: QueueEntry, partitions: int) -> tuple[bytes, QueueEntry]:
     """The intention, if nobody was quicker."""
-    noted = replace(entry, moving=queue_directory.RepartitionUnderWay(partitions, secrets.token_hex(8)))
+    noted = replace(entry, moving=RepartitionUnderWay(partitions, secrets.token_hex(8)))
     found = await _register(store, name, raw, noted)
-    if queue_directory.read(found) != noted:
+    if decode_entry(found) != noted:
         raise StoreChanged(f"queue {name!r} was changed by somebody else at this moment: look at it and try again")
     return found, noted
 
 
-async def _register(store: Store, name: str, expected: bytes, wanted: queue_directory.QueueEntry) -> bytes:
+async def _register(store: Store, name: str, expected: bytes, wanted: QueueEntry) -> bytes:
     """What the register has then."""
-    found: bytes = await store.fleet(script("queue_register"), name, expected, queue_directory.written(wanted))
+    found: bytes = await store.run_fleet_script(script("queue_register"), name, expected, encode_entry(wanted))
     return found
 
 
 async def _refuse_limits(store: Store, name: str, partitions: int) -> None:
     meta = store.keys.partition(name, 0)["meta"]
-    limits = await store.read(lambda c: c.hmget(meta, COUNTED))
+    limits = await store.run_repeatable(lambda c: c.hmget(meta, COUNTED))
     found = [setting for setting, value in zip(COUNTED, limits, strict=True) if value is not None]
     if found and partitions > 1:
         raise InvalidArgument(
@@ -149,9 +147,7 @@ async def _refuse_limits(store: Store, name: str, partitions: int) -> None:
 class Repartition:
     """The work from the noted intention on. Any part of it may have been done before."""
 
-    def __init__(
-        self, store: Store, name: str, raw: bytes, entry: queue_directory.QueueEntry, progress: Progress
-    ) -> None:
+    def __init__(self, store: Store, name: str, raw: bytes, entry: QueueEntry, progress: Progress) -> None:
         assert entry.moving is not None
         self.moved = 0
         self._store = store
@@ -181,9 +177,9 @@ class Repartition:
     async def _run(self) -> None:
         # From now on a node that is replaced is noticed.
         await self._confirm_all()
-        after = queue_directory.QueueEntry(self._entry.order, self._new, self._move)
+        after = QueueEntry(self._entry.order, self._new, self._move)
         registered = await _registered(self._store, self._name)
-        if registered is not None and queue_directory.read(registered) == after:
+        if registered is not None and decode_entry(registered) == after:
             return
         if registered != self._raw:
             raise StoreChanged(
@@ -229,7 +225,9 @@ class Repartition:
         return any(epoch == self._epoch(p) for p, epoch in enumerate(await self._epochs()) if p < self._new)
 
     async def _epochs(self) -> list[bytes]:
-        return [await self._store.read(lambda c, k=keys["meta"]: c.hget(k, "epoch")) or b"" for keys in self._keys]  # type: ignore[misc]
+        metas = [keys["meta"] for keys in self._keys]
+        found = [await self._store.run_repeatable(lambda c, m=meta: c.hget(m, "epoch")) for meta in metas]  # type: ignore[misc]
+        return [epoch or b"" for epoch in found]
 
     def _epoch(self, partition: int) -> bytes:
         return f"{self._move}.{partition}".encode()
@@ -259,7 +257,7 @@ class Repartition:
             for field, value in metas[0].items()
             if field.decode(errors="replace") not in _OWN and not field.startswith(b"joined:")
         }
-        weights = await self._store.read(lambda c: c.hgetall(self._keys[0]["weights"]))
+        weights = await self._store.run_repeatable(lambda c: c.hgetall(self._keys[0]["weights"]))
         for partition in range(self._new):
             is_new = partition >= self._old
             fields = msgpack.texts(flat({**settings, **most} if is_new else most))
@@ -275,13 +273,13 @@ class Repartition:
                 await self._must("partition_join", 0, partition, msgpack.encode(counts))
 
     async def _metas(self) -> list[dict[bytes, bytes]]:
-        return [await self._store.read(lambda c, k=keys["meta"]: c.hgetall(k)) for keys in self._keys]  # type: ignore[misc]
+        return [await self._store.run_repeatable(lambda c, k=keys["meta"]: c.hgetall(k)) for keys in self._keys]  # type: ignore[misc]
 
     # Jobs
 
     async def _move_jobs(self) -> None:
         for keys in self._keys[: self._old]:
-            self._total += await self._store.read(lambda c, k=keys["jobs"]: c.hlen(k))  # type: ignore[misc]
+            self._total += await self._store.run_repeatable(lambda c, k=keys["jobs"]: c.hlen(k))  # type: ignore[misc]
         for partition in range(self._old):
             async for number, page in self._members(partition):
                 leaving = [member for member in page if partition_of_key(member, self._new) != partition]
@@ -341,7 +339,7 @@ class Repartition:
     async def _entries(self, partition: int, base: str) -> AsyncIterator[Sequence[bytes]]:
         key, cursor = self._keys[partition][base], 0
         while True:
-            cursor, found = await self._store.read(
+            cursor, found = await self._store.run_repeatable(
                 lambda c, at=cursor: c.zscan(key, at, count=PAGE)  # type: ignore[misc]
             )
             for page in pages([entry for entry, _ in found], PAGE):
@@ -356,7 +354,7 @@ class Repartition:
         for partition, epoch in enumerate((await self._epochs())[: self._old]):
             key, cursor = self._keys[partition]["sessions"], 0
             while True:
-                cursor, page = await self._store.read(
+                cursor, page = await self._store.run_repeatable(
                     lambda c, k=key, at=cursor: c.hscan(k, at, count=SESSIONS)  # type: ignore[misc]
                 )
                 for some in pages(list(page.items()), SESSIONS):
@@ -382,13 +380,13 @@ class Repartition:
     async def _call(self, name: str, partition: int, *args: Any) -> Any:
         what: Script = script(name, self._entry.order)
         keys = [self._keys[partition][key] for key in what.keys]
-        return await self._store.read(lambda c: what(c, keys, args))
+        return await self._store.run_repeatable(lambda c: what(c, keys, args))
 
     async def _now(self) -> int:
         given = self._store.clock.override()
         if given is not None:
             return given
-        seconds, micros = await self._store.read(lambda c: c.time())
+        seconds, micros = await self._store.run_repeatable(lambda c: c.time())
         return int(seconds) * 1000 + int(micros) // 1000
 
 

@@ -71,7 +71,7 @@ class Replicas:
         wait_ms = max(1, int(1000 * min(LOOK_S, self._store.connections.timeout_s / 2)))
         give_up, warned = monotonic() + PATIENCE_S, False
         while True:
-            looks: list[_Look] = await self._store.read(lambda client: _look(client, keys, wait_ms))
+            looks: list[_Look] = await self._store.run_repeatable(lambda client: _look(client, keys, wait_ms))
             behind = [look for look in looks if look.confirmed < look.replicas]
             if not behind:
                 return looks

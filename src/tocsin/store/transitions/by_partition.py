@@ -11,7 +11,7 @@ from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 Item = TypeVar("Item")
 
 
-async def spread(
+async def change_by_partition(
     store: Store,
     name: str,
     queue: OpenQueue,
@@ -34,7 +34,7 @@ async def spread(
         for at, (partition, some) in enumerate(calls):
             try:
                 # The last answer may have taken a while.
-                queue.expect(layout)
+                queue.raise_if_repartitioned(layout)
                 answer = await store.change(name, queue, partition, *packed([items[n] for n in some]))
             except QueueRepartitioned:
                 left = sorted(n for _, rest in calls[at:] for n in rest)

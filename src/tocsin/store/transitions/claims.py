@@ -16,7 +16,6 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import (
     ClaimLost,
     ClockDisagrees,
-    QueueRepartitioned,
     StoreChanged,
     StoreError,
     StoreUnavailable,
@@ -27,6 +26,7 @@ from tocsin.model.record import TIMEOUT
 from tocsin.model.run import Claim
 from tocsin.model.skipped_ticks import SkippedTicks
 from tocsin.store.formats import CANCEL_INTENT, DUE_MASK, EXTRA_MARK, encode_digests, encode_skips, iter_claim_stamps
+from tocsin.store.sessions import end_sessions
 from tocsin.store.store import LARGEST_BATCH, Call, OpenQueue, Store
 
 LEASE_OVER = -3
@@ -205,7 +205,7 @@ class Runs:
 
     async def claimed_unseen(self, call: Call) -> list[tuple[bytes, int]]:
         """What a claim in doubt gave us, as (member, token): nobody runs it. Told once."""
-        answer = await self._store.answer_of(call)
+        answer = await self._store.find_kept_answer(call)
         if call not in self._doubtful:
             return []
         self._doubtful.remove(call)
@@ -223,15 +223,10 @@ class Runs:
 
     async def extend(self, queue: OpenQueue, claim: Claim, by: Millis) -> Millis:
         """The new deadline. Raises ClaimLost if another worker has the run."""
-        args = [self.owner, claim.key, claim.token, by]
-        while True:
-            try:
-                answer = await self._store.change("run_extend", queue, queue.partition_of_key(claim.key), *args)
-            except QueueRepartitioned:
-                continue
-            if not answer[1]:
-                raise ClaimLost(claim.run_id)
-            return int(answer[1])
+        answer = await self._store.change("run_extend", queue, claim.key, self.owner, claim.key, claim.token, by)
+        if not answer[1]:
+            raise ClaimLost(claim.run_id)
+        return int(answer[1])
 
     async def recover(self, queue: OpenQueue, partition: int, owner: str, deadlines: Deadlines = ANY_DEADLINE) -> int:
         """Bring back the runs of a dead worker, or with owner '' those past their deadline. How many.
@@ -248,7 +243,7 @@ class Runs:
                 return brought
 
     async def forget_sessions(self, queue: OpenQueue) -> None:
-        await self._store.end_sessions(queue, self.sessions())
+        await end_sessions(self._store, queue, self.sessions())
 
     async def reopen(self, queue: OpenQueue) -> None:
         await self._store.reopen(queue)
@@ -268,14 +263,9 @@ def check_clock(answer: list[Any], deadlines: Deadlines) -> None:
 
 async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, item: Item) -> bool:
     """End a claim for its owner, as a call of this program. False if the owner holds it no longer."""
-    while True:
-        try:
-            partition = queue.partition_of_key(key_of(item))
-            args = [owner, columns([item]), *_bounds(store, queue, verb)]
-            answer = await store.change(f"run_{verb}", queue, partition, *args)
-            return not answer[1]
-        except QueueRepartitioned:
-            continue
+    args = [owner, columns([item]), *_bounds(store, queue, verb)]
+    answer = await store.change(f"run_{verb}", queue, key_of(item), *args)
+    return not answer[1]
 
 
 def _bounds(store: Store, queue: OpenQueue, verb: str) -> list[int]:

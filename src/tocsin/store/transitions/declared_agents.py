@@ -32,16 +32,16 @@ class DeclaredAgentSets:
 
     async def keep(self, name: str, agents: Collection[str]) -> None:
         """Unless it is there already. Nothing for an empty set."""
-        if not name or await self._store.read(lambda c: c.hexists(self._key, name)):
+        if not name or await self._store.run_repeatable(lambda c: c.hexists(self._key, name)):
             return
         digests = sorted(digest(agent.encode()) for agent in agents)
-        await self._store.fleet(script("declared_note"), name, encode_digests(digests))
+        await self._store.run_fleet_script(script("declared_note"), name, encode_digests(digests))
 
     async def by(self, workers: Sequence[WorkerRecord]) -> frozenset[int] | None:
         """The digests of all agents that these workers declare; None if one that runs agents does not say which."""
         told = {worker.about.agents for worker in workers if AGENTS_QUEUE in worker.about.queues}
         names = sorted(name for name in told if name)
-        sets = await self._store.read(lambda c: c.hmget(self._key, names)) if names else []
+        sets = await self._store.run_repeatable(lambda c: c.hmget(self._key, names)) if names else []
         if None in told or None in sets:
             return None
         return frozenset(number for packed in sets for number in decode_digests(packed))
@@ -49,7 +49,7 @@ class DeclaredAgentSets:
     async def forget_others(self, workers: Sequence[WorkerRecord]) -> None:
         """Drop what none of these workers tells of."""
         used = {worker.about.agents for worker in workers}
-        kept = await self._store.read(lambda c: c.hkeys(self._key))
+        kept = await self._store.run_repeatable(lambda c: c.hkeys(self._key))
         unused = [name for name in (raw.decode(errors="replace") for raw in kept) if name not in used]
         if unused:
-            await self._store.fleet(script("declared_forget"), msgpack.encode(unused[:LARGEST_BATCH]))
+            await self._store.run_fleet_script(script("declared_forget"), msgpack.encode(unused[:LARGEST_BATCH]))

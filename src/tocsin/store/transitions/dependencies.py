@@ -23,7 +23,7 @@ from tocsin.store.formats import (
     source_of,
 )
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.by_partition import spread
+from tocsin.store.transitions.by_partition import change_by_partition
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.views.read_together import CombinedRead
 
@@ -112,7 +112,9 @@ class Outbox:
     async def block(self, queue: OpenQueue, puts: Sequence[tuple[PutItem, DependencyWait]]) -> bytes:
         """Put jobs that wait for others. The code of each put."""
         codes = bytearray(len(puts))
-        async for _, some, answer in spread(self._store, "job_block", queue, puts, _key_of_put, _packed_puts):
+        async for _, some, answer in change_by_partition(
+            self._store, "job_block", queue, puts, _key_of_put, _packed_puts
+        ):
             for n, code in zip(some, codes_of(answer[1]), strict=True):
                 codes[n] = code
         return bytes(codes)
@@ -120,7 +122,7 @@ class Outbox:
     async def watch(self, queue: OpenQueue, pairs: Sequence[tuple[bytes, bytes]]) -> str:
         """For each (upstream, watcher): a letter of those above, or the digit of the outcome that it had."""
         codes = [""] * len(pairs)
-        async for _, some, answer in spread(self._store, "job_watch", queue, pairs, _first, _packed_pairs):
+        async for _, some, answer in change_by_partition(self._store, "job_watch", queue, pairs, _first, _packed_pairs):
             for n, code in zip(some, answer[1].decode(), strict=True):
                 codes[n] = code
         return "".join(codes)
@@ -131,20 +133,26 @@ class Outbox:
         """What came of it, partition by partition. `carried`: entries of outboxes of this queue that are done with when
         the tellings to their jobs are made: each goes with or after those."""
         items: list[UpstreamEnd | bytes] = [*tellings, *carried]
-        async for partition, _, answer in spread(self._store, "job_unblock", queue, items, _key_of_item, _packed_items):
+        async for partition, _, answer in change_by_partition(
+            self._store, "job_unblock", queue, items, _key_of_item, _packed_items
+        ):
             yield UnblockReply(partition, answer[1], int(answer[2]), bool(answer[3]))
 
     async def end_watch(self, queue: OpenQueue, told: Sequence[tuple[bytes, bytes, Sequence[bytes]]]) -> dict[int, int]:
         """(entry, upstream, watchers that were told) of ends. By partition, how many of them have watchers left."""
         left: dict[int, int] = {}
-        async for partition, _, answer in spread(self._store, "watch_end", queue, told, _upstream, _packed_ends):
+        async for partition, _, answer in change_by_partition(
+            self._store, "watch_end", queue, told, _upstream, _packed_ends
+        ):
             left[partition] = left.get(partition, 0) + int(answer[1])
         return left
 
     async def renew(self, queue: OpenQueue, members: Sequence[bytes]) -> int:
         """Ask anew for what these wait for. How many were blocked."""
         renewed = 0
-        async for _, _, answer in spread(self._store, "need_renew", queue, members, bytes, _packed_members):
+        async for _, _, answer in change_by_partition(
+            self._store, "need_renew", queue, members, bytes, _packed_members
+        ):
             renewed += answer[1].count(b"1")
         return renewed
 
@@ -152,7 +160,7 @@ class Outbox:
 
     async def page(self, queue: OpenQueue, partition: int, at: int = 0) -> list[bytes]:
         key = queue.keys[partition]["outbox"]
-        return list(await self._store.read(lambda c: c.zrange(key, at, at + PAGE - 1)))
+        return list(await self._store.run_repeatable(lambda c: c.zrange(key, at, at + PAGE - 1)))
 
     async def watchers(self, queue: OpenQueue, partition: int, ends: Sequence[bytes]) -> list[list[bytes]]:
         """The first who wait for each of these ends. None for one that was carried meanwhile: who watches then waits
@@ -177,13 +185,13 @@ class Outbox:
                     pipe.exists(queue.keys[partition][base])
                 return await pipe.execute()
 
-        found = await self._store.read(ask) if places else []
+        found = await self._store.run_repeatable(ask) if places else []
         return [place for place, some in zip(places, found, strict=True) if some]
 
     async def wait_of(self, queue: OpenQueue, member: str) -> DependencyWait | None:
         """What a blocked job waits for."""
         key = queue.keys[queue.partition_of(member)]["needs"]
-        raw = await self._store.read(lambda c: c.hget(key, member))
+        raw = await self._store.run_repeatable(lambda c: c.hget(key, member))
         return None if raw is None else read_wait(raw)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tocsin.model.durations import Millis
-from tocsin.store.connection.client import answers_of
+from tocsin.store.connection.errors import answers_of
 from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
 
@@ -30,7 +30,7 @@ class ExpiredOutcomes:
                     pipe.zcard(keys["unnamed"])
                 return await answers_of(pipe)
 
-        found = iter(await self._store.read(ask))
+        found = iter(await self._store.run_repeatable(ask))
         return [
             (queue, partition)
             for (queue, partition), first, unnamed in zip(places, found, found, strict=True)
@@ -43,4 +43,4 @@ class ExpiredOutcomes:
         forget, clock = script("outcome_forget"), self._store.clock.override()
         args = ["" if clock is None else clock, self._store.most_unnamed(queue)]
         keys = queue.keys_of(forget, partition)
-        return int(await self._store.read(lambda c: forget(c, keys, args)))
+        return int(await self._store.run_repeatable(lambda c: forget(c, keys, args)))

@@ -16,12 +16,11 @@ from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreError
 from tocsin.store.connection.client import (
     BlockingClient,
-    is_wrong_type,
     leave_former_primary,
     open_blocking_client,
     open_waiting_client,
-    translate,
 )
+from tocsin.store.connection.errors import is_wrong_type, translate
 from tocsin.store.keys import TYPES
 from tocsin.store.numbers import whole
 from tocsin.store.scripts.script import script
@@ -156,7 +155,7 @@ class Fleet:
                 pipe.zrange(self._keys["pulses"], 0, -1, withscores=True)
                 return await pipe.execute()
 
-        abouts, beats, pulses = await self._store.read(ask)
+        abouts, beats, pulses = await self._store.run_repeatable(ask)
         now = await self._store.now()
         ages = {name: max(now - int(at), 0) for name, at in pulses if -math.inf < at < math.inf}
         return [
@@ -166,15 +165,17 @@ class Fleet:
 
     async def bury(self, worker: str, counter: bytes, patience: Millis) -> Millis:
         """Declare it dead, unless its counter moved. Until when the caller is to bring back its runs; 0: not at all."""
-        return int(await self._store.fleet(script("worker_bury"), self._now(), _key(worker), counter, patience))
+        return int(
+            await self._store.run_fleet_script(script("worker_bury"), self._now(), _key(worker), counter, patience)
+        )
 
     async def take_burial(self, worker: str, held: Millis, patience: Millis) -> Millis:
         """Bring back the runs of a dead worker, or go on with it. Until when the caller is to do it; 0: not at all."""
-        return int(await self._store.fleet(script("burial_take"), self._now(), _key(worker), held, patience))
+        return int(await self._store.run_fleet_script(script("burial_take"), self._now(), _key(worker), held, patience))
 
     async def leave(self, worker: str) -> None:
-        await self._store.fleet(script("worker_leave"), _key(worker))
-        await self._store.read(lambda c: c.delete(_key(self._store.keys.mail(worker))))
+        await self._store.run_fleet_script(script("worker_leave"), _key(worker))
+        await self._store.run_repeatable(lambda c: c.delete(_key(self._store.keys.mail(worker))))
 
     async def ring(self, queue: OpenQueue, partition: int) -> None:
         await self.ring_all([(queue.name, partition)])
@@ -183,20 +184,20 @@ class Fleet:
         """The partitions by queue; at most a thousand."""
         bells = [self._store.keys.bell(name) for name, _ in partitions]
         items = msgpack.encode([str(partition) for _, partition in partitions])
-        await self._store.read(lambda c: script("bell_ring")(c, bells, [items]))
+        await self._store.run_repeatable(lambda c: script("bell_ring")(c, bells, [items]))
 
     async def post(self, worker: str, message: dict[str, Any]) -> None:
         """Tell a worker something it would otherwise learn later. Mail that nobody fetches is not kept."""
         post, key = script("mail_post"), _key(self._store.keys.mail(worker))
-        await self._store.read(lambda c: post(c, [key], [msgpack.encode(message)]))
+        await self._store.run_repeatable(lambda c: post(c, [key], [msgpack.encode(message)]))
 
     async def zones(self) -> str | None:
         """The version of the zone database by which jobs were planned; None: nobody has said."""
-        found = await self._store.read(lambda c: c.get(self._keys["zones"]))
+        found = await self._store.run_repeatable(lambda c: c.get(self._keys["zones"]))
         return None if found is None else found.decode(errors="replace")
 
     async def planned_by(self, version: str) -> None:
-        await self._store.fleet(script("zones_note"), version)
+        await self._store.run_fleet_script(script("zones_note"), version)
 
     def _now(self) -> Millis | str:
         now = self._store.clock.override()
@@ -237,15 +238,15 @@ class BellReader:
         """All bells that ring now, as (queue, partition). Raises StoreUnavailable."""
         if not self._names:
             return []
-        heard = await self._store.read(lambda c: self._take(c, self._keys, []))
+        heard = await self._store.run_repeatable(lambda c: self._take(c, self._keys, []))
         rang = [(self._names[which - 1], _partition(value)) for which, value in zip(*[iter(heard)] * 2, strict=True)]
         return [(queue, partition) for queue, partition in rang if partition is not None]
 
     async def _set_aside(self, keys: list[bytes]) -> None:
         """Bells and mail are hints: what somebody else put in their place goes, so that the others are heard."""
         names = dict.fromkeys((key.decode() for key in keys), TYPES["bell"])
-        for name in await self._store.read(lambda c: wrong_types.misused(c, names)):
-            await self._store.read(lambda c, n=name: wrong_types.set_aside(c, n, TYPES["bell"]))  # type: ignore[misc]
+        for name in await self._store.run_repeatable(lambda c: wrong_types.misused(c, names)):
+            await self._store.run_repeatable(lambda c, n=name: wrong_types.set_aside(c, n, TYPES["bell"]))  # type: ignore[misc]
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -33,7 +33,7 @@ class HeldRuns:
     ) -> tuple[bytes, list[HeldRun]]:
         """What these names hold in the page at `cursor`, from `b"0"` on; and where the next page begins."""
         look, args = script("claim_look"), [cursor, PAGE, msgpack.encode(list(names))]
-        following, found = await self._store.read(lambda c: look(c, queue.keys_of(look, partition), args))
+        following, found = await self._store.run_repeatable(lambda c: look(c, queue.keys_of(look, partition), args))
         return following, [
             HeldRun(key, token, owner.decode(errors="replace"))
             for key, token, owner in zip(*[iter(found)] * 3, strict=True)

@@ -38,31 +38,33 @@ class HostOutages:
 
     async def failing(self) -> dict[str, Millis]:
         """Until when nobody sends to each."""
-        found = await self._store.read(
+        found = await self._store.run_repeatable(
             lambda c: c.zrange(self._keys["hosts"], 0, MOST_HOSTS - 1, withscores=True),
         )
         # What nobody of ours wrote closes no host: it would never be probed.
         return {host.decode(errors="replace"): time_of(score) for host, score in found if score <= LATEST_MS}
 
     async def find(self, host: str) -> HostOutage | None:
-        score = await self._store.read(lambda c: c.zscore(self._keys["hosts"], host))
-        raw = await self._store.read(lambda c: c.hget(self._keys["outages"], host))
+        score = await self._store.run_repeatable(lambda c: c.zscore(self._keys["hosts"], host))
+        raw = await self._store.run_repeatable(lambda c: c.hget(self._keys["outages"], host))
         if score is None or raw is None:
             return None
         return HostOutage(host, whole(raw.partition(b"|")[0]), time_of(score))
 
     async def trip(self, host: str, cooldown: Millis, probe: str = "") -> Millis:
         """It fails. When it may be probed."""
-        return int(await self._store.fleet(script("host_trip"), self._now(), host, cooldown, probe, MOST_HOSTS))
+        return int(
+            await self._store.run_fleet_script(script("host_trip"), self._now(), host, cooldown, probe, MOST_HOSTS)
+        )
 
     async def probe(self, host: str, probe: str, half_open: Millis) -> HostProbe:
         """`probe` is the name of this one, so that asking again after a lost reply is not another."""
-        code, *known = await self._store.fleet(script("host_probe"), self._now(), host, probe, half_open)
+        code, *known = await self._store.run_fleet_script(script("host_probe"), self._now(), host, probe, half_open)
         return HostProbe(code != 0, int(known[0]), whole(known[1])) if known else HostProbe(code != 0)
 
     async def close(self, host: str, since: Millis) -> bool:
         """It answers again, as a probe of that outage has found. Whether it was still known to fail."""
-        return bool(await self._store.fleet(script("host_close"), host, since))
+        return bool(await self._store.run_fleet_script(script("host_close"), host, since))
 
     def _now(self) -> Millis | str:
         now = self._store.clock.override()

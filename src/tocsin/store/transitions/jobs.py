@@ -26,7 +26,7 @@ from tocsin.store.formats import (
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.numbers import time_of
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.by_partition import spread
+from tocsin.store.transitions.by_partition import change_by_partition
 from tocsin.store.transitions.put_batcher import FIELDS
 from tocsin.store.views import line
 
@@ -73,14 +73,16 @@ class Jobs:
     async def put_many(self, queue: OpenQueue, puts: Sequence[PutItem]) -> tuple[bytes, Millis]:
         """The code of each, and the due time to ring for."""
         codes, heads = bytearray(len(puts)), []
-        async for _, some, answer in spread(self._store, "job_put", queue, puts, _key_of_put, _packed_puts):
+        async for _, some, answer in change_by_partition(
+            self._store, "job_put", queue, puts, _key_of_put, _packed_puts
+        ):
             for n, code in zip(some, codes_of(answer[1]), strict=True):
                 codes[n] = code
             heads.append(int(answer[2]))
         return bytes(codes), min((head for head in heads if head >= 0), default=-1)
 
     async def delete(self, queue: OpenQueue, member: str, only: str = "") -> bool:
-        answer = await self._change("job_delete", queue, member, only, msgpack.encode([member]))
+        answer = await self._store.change("job_delete", queue, member, only, msgpack.encode([member]))
         if answer[2]:
             await self._carry(queue, queue.partition_of(member))
         return bool(answer[1] != b"0")
@@ -92,7 +94,9 @@ class Jobs:
             return [only, msgpack.texts(some)]
 
         codes, told = bytearray(len(members)), set[int]()
-        async for partition, some, answer in spread(self._store, "job_delete", queue, members, bytes, packed):
+        async for partition, some, answer in change_by_partition(
+            self._store, "job_delete", queue, members, bytes, packed
+        ):
             for n, code in zip(some, codes_of(answer[1]), strict=True):
                 codes[n] = code
             told |= {partition} if answer[2] else set()
@@ -101,40 +105,42 @@ class Jobs:
         return bytes(codes)
 
     async def pause(self, queue: OpenQueue, member: str) -> bool:
-        return bool((await self._change("job_pause", queue, member, member))[1])
+        return bool((await self._store.change("job_pause", queue, member, member))[1])
 
     async def resume(self, queue: OpenQueue, member: str, expected: int, due: Millis) -> tuple[int, Millis]:
-        answer = await self._change("job_resume", queue, member, member, expected, due)
+        answer = await self._store.change("job_resume", queue, member, member, expected, due)
         return int(answer[1]), int(answer[2])
 
     async def cancel(self, queue: OpenQueue, member: str, due: Millis = 0) -> tuple[int, str, int]:
         """0 nothing to cancel, 1 cancelled, 2 asked; then who was asked, and the token of its claim."""
         most = self._store.most_unnamed(queue)
-        answer = await self._change("job_cancel", queue, member, member, due, most)
+        answer = await self._store.change("job_cancel", queue, member, member, due, most)
         if answer[4]:
             await self._carry(queue, queue.partition_of(member))
         return int(answer[1]), answer[2].decode(errors="surrogateescape"), int(answer[3])
 
     async def fire(self, queue: OpenQueue, member: str, dues: list[Millis]) -> list[Millis]:
         """Add extra runs (0: now) and return when each is due. Raises UnknownJob."""
-        answer = await self._change("job_fire", queue, member, member, msgpack.encode(dues))
+        answer = await self._store.change("job_fire", queue, member, member, msgpack.encode(dues))
         if not answer[1]:
             raise UnknownJob(member)
         return [int(due) for due in answer[2]]
 
     async def revive(self, queue: OpenQueue, member: str) -> bool:
-        return bool((await self._change("job_revive", queue, member, msgpack.encode([member])))[1] == b"1")
+        return bool((await self._store.change("job_revive", queue, member, msgpack.encode([member])))[1] == b"1")
 
     async def revive_many(self, queue: OpenQueue, members: Sequence[bytes]) -> bytes:
         """A code for each: 0 not dead, or REVIVED."""
         codes = bytearray(len(members))
-        async for _, some, answer in spread(self._store, "job_revive", queue, members, bytes, _packed_members):
+        async for _, some, answer in change_by_partition(
+            self._store, "job_revive", queue, members, bytes, _packed_members
+        ):
             for n, code in zip(some, codes_of(answer[1]), strict=True):
                 codes[n] = code
         return bytes(codes)
 
     async def unpark(self, queue: OpenQueue, member: str) -> bool:
-        return bool((await self._change("job_unpark", queue, member, member))[1])
+        return bool((await self._store.change("job_unpark", queue, member, member))[1])
 
     async def pause_queue(self, queue: OpenQueue, pause: bool) -> bool:
         """Whether it was otherwise before, in any partition."""
@@ -143,21 +149,18 @@ class Jobs:
             layout = queue.layout
             try:
                 for partition in range(queue.partitions):
-                    queue.expect(layout)
+                    queue.raise_if_repartitioned(layout)
                     changed |= bool((await self._store.change("queue_pause", queue, partition, wish))[1])
                 return changed
             except QueueRepartitioned:
                 continue
-
-    async def _change(self, name: str, queue: OpenQueue, member: str, *args: Any) -> list[Any]:
-        return await self._store.change_job(name, queue, member, *args)
 
     # Looking
 
     async def get(self, queue: OpenQueue, member: str) -> Job | None:
         while True:
             found = await self.get_all(queue, queue.partition_of(member), [member.encode()])
-            if found or not await self._store.catch_up(queue):
+            if found or not await self._store.queues.refresh_if_repartitioned(queue):
                 return found[0] if found else None
 
     async def get_all(self, queue: OpenQueue, partition: int, members: list[bytes]) -> list[Job]:
@@ -168,7 +171,7 @@ class Jobs:
         # were asked for, if they are large.
         while left:
             args = [msgpack.texts(left[:LARGEST_BATCH])]
-            columns = await self._store.read(lambda c, a=args: read(c, keys, a))  # type: ignore[misc]
+            columns = await self._store.run_repeatable(lambda c, a=args: read(c, keys, a))  # type: ignore[misc]
             some, left = left[: len(columns[0])], left[len(columns[0]) :]
             jobs += _as_jobs(queue, some, columns)
         return jobs
@@ -183,7 +186,7 @@ class Jobs:
                         pipe.zcard(keys[stage])
                 return await pipe.execute()
 
-        counts = await self._store.read(ask)
+        counts = await self._store.run_repeatable(ask)
         return {stage: sum(counts[i :: len(wanted)]) for i, stage in enumerate(wanted)}
 
     async def ready_counts(self, queue: OpenQueue) -> list[int]:
@@ -209,7 +212,7 @@ class Jobs:
                         pipe.zcard(keys["outbox"])
                 return await pipe.execute()
 
-        found = zip(*[iter(await self._store.read(ask))] * 5, strict=True)
+        found = zip(*[iter(await self._store.run_repeatable(ask))] * 5, strict=True)
         # What waits in a paused queue is due for nobody.
         return any(
             working or outbox or ((due or ready) and not paused) for due, paused, working, ready, outbox in found
@@ -218,7 +221,7 @@ class Jobs:
     async def held(self, queue: OpenQueue, member: str) -> ClaimEntry | None:
         """The claim under which somebody holds it now."""
         claims = queue.keys[queue.partition_of(member)]["claims"]
-        raw = await self._store.read(lambda c: c.hget(claims, member))
+        raw = await self._store.run_repeatable(lambda c: c.hget(claims, member))
         entry = claim_entry_or_none(raw)
         return entry if entry and entry.token else None
 
@@ -226,15 +229,15 @@ class Jobs:
         """How a one-shot ended, while it is remembered."""
         while True:
             key = queue.keys[queue.partition_of(member)]["results"]
-            raw = await self._store.read(lambda c, k=key: c.hget(k, member))  # type: ignore[misc]
-            if raw is not None or not await self._store.catch_up(queue):
+            raw = await self._store.run_repeatable(lambda c, k=key: c.hget(k, member))  # type: ignore[misc]
+            if raw is not None or not await self._store.queues.refresh_if_repartitioned(queue):
                 return None if raw is None else decode_outcome(raw)
 
     async def walk(self, queue: OpenQueue, partition: int) -> AsyncIterator[list[bytes]]:
         """Every member that has a record, in pages, in no order."""
         key, cursor = queue.keys[partition]["jobs"], 0
         while True:
-            cursor, page = await self._store.read(
+            cursor, page = await self._store.run_repeatable(
                 lambda c, at=cursor: c.hscan(key, at, count=LARGEST_BATCH)  # type: ignore[misc]
             )
             yield list(page)

@@ -26,10 +26,10 @@ class LeaderKey:
     async def take(self, worker: str, ttl: Millis) -> Term:
         """Take the term if it is free, renew it if it is ours; whose it is then. Safe to repeat."""
         take = script("term_take")
-        holder, left = await self._store.read(lambda c: take(c, [self._key], [worker, ttl]))
+        holder, left = await self._store.run_repeatable(lambda c: take(c, [self._key], [worker, ttl]))
         return Term(holder.decode(errors="replace"), int(left))
 
     async def leave(self, worker: str) -> None:
         """Give it up, so that another need not wait for its end; nothing if it is not ours."""
         leave = script("term_leave")
-        await self._store.read(lambda c: leave(c, [self._key], [worker]))
+        await self._store.run_repeatable(lambda c: leave(c, [self._key], [worker]))

@@ -33,7 +33,7 @@ Place: TypeAlias = tuple[str, str, int]
 
 
 class ChangeCall(Protocol):
-    def __call__(self, name: str, queue: OpenQueue, partition: int, *args: Any) -> Awaitable[list[Any]]: ...
+    def __call__(self, name: str, queue: OpenQueue, where: int, *args: Any) -> Awaitable[list[Any]]: ...
 
 
 class WaitingPut(msgspec.Struct, gc=False):
@@ -74,7 +74,7 @@ class PutBatcher:
         self._begin(place, deque())
         try:
             _, codes, head = await self._change("job_put", queue, place[2], msgpack.array(FIELDS, [fields]))
-            return int(codes), int(head)
+            return codes_of(codes)[0], int(head)
         except QueueRepartitioned:
             pass
         finally:
@@ -130,7 +130,7 @@ class PutBatcher:
         line = self._lines[place]
         waited_as_long = len(line)
         try:
-            queue.expect(place[1])
+            queue.raise_if_repartitioned(place[1])
             items = msgpack.array(FIELDS * len(batch), [one.fields for one in batch])
             _, codes, head = await self._change("job_put", queue, place[2], items)
         except QueueRepartitioned:

@@ -16,10 +16,10 @@ from redis.asyncio import RedisCluster
 from tocsin.model import msgpack
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument, RecordUnreadable, StoreError, nearest
-from tocsin.store import queue_directory
 from tocsin.store.formats import codes_of, session_mark, session_time
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.numbers import is_whole, time_of, whole
+from tocsin.store.queue_entry import decode_entry
 from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.dependencies import Outbox
@@ -110,11 +110,11 @@ class AuditReader:
 
     async def queues(self) -> tuple[list[OpenQueue], list[str]]:
         """All that are registered, without epochs; and the names of those whose entry cannot be read."""
-        found = await self.store.read(lambda c: c.hgetall(self._fleet["queues"]))
+        found = await self.store.run_repeatable(lambda c: c.hgetall(self._fleet["queues"]))
         readable, garbled = [], []
         for name, raw in sorted((name.decode(errors="replace"), raw) for name, raw in found.items()):
             try:
-                entry = queue_directory.read(raw)
+                entry = decode_entry(raw)
                 queue = OpenQueue(entry.queue(name), self.store.keys, [], entry.move)
             except RecordUnreadable:
                 garbled.append(name)
@@ -139,7 +139,7 @@ class AuditReader:
     async def settings(self, queue: OpenQueue, partition: int) -> PartitionMeta:
         names = ("epoch", "order", "partitions", "sealed", "widest")
         meta = queue.keys[partition]["meta"]
-        epoch, order, partitions, sealed, widest = await self.store.read(lambda c: c.hmget(meta, names))
+        epoch, order, partitions, sealed, widest = await self.store.run_repeatable(lambda c: c.hmget(meta, names))
         return PartitionMeta(
             epoch=epoch,
             order=None if order is None else order.decode(errors="replace"),
@@ -160,9 +160,9 @@ class AuditReader:
     async def members(self, queue: OpenQueue, partition: int, base: str) -> AsyncIterator[list[bytes]]:
         """The ids in a sorted set, in no order; some may come twice."""
         key, cursor = queue.keys[partition][base], 0
-        left = self._enough(await self.store.read(lambda c: c.zcard(key)))
+        left = self._enough(await self.store.run_repeatable(lambda c: c.zcard(key)))
         while left > 0:
-            cursor, page = await self.store.read(
+            cursor, page = await self.store.run_repeatable(
                 lambda c, at=cursor: c.zscan(key, at, count=PAGE)  # type: ignore[misc]
             )
             yield [member for member, _ in page]
@@ -178,7 +178,7 @@ class AuditReader:
             left, cursor = self._enough(size), b"0"
             while left > 0:
                 args = [number, cursor, _page_of(_LARGEST.get(base, 1))]
-                cursor, ids, looked = await self.store.read(lambda c, a=args: look(c, keys, a))  # type: ignore[misc]
+                cursor, ids, looked = await self.store.run_repeatable(lambda c, a=args: look(c, keys, a))  # type: ignore[misc]
                 yield ids, int(looked)
                 left = left - int(looked) if cursor != b"0" else 0
 
@@ -188,9 +188,9 @@ class AuditReader:
 
     async def _hash(self, key: str, widest: int) -> AsyncIterator[dict[bytes, bytes]]:
         count, cursor = _page_of(widest), 0
-        left = self._enough(await self.store.read(lambda c: c.hlen(key)))
+        left = self._enough(await self.store.run_repeatable(lambda c: c.hlen(key)))
         while left > 0:
-            cursor, page = await self.store.read(
+            cursor, page = await self.store.run_repeatable(
                 lambda c, at=cursor: c.hscan(key, at, count=count)  # type: ignore[misc]
             )
             yield page
@@ -203,7 +203,7 @@ class AuditReader:
         seen: list[JobPresence] = []
         for first in range(0, len(members), PAGE):
             items = msgpack.texts(members[first : first + PAGE])
-            seen += map(_standing, await self.store.read(lambda c, i=items: look(c, keys, [i])))  # type: ignore[misc]
+            seen += map(_standing, await self.store.run_repeatable(lambda c, i=items: look(c, keys, [i])))  # type: ignore[misc]
         return seen
 
     # Sizes
@@ -222,7 +222,7 @@ class AuditReader:
                     pipe.hlen(keys[base]) if base in HASHES else pipe.zcard(keys[base])
                 return await pipe.execute()
 
-        return dict(zip(bases, await self.store.read(ask), strict=True))
+        return dict(zip(bases, await self.store.run_repeatable(ask), strict=True))
 
     def _enough(self, size: int) -> int:
         """How many entries of a cursor are enough: one that is chased by new entries might never end."""
@@ -242,14 +242,14 @@ class AuditReader:
                 return await pipe.execute()
 
         names = (*STAGE_KEYS, "done", *BANDS, "claims", "sessions", "overdue")
-        found = await self.store.read(ask)
+        found = await self.store.run_repeatable(ask)
         counts = {name: sum(found[i :: len(names)]) for i, name in enumerate(names)}
         return {"ready": sum(counts.pop(band) for band in BANDS), **counts}
 
     async def due_before(self, queue: OpenQueue, before: Millis) -> int:
         """How many wait in line since then or longer, of the queue of agents."""
         line = queue.keys[0]["waiting"]
-        return int(await self.store.read(lambda client: client.zcount(line, "-inf", before)))
+        return int(await self.store.run_repeatable(lambda client: client.zcount(line, "-inf", before)))
 
     async def memory(self, queue: OpenQueue) -> int | None:
         """Bytes, estimated by the server from samples; None where it does not let us ask."""
@@ -262,17 +262,17 @@ class AuditReader:
                 return await pipe.execute()
 
         try:
-            return sum(size or 0 for size in await self.store.read(ask))
+            return sum(size or 0 for size in await self.store.run_repeatable(ask))
         except StoreError:
             return None
 
     async def bell(self, queue: OpenQueue) -> int:
         key = self.store.keys.bell(queue.name)
-        return int(await self.store.read(lambda c: c.llen(key)))
+        return int(await self.store.run_repeatable(lambda c: c.llen(key)))
 
     async def buried(self) -> list[tuple[str, Millis]]:
         """The first hundred workers whose claims are still to be brought back, and since when."""
-        found = await self.store.read(lambda c: c.zrange(self._fleet["buried"], 0, 99, withscores=True))
+        found = await self.store.run_repeatable(lambda c: c.zrange(self._fleet["buried"], 0, 99, withscores=True))
         return [(name.decode(errors="replace"), time_of(since)) for name, since in found]
 
     async def nodes(self) -> list[Node]:
@@ -284,7 +284,7 @@ class AuditReader:
                 node.name: await client.execute_command("INFO", target_nodes=node) for node in client.get_primaries()
             }
 
-        return [_node(name, info) for name, info in (await self.store.read(ask)).items()]
+        return [_node(name, info) for name, info in (await self.store.run_repeatable(ask)).items()]
 
     # Mending
 
@@ -303,7 +303,7 @@ class AuditReader:
         keys = queue.keys_of(forget, partition)
         for first in range(0, len(sessions), PAGE):
             items = msgpack.texts([part for s in sessions[first : first + PAGE] for part in (s.key, s.mark)])
-            dropped += int(await self.store.read(lambda c, i=items: forget(c, keys, [i])))  # type: ignore[misc]
+            dropped += int(await self.store.run_repeatable(lambda c, i=items: forget(c, keys, [i])))  # type: ignore[misc]
         return dropped
 
 

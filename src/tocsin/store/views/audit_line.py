@@ -74,7 +74,7 @@ class FairLineReader:
         """Of each place whether it is one too many, of each tenant its trouble."""
         look = queue.script("line_look")
         keys, args = queue.keys_of(look, partition), [_places(places), msgpack.texts(tenants)]
-        strays, troubles = await self._store.read(lambda c: look(c, keys, args))
+        strays, troubles = await self._store.run_repeatable(lambda c: look(c, keys, args))
         return [*map(bool, codes_of(strays))], [*map(TenantFault, codes_of(troubles))]
 
     async def mend(

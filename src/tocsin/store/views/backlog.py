@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.model.queue import OUTGROWN, outgrown
-from tocsin.store.connection.client import FAILURES, answers_of, translate
+from tocsin.store.connection.errors import FAILURES, answers_of, translate
 from tocsin.store.formats import OTHERS, due_score_bound, is_apart, is_due_score, not_before
 from tocsin.store.keys import BANDS
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store

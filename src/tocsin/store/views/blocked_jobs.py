@@ -110,7 +110,7 @@ class BlockedJobs:
 
     async def _read(self, command: Any) -> Any:
         self.calls += 1
-        return await self._store.read(command)
+        return await self._store.run_repeatable(command)
 
 
 def readable_waits(found: Mapping[bytes, bytes | None]) -> dict[bytes, DependencyWait]:

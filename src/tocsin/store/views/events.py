@@ -120,7 +120,7 @@ async def succeeded_last(store: Store, queue: OpenQueue, partition: int, members
 async def _newest_first(store: Store, queue: OpenQueue, partition: int) -> AsyncIterator[dict[bytes, Any]]:
     key, before = queue.keys[partition]["events"], "+"
     while True:
-        page = await store.read(lambda c, b=before: c.xrevrange(key, max=b, count=PAGE))  # type: ignore[misc]
+        page = await store.run_repeatable(lambda c, b=before: c.xrevrange(key, max=b, count=PAGE))  # type: ignore[misc]
         for _, event in page:
             yield event
         if len(page) < PAGE:

@@ -14,9 +14,9 @@ from tocsin.model import msgpack
 from tocsin.model.durations import LATEST_MS
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.queue import ORDERS
-from tocsin.store import queue_directory
 from tocsin.store.keys import BANDS, COUNTERS, TURNS, TYPES
 from tocsin.store.numbers import is_whole, whole
+from tocsin.store.queue_entry import QueueEntry, decode_entry, encode_entry
 from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.fleet import WorkerInfo
@@ -53,10 +53,10 @@ class Garbage:
     async def misused(self, kept: Iterable[tuple[str, str]], *, mend: bool) -> tuple[dict[str, str], set[str]]:
         """Of these keys, by what they should hold, those that hold something else; and those that were set aside."""
         wanted = dict(kept)
-        found = await self._store.read(lambda c: wrong_types.misused(c, wanted))
+        found = await self._store.run_repeatable(lambda c: wrong_types.misused(c, wanted))
         mended: set[str] = set()
         for key in found if mend else ():
-            if await self._store.read(lambda c, k=key: wrong_types.set_aside(c, k, wanted[k])):  # type: ignore[misc]
+            if await self._store.run_repeatable(lambda c, k=key: wrong_types.set_aside(c, k, wanted[k])):  # type: ignore[misc]
                 mended.add(key)
         return found, mended
 
@@ -77,12 +77,12 @@ class Garbage:
 
     async def _pages(self, key: str, base: str, check: str, mend: bool) -> AsyncIterator[list[bytes]]:
         look, clock, cursor = script("garbage_page"), self._store.clock.override(), b"0"
-        size = await self._store.read(lambda c: c.hlen(key) if TYPES[base] == "hash" else c.zcard(key))
+        size = await self._store.run_repeatable(lambda c: c.hlen(key) if TYPES[base] == "hash" else c.zcard(key))
         # A cursor that is chased by new entries might never end.
         left = 2 * size + PAGE if self._most is None else self._most
         while size and left > 0:
             args = ["" if clock is None else clock, check, cursor, PAGE, "1" if mend else ""]
-            cursor, found, looked = await self._store.read(lambda c, a=args: look(c, [key], a))  # type: ignore[misc]
+            cursor, found, looked = await self._store.run_repeatable(lambda c, a=args: look(c, [key], a))  # type: ignore[misc]
             if found:
                 yield found
             left = left - int(looked) if cursor != b"0" else 0
@@ -93,19 +93,19 @@ class Garbage:
         names, orders = msgpack.encode(list(NUMBERS)), msgpack.encode(list(ORDERS))
         about = ["" if clock is None else clock, queue.queue.order, queue.partitions, names, orders]
         keys = [queue.keys[partition]["meta"]]
-        found = await self._store.read(lambda c: look(c, keys, [*about, "1" if mend else ""]))
+        found = await self._store.run_repeatable(lambda c: look(c, keys, [*about, "1" if mend else ""]))
         return [field.decode() for field in found]
 
     async def unseal(self, queue: OpenQueue, partition: int) -> bool:
         """Open a partition that is sealed although nobody moves the queue. Whoever does says so in the register before
         it seals, and until it has opened all: so the register is read last."""
         meta = queue.keys[partition]["meta"]
-        epoch, sealed = await self._store.read(lambda c: c.hmget(meta, ["epoch", "sealed"]))
-        raw = await self._store.read(lambda c: c.hget(self._store.keys.fleet()["queues"], queue.name))
-        if sealed is None or epoch is None or raw is None or queue_directory.read(raw).moving is not None:
+        epoch, sealed = await self._store.run_repeatable(lambda c: c.hmget(meta, ["epoch", "sealed"]))
+        raw = await self._store.run_repeatable(lambda c: c.hget(self._store.keys.fleet()["queues"], queue.name))
+        if sealed is None or epoch is None or raw is None or decode_entry(raw).moving is not None:
             return False
         args = [sealed, epoch, queue.partitions]
-        return bool(await self._store.read(lambda c: script("partition_unseal")(c, [meta], args)))
+        return bool(await self._store.run_repeatable(lambda c: script("partition_unseal")(c, [meta], args)))
 
     # Workers
 
@@ -120,7 +120,7 @@ class Garbage:
                 pipe.zrange(keys["pulses"], 0, -1, withscores=True)
                 return await pipe.execute()
 
-        abouts, beats, scores = await self._store.read(ask)
+        abouts, beats, scores = await self._store.run_repeatable(ask)
         pulses = dict(scores)
         return {
             name: beats.get(name)
@@ -132,10 +132,12 @@ class Garbage:
         """Unless its counter has moved; a worker brings back what it held. One that never beat held nothing."""
         clock = self._store.clock.override()
         if counter is None:
-            await self._store.fleet(script("worker_leave"), worker)
+            await self._store.run_fleet_script(script("worker_leave"), worker)
         else:
             # For no time at all: the next worker that beats brings back what it held.
-            await self._store.fleet(script("worker_bury"), "" if clock is None else clock, worker, counter, 0)
+            await self._store.run_fleet_script(
+                script("worker_bury"), "" if clock is None else clock, worker, counter, 0
+            )
 
     # The register
 
@@ -143,20 +145,22 @@ class Garbage:
         """Of a queue whose entry cannot be read: as its first partition says, or off the register where that says
         nothing. Not if a newer version may have written it, or the queue is being moved."""
         key = self._store.keys.fleet()["queues"]
-        found: dict[bytes, bytes] = await self._store.read(lambda c: c.hgetall(key))
+        found: dict[bytes, bytes] = await self._store.run_repeatable(lambda c: c.hgetall(key))
         field = next((field for field in found if field.decode(errors="replace") == name), None)
         if field is None or _may_be_newer(raw := found[field]):
             return False
         meta = self._store.keys.partition(name, 0)["meta"]
-        order, partitions, sealed = await self._store.read(lambda c: c.hmget(meta, ["order", "partitions", "sealed"]))
+        order, partitions, sealed = await self._store.run_repeatable(
+            lambda c: c.hmget(meta, ["order", "partitions", "sealed"])
+        )
         if sealed is not None:
             return False
         entry = _entry(name, order, partitions)
         if entry is None:
-            gone: Any = await self._store.fleet(script("queue_forget"), field, raw)
+            gone: Any = await self._store.run_fleet_script(script("queue_forget"), field, raw)
             return bool(gone)
-        written = queue_directory.written(entry)
-        return bool(await self._store.fleet(script("queue_register"), field, raw, written) == written)
+        written = encode_entry(entry)
+        return bool(await self._store.run_fleet_script(script("queue_register"), field, raw, written) == written)
 
 
 def _is_worker(name: bytes, about: bytes | None, counter: bytes | None, pulse: float) -> bool:
@@ -176,9 +180,9 @@ def _may_be_newer(raw: bytes) -> bool:
     return isinstance(found, dict) and {"order", "partitions"} <= found.keys()
 
 
-def _entry(name: str, order: bytes | None, partitions: bytes | None) -> queue_directory.QueueEntry | None:
+def _entry(name: str, order: bytes | None, partitions: bytes | None) -> QueueEntry | None:
     try:
-        entry = queue_directory.QueueEntry((order or b"").decode(), whole(partitions))
+        entry = QueueEntry((order or b"").decode(), whole(partitions))
         entry.queue(name)
     except (*msgpack.UNREADABLE, RecordUnreadable):
         return None

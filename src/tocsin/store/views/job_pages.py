@@ -70,7 +70,7 @@ async def look(
     what = script("job_page")
     score, member = ("", b"") if after is None else (repr(after[0]), after[1])
     args = [_SETS.index(base) + 1, score, member, size, *_filters(base, wanted)]
-    flat, looked, end, last = await store.read(lambda c: what(c, queue.keys_of(what, partition), args))
+    flat, looked, end, last = await store.run_repeatable(lambda c: what(c, queue.keys_of(what, partition), args))
     found = [(member, float(at)) for member, at in zip(*[iter(flat)] * 2, strict=True)]
     return JobPage(found, int(looked), (float(end), last) if end else None)
 
@@ -81,7 +81,7 @@ async def walk(
     """Page after page of a stage, with the set that it is of. It ends even if jobs are put faster than we look."""
     for base in sets_of(stage):
         key, after = queue.keys[partition][base], None
-        left = 2 * await store.read(lambda c, k=key: c.zcard(k)) + LARGEST_BATCH  # type: ignore[misc]
+        left = 2 * await store.run_repeatable(lambda c, k=key: c.zcard(k)) + LARGEST_BATCH  # type: ignore[misc]
         while left > 0:
             page = await look(store, queue, partition, base, after, wanted, size)
             yield base, page

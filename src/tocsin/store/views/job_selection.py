@@ -60,7 +60,7 @@ class Selection:
                             pipe.zcard(keys[base])
                 return await pipe.execute()
 
-        return sum(await self._store.read(ask))
+        return sum(await self._store.run_repeatable(ask))
 
     async def _partition(self, queue: OpenQueue, partition: int, until: Millis | None) -> AsyncIterator[list[bytes]]:
         for stage in self._stages:
@@ -84,7 +84,7 @@ class Selection:
         key, confirmed = queue.keys[partition]["jobs"], list[bytes]()
         for first in range(0, len(members), AT_ONCE):
             some = members[first : first + AT_ONCE]
-            records = await self._store.read(lambda c, m=some: c.hmget(key, m))  # type: ignore[misc]
+            records = await self._store.run_repeatable(lambda c, m=some: c.hmget(key, m))  # type: ignore[misc]
             confirmed += [m for m, record in zip(some, records, strict=True) if _name_of(record) == wanted.name]
         return confirmed
 

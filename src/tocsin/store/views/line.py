@@ -37,7 +37,7 @@ async def counts(store: Store, queue: OpenQueue) -> list[int]:
                     pipe.zcount(keys["waiting"], *apart_of_band(number))
             return await pipe.execute()
 
-    found = await store.read(ask_all)
+    found = await store.run_repeatable(ask_all)
     return [sum(found[band :: len(BANDS)]) for band in range(len(BANDS))]
 
 
@@ -60,7 +60,7 @@ async def ahead(store: Store, queue: OpenQueue, member: str) -> int | None:
     """How many stand before it in its band, in a fair queue of its tenant's; None if it is not ready."""
     keys, name = queue.keys[queue.partition_of(member)], member.encode()
     if queue.queue.order == "fair":
-        spot = await store.read(lambda c: c.hget(keys["spots"], name))
+        spot = await store.run_repeatable(lambda c: c.hget(keys["spots"], name))
         if spot is None:
             return None
         band = band_of_spot(spot)
@@ -68,10 +68,10 @@ async def ahead(store: Store, queue: OpenQueue, member: str) -> int | None:
             return None
         first, _ = members_under(tenant_of_spot(spot))
         last = b"(" + member_of_spot(spot, name)
-        return int(await store.read(lambda c: c.zlexcount(keys[BANDS[band]], first, last)))
+        return int(await store.run_repeatable(lambda c: c.zlexcount(keys[BANDS[band]], first, last)))
     if queue.queue.order == "priority":
         for base in BANDS:
-            rank = await store.read(lambda c, k=keys[base]: c.zrank(k, name))  # type: ignore[misc]
+            rank = await store.run_repeatable(lambda c, k=keys[base]: c.zrank(k, name))  # type: ignore[misc]
             if rank is not None:
                 return int(rank)
     return None

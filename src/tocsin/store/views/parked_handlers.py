@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.record import decode_spec
-from tocsin.store.connection.client import FAILURES, translate
+from tocsin.store.connection.errors import FAILURES, translate
 from tocsin.store.store import OpenQueue, Store
 
 # So many handlers are looked for: what is parked may be for any number of them.

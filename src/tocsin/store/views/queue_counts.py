@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from typing import Any
 
-from tocsin.store.connection.client import FAILURES, answers_of, translate
+from tocsin.store.connection.errors import FAILURES, answers_of, translate
 from tocsin.store.keys import BANDS
 from tocsin.store.numbers import whole
 from tocsin.store.store import OpenQueue, Store

@@ -26,4 +26,4 @@ class CombinedRead:
         if not self._keys:
             return []
         read, items = script("partition_read"), msgpack.array(len(self._items), self._items)
-        return list(await store.read(lambda c: read(c, self._keys, [items])))
+        return list(await store.run_repeatable(lambda c: read(c, self._keys, [items])))

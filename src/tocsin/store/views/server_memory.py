@@ -22,7 +22,7 @@ async def full_servers(store: Store) -> list[str]:
             for node in client.get_primaries()
         }
 
-    return [where for where, info in (await store.read(ask)).items() if _is_full(info)]
+    return [where for where, info in (await store.run_repeatable(ask)).items() if _is_full(info)]
 
 
 def _is_full(info: dict[str, Any]) -> bool:

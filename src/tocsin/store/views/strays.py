@@ -45,7 +45,7 @@ class StrayReader:
         """The page at `cursor`, from `b"0"` on. `overdue`: how far past its deadline a run is told; None: never."""
         look, now = script("stray_look"), self._store.clock.override()
         args = ["" if now is None else now, stage, cursor, "" if overdue is None else overdue, PAGE]
-        answer = await self._store.read(lambda c: look(c, queue.keys_of(look, partition), args))
+        answer = await self._store.run_repeatable(lambda c: look(c, queue.keys_of(look, partition), args))
         kinds = map(StrayKind, codes_of(answer[2]))
         return StrayPage(answer[0], dict(zip(answer[1], kinds, strict=True)))
 

@@ -53,7 +53,7 @@ async def _names(store: Store, queue: OpenQueue) -> tuple[list[bytes], bool]:
                     pipe.hscan(keys[base], 0, count=LARGEST_BATCH)
             return await pipe.execute()
 
-    found = await store.read(ask)
+    found = await store.run_repeatable(ask)
     scans = found[len(ordered) * len(queue.keys) :]
     sets = [*found[: -len(scans)], *(list(page) for _, page in scans)]
     is_cut = any(cursor for cursor, _ in scans) or any(len(names) > LARGEST_BATCH for names in sets)
@@ -76,7 +76,7 @@ async def _details(store: Store, queue: OpenQueue, names: list[bytes]) -> list[T
                         pipe.zlexcount(keys[band], *members_under(name))
             return await pipe.execute()
 
-    weights, *found = await store.read(ask)
+    weights, *found = await store.run_repeatable(ask)
     width = 2 + len(names) * len(BANDS)
     partitions = [found[first : first + width] for first in range(0, len(found), width)]
     return [_tenant(i, name, weights[i], partitions) for i, name in enumerate(names)]

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from tocsin.model.errors import StoreError, WrongKeyType
 from tocsin.store.connection.address import Address
-from tocsin.store.connection.client import is_wrong_type, translate
+from tocsin.store.connection.errors import is_wrong_type, translate
 from tocsin.store.keys import TYPES, Keys
 from tocsin.store.open_queue import OpenQueue
 from tocsin.store.scripts.script import script
