@@ -142,6 +142,18 @@ def test_garbage_in_a_key_of_the_fleet_ends_no_command_in_a_traceback(
         ask_everything(jobs_of_all_kinds, "d")
 
 
+def test_a_register_with_one_bad_byte_ends_no_command_in_a_traceback(jobs_of_all_kinds: Tool, valkey: Server) -> None:
+    key = keys_of(jobs_of_all_kinds).fleet()["queues"]
+    with valkey.client() as client:
+        entry = client.hget(key, "d")
+        client.hset(key, "d", entry.replace(b"due", b"\x98ue"))
+        ask_everything(jobs_of_all_kinds, "d")
+        [garbled] = [each for each in jobs_of_all_kinds.json("doctor", code=1)["findings"] if each["level"] == "wrong"]
+        assert (garbled["kind"], garbled["examples"]) == ("unreadable-queue", ["d"])
+        jobs_of_all_kinds.json("doctor", "--repair")
+        assert client.hget(key, "d") == entry
+
+
 def test_a_worker_of_which_nothing_can_be_read_is_shown_as_that(
     jobs_of_all_kinds: Tool, valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

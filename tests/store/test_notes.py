@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from line import Line
 
+from tocsin.model import msgpack
 from tocsin.model.outcome import FAILED, SUCCEEDED
 from tocsin.model.run import Claim
 from tocsin.model.skipped_ticks import SkippedTicks, SkipReason
 from tocsin.store.transitions.claims import failed_item, finish_item, retry_item
-from tocsin.store.views.events import past_runs
+from tocsin.store.views.events import past_runs, succeeded_last
 
 NOTE = '{"status":503,"head":"später"}'.encode()
 TOLD = {"status": 503, "head": "später"}
@@ -74,3 +76,20 @@ async def test_garbage_where_notes_should_be_hides_no_run(line: Line) -> None:
     [claim] = await taken(line, "a")
     await line.settle("finish", finish_item(claim, 0, SUCCEEDED, note=b"\xff no json"))
     assert await told(line) == [("succeeded", {})]
+
+
+@pytest.mark.parametrize(
+    "garbled",
+    [
+        {},
+        {"kind": "finish"},
+        {"kind": "finish", "ids": b"\x91\xa1\xff"},
+        {"kind": "finish", "ids": msgpack.encode(["a"]), "runs": b"short"},
+    ],
+)
+async def test_garbage_among_the_events_does_not_hide_that_a_job_succeeded(line: Line, garbled: dict[str, Any]) -> None:
+    [claim] = await taken(line, "a")
+    await line.settle("finish", finish_item(claim, 0, SUCCEEDED))
+    await line.store.client.xadd(line.keys["events"], {"x": "y", **garbled})
+    assert await succeeded_last(line.store, line.queue, 0, [b"a"]) == {b"a"}
+    assert len(await told(line)) == 1

@@ -37,6 +37,7 @@ REFUSED = [
     ("168.63.129.16", "metadata"),
     ("100.100.100.200", "metadata"),
     ("fd00:ec2::254", "metadata"),
+    ("192.0.0.192", "metadata"),
     # Other ways to write the same.
     ("::ffff:127.0.0.1", "loopback"),
     ("::ffff:169.254.169.254", "metadata"),

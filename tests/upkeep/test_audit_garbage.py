@@ -11,6 +11,7 @@ import pytest
 from tocsin import Tocsin
 from tocsin.inspection.doctor import Doctor, DoctorReport
 from tocsin.model import msgpack
+from tocsin.model.queue import Queue
 from tocsin.model.record import body_of
 from tocsin.store.keys import FLEET_KEYS, LEADER_KEY, PARTITION_KEYS, TYPES
 from tocsin.store.transitions.fleet import Fleet, WorkerInfo
@@ -100,6 +101,8 @@ async def test_a_key_of_the_fleet_that_holds_another_kind_of_data_is_named_and_s
 
 
 BAD = b"\xff\xfe"
+# Of an entry of the register: a text that is none.
+ONE_BAD_BYTE = b"\x82\xa5order\xa3\x98ue\xaapartitions\x01"
 Write = Callable[[Any, dict[str, str]], Awaitable[Any]]
 
 
@@ -195,7 +198,7 @@ async def test_settings_and_counters_that_are_no_numbers_are_dropped(app, value)
     assert await app.update("f-later", tenant="t")
 
 
-@pytest.mark.parametrize("entry", [b"junk", b"", BAD, msgpack.encode([1, 2]), b"\x91" * 2000])
+@pytest.mark.parametrize("entry", [b"junk", b"", BAD, msgpack.encode([1, 2]), b"\x91" * 2000, ONE_BAD_BYTE])
 async def test_a_garbled_entry_of_the_register_is_written_anew_as_the_partition_says(app, entry):
     queues = fleet_keys(app)["queues"]
     before = await app.store.client.hget(queues, "p")
@@ -205,6 +208,20 @@ async def test_a_garbled_entry_of_the_register_is_written_anew_as_the_partition_
     assert await app.store.client.hget(queues, "p") == before
     assert await app.store.client.hmget(queues, "nobodys", BAD) == [None, None]
     assert await found_in(app) == {}
+
+
+async def test_a_garbled_entry_of_a_queue_whose_settings_are_another_kind_of_data_is_mended_too(app):
+    queues, meta, client = fleet_keys(app)["queues"], keys_of(app, "p")["meta"], app.store.client
+    await client.hset(queues, "p", b"junk")
+    await misuse(app, meta, "meta")
+    assert await found_in(app) == {"unreadable-queue": (1, 1), "wrong-type": (1, 1)}
+    assert await found_in(app, repair=True) == {"unreadable-queue": (1, 0), "wrong-type": (1, 0)}
+    # Nothing says any more what the queue was: whoever declares it opens it anew.
+    assert await client.hget(queues, "p") is None
+    await app.store.reopen(await app.store.open_queue(Queue("p", order="priority")))
+    await audit(app, repair=True)
+    assert await found_in(app) == {}
+    assert {"p-due", "p-later", "p-paused"} <= await ids_of(app)
 
 
 @pytest.mark.parametrize(

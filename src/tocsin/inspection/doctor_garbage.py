@@ -44,8 +44,14 @@ class GarbageAudit:
         return set(found) - mended
 
     async def register(self, garbled: list[str]) -> None:
-        mended = [name for name in garbled if self._repair and await self._garbage.mend_register(name)]
+        mended = [name for name in garbled if await self._mend_register(name)]
         self._findings.add("unreadable-queue", "", *garbled, mended=len(mended))
+
+    async def _mend_register(self, name: str) -> bool:
+        # The first partition says what the queue is, and its settings may hold another kind of data themselves.
+        meta = self._keys.partition(name, 0)["meta"]
+        misused = await self._check_kinds(name, [(meta, TYPES["meta"])])
+        return self._repair and not misused and await self._garbage.mend_register(name)
 
     async def partition(self, queue: OpenQueue, partition: int) -> None:
         """Before its jobs are looked at: what is dropped here may leave one where it does not belong."""

@@ -268,9 +268,9 @@ _EVENT_RUN = struct.Struct(">QIB")
 
 
 def event_runs(raw: bytes) -> list[tuple[Millis, int, int]]:
-    """Due time, attempt and outcome of each; none for garbage."""
+    """Due time, attempt and outcome of each. Raises ValueError for garbage."""
     if len(raw) % _EVENT_RUN.size:
-        return []
+        raise ValueError("the runs of an event have another length")
     return [(due & DUE_MASK, attempt, outcome) for due, attempt, outcome in _EVENT_RUN.iter_unpack(raw)]
 
 

@@ -29,7 +29,7 @@ class QueueEntry(Struct, frozen=True, omit_defaults=True):
         """Raises RecordUnreadable for an order that this version does not know."""
         try:
             return msgspec.convert({"name": name, "order": self.order, "partitions": self.partitions}, Queue)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except msgpack.UNREADABLE as error:
             raise _unreadable(error) from error
 
 
@@ -40,7 +40,7 @@ def decode_entry(raw: bytes) -> QueueEntry:
     """Raises RecordUnreadable for bytes that this version did not write."""
     try:
         return _decoder.decode(raw)
-    except msgspec.MsgspecError as error:
+    except msgpack.UNREADABLE as error:
         raise _unreadable(error) from error
 
 

@@ -15,7 +15,9 @@ from typing import Any
 from tocsin.model.allowed_hosts import Address, AllowedHosts
 
 # Of clouds: the address that answers to every machine with its credentials, though it looks public.
-_METADATA = frozenset(map(ip_address, ("168.63.129.16", "fd00:ec2::254", "169.254.169.254", "100.100.100.200")))
+_METADATA = frozenset(
+    map(ip_address, ("168.63.129.16", "fd00:ec2::254", "169.254.169.254", "100.100.100.200", "192.0.0.192"))
+)
 _NAT64 = IPv6Network("64:ff9b::/96")
 _FIRST_MATCHING: tuple[tuple[str, Callable[[Address], bool]], ...] = (
     ("metadata", lambda address: address in _METADATA),

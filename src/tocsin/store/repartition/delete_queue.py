@@ -51,7 +51,7 @@ async def delete(store: Store, name: str) -> None:
 
 
 async def _register(store: Store, name: str, expected: bytes, wanted: QueueEntry) -> bytes:
-    found: bytes = await store.run_fleet_script(script("queue_register"), name, expected, encode_entry(wanted))
+    found: bytes = await store.run_fleet_script(script("queue_register"), name, expected, encode_entry(wanted), "1")
     if decode_entry(found) != wanted:
         raise StoreChanged(f"queue {name!r} was changed by somebody else at this moment: look at it and try again")
     return found

@@ -24,6 +24,8 @@ _skips = msgspec.msgpack.Decoder(list[str | int])
 _told_of = msgspec.json.Decoder(dict[str, Any])
 # Events that name a job although something was done for those that wait for it.
 _ABOUT_OTHERS = (b"watch", b"end")
+# What reading an event raises that somebody else wrote.
+_GARBLED = (*msgpack.UNREADABLE, KeyError)
 # Attempts that did not end their run are told by the call that ended them.
 _ENDS = {b"retry": "retried", b"bury": "dead"}
 
@@ -101,15 +103,15 @@ async def succeeded_last(store: Store, queue: OpenQueue, partition: int, members
     of which nothing else is remembered."""
     left, found = set(members), set[bytes]()
     async for event in _newest_first(store, queue, partition):
-        if event[b"kind"] in _ABOUT_OTHERS:
-            continue
         try:
+            if event[b"kind"] in _ABOUT_OTHERS:
+                continue
             ids = [key.encode() for key in _ids.decode(event[b"ids"])]
-        except msgspec.MsgspecError:
+            if left.isdisjoint(ids):
+                continue
+            ends = event_runs(event.get(b"runs", b"")) if event[b"kind"] == b"finish" else []
+        except _GARBLED:
             continue
-        if left.isdisjoint(ids):
-            continue
-        ends = event_runs(event.get(b"runs", b"")) if event[b"kind"] == b"finish" else ()
         found |= {key for key, end in zip(ids, ends, strict=False) if key in left and end[2] == SUCCEEDED}
         left -= set(ids)
         if not left:
@@ -132,7 +134,7 @@ def _runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
     """None of an event that somebody garbled."""
     try:
         return _readable_runs(queue, event)
-    except (*msgpack.UNREADABLE, KeyError):
+    except _GARBLED:
         return []
 
 
@@ -178,7 +180,7 @@ def _decisions(queue: str, event: dict[bytes, Any]) -> list[Decision]:
             )
             for member, first, until, why in zip(*[iter(flat)] * 4, strict=True)
         ]
-    except (*msgpack.UNREADABLE, KeyError):
+    except _GARBLED:
         found = []
     found += [
         Decision(run.job_id, queue, run.due_ms, run.due_ms + 1, "ran", run.outcome, run.ended_ms)
