@@ -13,8 +13,9 @@ from servers import Server
 from tocsin import Every, StoreUnavailable, Tocsin
 from tocsin.model.clock import monotonic
 from tocsin.resilience.breaker import BreakerState
-from tocsin.store.transitions.claims import ClaimRequest, Runs, release_item
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.transitions.settle import release_item
 
 
 @pytest.fixture

@@ -20,20 +20,17 @@ from tocsin.model.trigger import Every
 from tocsin.store.formats import ClaimEntry, decode_claim_entry, not_before
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import (
-    ClaimReply,
-    ClaimRequest,
-    Deadlines,
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Deadlines, Runs
+from tocsin.store.transitions.jobs import Jobs, PutItem
+from tocsin.store.transitions.queue_settings import update
+from tocsin.store.transitions.settle import (
     Item,
-    Runs,
-    failed_item,
+    bury_or_park_item,
+    extra_run_item,
     finish_item,
-    plan_item,
     release_item,
     retry_item,
 )
-from tocsin.store.transitions.jobs import Jobs, PutItem
-from tocsin.store.transitions.queue_settings import update
 from tocsin.store.views.events import decisions
 from tocsin.testing import ManualClock
 
@@ -218,7 +215,7 @@ class Line:
         runs: Runs | None = None,
     ) -> list[Any]:
         """A run of its own for what was claimed. Who lost their claim, and who is to be told of a cancellation."""
-        item = plan_item(claim, next_due, alone, skips)
+        item = extra_run_item(claim, next_due, alone, skips)
         answer = await self.store.call((runs or self.runs).settle("plan", self.queue, 0, [item]))
         return [answer[1], answer[4]]
 
@@ -232,10 +229,10 @@ class Line:
         return await self.settle("release", release_item(claim), runs=runs)
 
     async def bury(self, claim: Claim, *, runs: Runs | None = None) -> list[str]:
-        return await self.settle("bury", failed_item(claim, b"\x91\xa3bad"), runs=runs)
+        return await self.settle("bury", bury_or_park_item(claim, b"\x91\xa3bad"), runs=runs)
 
     async def park(self, claim: Claim, *, runs: Runs | None = None) -> list[str]:
-        return await self.settle("park", failed_item(claim, b"\x91\xa3odd"), runs=runs)
+        return await self.settle("park", bury_or_park_item(claim, b"\x91\xa3odd"), runs=runs)
 
     async def recover(self, owner: str = "worker-1.1", overdue: int = 0, **deadlines: Any) -> int:
         return await self.other.recover(self.queue, 0, owner, Deadlines(overdue, **deadlines))

@@ -11,8 +11,8 @@ from line import Line, packed_block, record
 
 from tocsin.model.outcome import CANCELLED, EDIT, FAILED, IGNORE, POSTPONE, REPLACE, SKIPPED, SUCCEEDED
 from tocsin.store.store import RESULTS_MAX
-from tocsin.store.transitions.claims import columns, finish_item
 from tocsin.store.transitions.dependencies import DependencyWait, Outbox, Upstream, UpstreamEnd
+from tocsin.store.transitions.settle import columns, finish_item
 
 encode = msgspec.msgpack.encode
 U, V = "line\0u", "line\0v"

@@ -9,7 +9,7 @@ from line import Line
 
 from tocsin.model.outcome import CANCELLED, CHANGED, EDIT, IGNORE, MISSING, REPLACE, UPDATE
 from tocsin.model.run import Claim
-from tocsin.store.transitions.claims import finish_item
+from tocsin.store.transitions.settle import finish_item
 
 End = Callable[[Line, Claim], Awaitable[object]]
 

@@ -28,14 +28,14 @@ from tocsin.store.formats import DUE_MASK, decode_claim_entry, is_apart, not_bef
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.scripts.script import script
 from tocsin.store.store import RESULTS_MAX, OpenQueue, Store
-from tocsin.store.transitions.claims import (
+from tocsin.store.transitions.claims import Runs
+from tocsin.store.transitions.settle import (
     Item,
-    Runs,
     advance_item,
-    failed_item,
+    bury_or_park_item,
+    extra_run_item,
     finish_item,
     park_item,
-    plan_item,
     release_item,
     retry_item,
 )
@@ -324,7 +324,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
             "retry": lambda claim: retry_item(claim, delay * 1000, ERROR),
             "release": release_item,
         }
-        items = [make.get(verb, lambda claim: failed_item(claim, ERROR))(claim) for claim in claims]
+        items = [make.get(verb, lambda claim: bury_or_park_item(claim, ERROR))(claim) for claim in claims]
         call = self.runs[owner].settle(verb, self.queue, 0, items)
         held = [claim for claim in claims if self.held(owner, claim)]
         answer = self.send(data, f"run_{verb}", *call.args, session=call.session, traced=bool(held))
@@ -377,7 +377,7 @@ class Calls(WaitCalls, RuleBasedStateMachine):
         alone, steps = data.draw(st.booleans(), "alone"), data.draw(st.integers(0, 3), "steps")
         following = {claim.key: claim.due + 1000 * steps if steps else 0 for claim in claims}
         call = self.runs[owner].settle(
-            "plan", self.queue, 0, [plan_item(claim, following[claim.key], alone) for claim in claims]
+            "plan", self.queue, 0, [extra_run_item(claim, following[claim.key], alone) for claim in claims]
         )
         held = [claim for claim in claims if self.held(owner, claim)]
         answer = self.send(data, "run_plan", *call.args, session=call.session, traced=bool(held))

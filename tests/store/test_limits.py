@@ -14,8 +14,9 @@ from tocsin.model.errors import InvalidArgument, StoreError
 from tocsin.model.outcome import SUCCEEDED
 from tocsin.model.queue import Queue, checked, declared
 from tocsin.model.record import handler_digest
-from tocsin.store.transitions.claims import ClaimRequest, Runs, failed_item, finish_item, release_item, retry_item
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.store.transitions.queue_settings import open_and_declare, settings_of
+from tocsin.store.transitions.settle import bury_or_park_item, finish_item, release_item, retry_item
 
 ORDERS = ["due", "priority", "fair"]
 in_each_order = pytest.mark.parametrize("queue", ORDERS, indirect=True)
@@ -49,7 +50,7 @@ class TestCap:
                 "finish": lambda: finish_item(claim, 0, SUCCEEDED),
                 "retry": lambda: retry_item(claim, 0, b"\x91\xa3bad"),
                 "release": lambda: release_item(claim),
-            }.get(verb, lambda: failed_item(claim, b"\x91\xa3bad"))()
+            }.get(verb, lambda: bury_or_park_item(claim, b"\x91\xa3bad"))()
 
         async def work(n: int) -> None:
             nonlocal most

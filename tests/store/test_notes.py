@@ -11,7 +11,7 @@ from tocsin.model import msgpack
 from tocsin.model.outcome import FAILED, SUCCEEDED
 from tocsin.model.run import Claim
 from tocsin.model.skipped_ticks import SkippedTicks, SkipReason
-from tocsin.store.transitions.claims import failed_item, finish_item, retry_item
+from tocsin.store.transitions.settle import bury_or_park_item, finish_item, retry_item
 from tocsin.store.views.events import past_runs, succeeded_last
 
 NOTE = '{"status":503,"head":"später"}'.encode()
@@ -33,7 +33,7 @@ async def test_each_end_of_an_attempt_may_have_one(line: Line) -> None:
     done, tried, dead, plain = await taken(line, "done", "tried", "dead", "plain")
     await line.settle("finish", finish_item(done, 0, SUCCEEDED, note=NOTE))
     await line.settle("retry", retry_item(tried, 1000, b"\x91\xa3bad", NOTE))
-    await line.settle("bury", failed_item(dead, b"\x91\xa3bad", NOTE))
+    await line.settle("bury", bury_or_park_item(dead, b"\x91\xa3bad", NOTE))
     await line.finish(plain)
     assert await told(line) == [("succeeded", {}), ("dead", TOLD), ("retried", TOLD), ("succeeded", TOLD)]
 

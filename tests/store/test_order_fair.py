@@ -11,7 +11,7 @@ from tenants import active, put_each, put_many, tenants_of
 
 from tocsin.model.outcome import EDIT, SUCCEEDED
 from tocsin.model.run import Claim
-from tocsin.store.transitions.claims import finish_item
+from tocsin.store.transitions.settle import finish_item
 
 pytestmark = pytest.mark.parametrize("queue", ["fair"], indirect=True)
 

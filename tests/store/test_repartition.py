@@ -32,8 +32,9 @@ from tocsin.store.repartition.repartition import RepartitionResult
 from tocsin.store.scripts.script import script
 from tocsin.store.store import Store
 from tocsin.store.transitions import queue_settings
-from tocsin.store.transitions.claims import ClaimRequest, finish_item, key_of, release_item, retry_item
+from tocsin.store.transitions.claims import ClaimRequest
 from tocsin.store.transitions.jobs import PutItem
+from tocsin.store.transitions.settle import finish_item, key_of, release_item, retry_item
 from tocsin.testing import ManualClock
 
 ORDERS = ("due", "priority", "fair")

@@ -11,7 +11,7 @@ from test_invariants import EVENTS, Calls, try_any_sequence
 from model import Definition
 from servers import Server
 from tocsin.model.outcome import SUCCEEDED
-from tocsin.store.transitions.claims import finish_item
+from tocsin.store.transitions.settle import finish_item
 
 SCHEDULE_EVENTS = [what for what in EVENTS if what not in ("block", "carry")] + ["runs_in_time"] * 12
 

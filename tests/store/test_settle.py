@@ -7,7 +7,7 @@ from line import Line
 
 from tocsin.model.msgpack import encode
 from tocsin.model.outcome import CANCELLED, EDIT, FAILED, NEW, REMEMBERED, REPLACE, SKIPPED, SUCCEEDED
-from tocsin.store.transitions.claims import failed_item, finish_item, next_item, release_item, retry_item
+from tocsin.store.transitions.settle import bury_or_park_item, finish_item, on_time_item, release_item, retry_item
 
 VERBS = ("finish", "retry", "release", "bury", "park")
 
@@ -90,7 +90,7 @@ async def test_finish_says_who_is_first_in_line(line: Line):
 async def test_a_success_of_which_nothing_is_told_has_the_item_of_any_other(line: Line, member: str):
     await line.put(member, every=5)
     claim = await line.take(member)
-    assert next_item(claim, claim.due + 5000) == finish_item(claim, claim.due + 5000, SUCCEEDED)
+    assert on_time_item(claim, claim.due + 5000) == finish_item(claim, claim.due + 5000, SUCCEEDED)
 
 
 @pytest.mark.parametrize("queue", ["due", "priority", "fair"], indirect=True)
@@ -177,7 +177,7 @@ async def test_a_record_that_became_garbage_during_its_run_stops_nobody(line: Li
     if verb == "recover":
         assert await line.recover() == 2
     else:
-        make = items.get(verb, lambda claim: failed_item(claim, b"bad"))
+        make = items.get(verb, lambda claim: bury_or_park_item(claim, b"bad"))
         assert await line.settle(verb, *map(make, claims)) == []
     stage = {"bury": "dead", "park": "parked"}.get(verb, "waiting")
     assert await line.stage("b") == stage

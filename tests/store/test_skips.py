@@ -8,7 +8,7 @@ from test_run_plan import claimed, extra
 
 from tocsin.model.outcome import EDIT, REPLACE, SUCCEEDED
 from tocsin.model.skipped_ticks import SkippedTicks, SkipReason
-from tocsin.store.transitions.claims import finish_item
+from tocsin.store.transitions.settle import finish_item
 
 
 async def test_ticks_that_a_finish_passes_are_told_in_its_event(line: Line):

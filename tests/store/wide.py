@@ -16,10 +16,11 @@ from tocsin.model.record import decode_header, decode_spec, encode_record, handl
 from tocsin.model.run import Claim
 from tocsin.store.keys import BANDS
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import ClaimRequest, Item, Runs, failed_item, finish_item, retry_item
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.store.transitions.dependencies import WATCHING, DependencyWait, Outbox, Upstream
 from tocsin.store.transitions.fleet import Fleet
 from tocsin.store.transitions.jobs import Jobs, PutItem
+from tocsin.store.transitions.settle import Item, bury_or_park_item, finish_item, retry_item
 from tocsin.store.views.audit import AuditReader
 from tocsin.testing import ManualClock
 
@@ -119,9 +120,9 @@ class Wide:
         for member in self.named("retrying"):
             await self.settle("retry", claim := held.pop(member), retry_item(claim, 1000, error))
         for member in self.named("parked"):
-            await self.settle("park", claim := held.pop(member), failed_item(claim, error))
+            await self.settle("park", claim := held.pop(member), bury_or_park_item(claim, error))
         for member in self.named("dead"):
-            await self.settle("bury", claim := held.pop(member), failed_item(claim, error))
+            await self.settle("bury", claim := held.pop(member), bury_or_park_item(claim, error))
         for member in self.named("done"):
             item = finish_item(claim := held.pop(member), 0, SUCCEEDED, keep=600, result=msgpack.encode(7))
             await self.settle("finish", claim, item)

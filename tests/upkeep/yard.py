@@ -12,9 +12,10 @@ from tocsin.model.job import Header, Spec
 from tocsin.model.outcome import SUCCEEDED
 from tocsin.model.record import encode_record, handler_digest
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import ClaimRequest, Runs, failed_item, finish_item
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.store.transitions.dependencies import Outbox, Upstream
 from tocsin.store.transitions.jobs import Jobs, PutItem
+from tocsin.store.transitions.settle import bury_or_park_item, finish_item
 from tocsin.upkeep.outbox_carrier import OutboxCarrier
 
 HANDLER = "tests.handler"
@@ -102,7 +103,7 @@ class Yard:
         partition = where.partition_of(member)
         [answer] = await self.runs.claim([ClaimRequest(where, partition, 1, [member])], 1e15)
         [claim] = answer.claims  # type: ignore[union-attr]
-        item = failed_item(claim, b"\x91\xa3bad") if bury else finish_item(claim, 0, outcome)
+        item = bury_or_park_item(claim, b"\x91\xa3bad") if bury else finish_item(claim, 0, outcome)
         await self.store.call(self.runs.settle("bury" if bury else "finish", where, partition, [item]))
 
     async def stage(self, queue: str, member: str) -> str | None:

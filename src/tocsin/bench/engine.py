@@ -31,7 +31,8 @@ from tocsin.model.queue import Queue
 from tocsin.model.trigger import Every
 from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs, finish_item
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs
+from tocsin.store.transitions.settle import finish_item
 from tocsin.worker import Worker, WorkerSettings
 from tocsin.worker.frozen_objects import freeze_loaded_objects
 

@@ -14,8 +14,9 @@ from tocsin.model.job import PRIORITIES
 from tocsin.model.outcome import SUCCEEDED
 from tocsin.model.record import decode_header
 from tocsin.store.store import LARGEST_BATCH
-from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs, finish_item
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs
 from tocsin.store.transitions.jobs import Jobs, PutItem
+from tocsin.store.transitions.settle import finish_item
 from tocsin.worker import WorkerSettings
 
 FEW, MANY = 10, 10_000

@@ -32,14 +32,14 @@ from tocsin.model.record import (
 )
 from tocsin.model.run import Claim
 from tocsin.resilience.backoff import BackoffSettings, Streaks
-from tocsin.store.transitions.claims import (
+from tocsin.store.transitions.settle import (
     Item,
     advance_item,
-    failed_item,
+    bury_or_park_item,
+    extra_run_item,
     finish_item,
-    next_item,
+    on_time_item,
     park_item,
-    plan_item,
     release_item,
     retry_item,
 )
@@ -104,7 +104,7 @@ class OutcomeEncoder:
             if self._streaks.by_job:
                 self._streaks.succeeded(_who(claim))
             if ended.result is None and (following := on_time(claim, spec, now)):
-                return "finish", next_item(claim, following), following
+                return "finish", on_time_item(claim, following), following
             note = b"" if ended.result is None else _note(ended.result)
             return _item(claim, decide.after_success(claim, spec, recurring, now), b"", now, note)
         if how == "released":
@@ -177,11 +177,11 @@ def _item(claim: Claim, decision: decide.Decision, error: bytes, now: Millis, no
     if isinstance(decision, decide.Advance):
         return "advance", advance_item(claim, decision.next_due, decision.skips), decision.next_due
     if isinstance(decision, decide.ExtraRun):
-        return "plan", plan_item(claim, decision.next_due, decision.alone, decision.skips), decision.next_due
+        return "plan", extra_run_item(claim, decision.next_due, decision.alone, decision.skips), decision.next_due
     if isinstance(decision, decide.RetryIn):
         return "retry", retry_item(claim, decision.delay, error, note), now + decision.delay
     if isinstance(decision, decide.Dead):
-        return "bury", failed_item(claim, error, note), 0
+        return "bury", bury_or_park_item(claim, error, note), 0
     return "release", release_item(claim), claim.due
 
 

@@ -40,7 +40,8 @@ from tocsin.resilience.breaker import Breaker, BreakerSettings, Permit
 from tocsin.resilience.classify import Classifier
 from tocsin.store.connection.nodes import by_node, each_by_itself
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.claims import Item, Runs, fitting, key_of
+from tocsin.store.transitions.claims import Runs
+from tocsin.store.transitions.settle import Item, fitting, key_of
 from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Counters
 

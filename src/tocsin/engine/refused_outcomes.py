@@ -17,7 +17,7 @@ from tocsin.engine.work_item import PendingCall
 from tocsin.model.clock import Clock
 from tocsin.model.errors import NodeUnavailable, StoreError, StoreUnavailable
 from tocsin.store.store import LARGEST_BATCH
-from tocsin.store.transitions.claims import Item, key_of
+from tocsin.store.transitions.settle import Item, key_of
 from tocsin.telemetry.metrics import Counters
 
 # A queue, a partition and a verb: one call of each is on its way at most.

@@ -12,7 +12,7 @@ from tocsin.engine.agent_timetable import AgentTimetable
 from tocsin.engine.handlers import UNKNOWN_S, Handler
 from tocsin.model.run import Claim
 from tocsin.store.store import OpenQueue
-from tocsin.store.transitions.claims import Item, key_of
+from tocsin.store.transitions.settle import Item, key_of
 
 if TYPE_CHECKING:
     from tocsin.engine.work_item import WorkItem

@@ -9,7 +9,7 @@ from tocsin.engine.served_queue import ServedQueue
 from tocsin.model.job import Spec
 from tocsin.model.run import Claim, Run
 from tocsin.store.store import Call
-from tocsin.store.transitions.claims import Item
+from tocsin.store.transitions.settle import Item
 
 
 class WorkItem(Struct, eq=False, weakref=False, gc=False):

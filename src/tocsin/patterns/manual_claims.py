@@ -22,8 +22,9 @@ from tocsin.model.queue import Queue
 from tocsin.model.record import decode_header, decode_spec, encode_failure, encode_spec, handler_digest
 from tocsin.model.run import MAX_RECOVERIES, Claim
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.claims import ClaimRequest, Item, Runs, failed_item, finish_item, settle_as
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.store.transitions.jobs import Jobs
+from tocsin.store.transitions.settle import Item, bury_or_park_item, finish_item, settle_for_owner
 
 _NO_LEASE = 1e15
 
@@ -116,10 +117,10 @@ class ManualClaims:
     async def end_as(self, owner: str, member: str, token: int, outcome: int, keep: int = 0) -> bool:
         queue = await self._app.store.open_queue(self._queue)
         claim = Claim(queue.name, 0, member.encode(), token, 0, 1, 0, False, 0, b"")
-        return await settle_as(self._app.store, owner, "finish", queue, finish_item(claim, 0, outcome, keep))
+        return await settle_for_owner(self._app.store, owner, "finish", queue, finish_item(claim, 0, outcome, keep))
 
     async def _settle(self, verb: str, queue: OpenQueue, item: Item) -> None:
-        await settle_as(self._app.store, self._claims().owner, verb, queue, item)
+        await settle_for_owner(self._app.store, self._claims().owner, verb, queue, item)
 
     async def _claim(self, wish: ClaimRequest, timeout: Millis) -> Claim | None:
         """Repeated while the server is away, as other calls of a program; under its seq, by the next call too."""
@@ -157,4 +158,4 @@ def _read(claim: Claim) -> tuple[int, Any]:
 
 
 def _failed(claim: Claim, error: str) -> Item:
-    return failed_item(claim, encode_failure(Failure(error, at=claim.due)))
+    return bury_or_park_item(claim, encode_failure(Failure(error, at=claim.due)))

@@ -20,32 +20,20 @@ from tocsin.model.errors import (
     StoreError,
     StoreUnavailable,
 )
-from tocsin.model.msgpack import ARRAY_OF_3, LONG_TEXT, NIL, TEXT_HEADS, pack_long_text, small, text
-from tocsin.model.outcome import NOT_ENDED, SUCCEEDED
 from tocsin.model.record import TIMEOUT
 from tocsin.model.run import Claim
-from tocsin.model.skipped_ticks import SkippedTicks
-from tocsin.store.formats import CANCEL_INTENT, DUE_MASK, EXTRA_MARK, encode_digests, encode_skips, iter_claim_stamps
+from tocsin.store.formats import CANCEL_INTENT, DUE_MASK, encode_digests, iter_claim_stamps
 from tocsin.store.sessions import end_sessions
 from tocsin.store.store import LARGEST_BATCH, Call, OpenQueue, Store
+from tocsin.store.transitions.settle import VERBS, Item, bounds, columns
 
 LEASE_OVER = -3
 
 _texts = msgspec.msgpack.Decoder(list[str]).decode
 _raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-# Of one settling call.
-LARGEST_BYTES = 2 * 1024 * 1024
 # Where the arguments of a claim say whether it was sent before.
 _REPEATED = 5
-VERBS = ("finish", "plan", "retry", "release", "bury", "park", "advance")
-# An item of a settling call: msgpack values, each for a column of its own, the first the member.
-Item = tuple[bytes, ...]
-# What run_finish adds to an outcome.
-_EXTRA_RUN = 8
-_OUTCOMES = [small(outcome) for outcome in range(16)]
-_SUCCEEDED = _OUTCOMES[SUCCEEDED]
 _from_bytes = int.from_bytes
-_ALONE = frozenset((NIL, *_OUTCOMES))
 
 
 class ClaimReply(msgspec.Struct, frozen=True):
@@ -220,7 +208,7 @@ class Runs:
     def settle(self, verb: str, queue: OpenQueue, partition: int, items: Sequence[Item]) -> Call:
         """The call that ends at most 1000 claims of one partition; items as packed below."""
         session, seq = f"{self.owner}:{verb}", next(self._seq)
-        args = [self.owner, columns(items, verb), *_bounds(self._store, queue, verb)]
+        args = [self.owner, columns(items, verb), *bounds(self._store, queue, verb)]
         return queue.call(f"run_{verb}", partition, session, seq, args)
 
     async def extend(self, queue: OpenQueue, claim: Claim, by: Millis) -> Millis:
@@ -263,18 +251,6 @@ def check_clock(answer: list[Any], deadlines: Deadlines) -> None:
         raise ClockDisagrees(int(answer[4]) - deadlines.now)
 
 
-async def settle_as(store: Store, owner: str, verb: str, queue: OpenQueue, item: Item) -> bool:
-    """End a claim for its owner, as a call of this program. False if the owner holds it no longer."""
-    args = [owner, columns([item]), *_bounds(store, queue, verb)]
-    answer = await store.change(f"run_{verb}", queue, key_of(item), *args)
-    return not answer[1]
-
-
-def _bounds(store: Store, queue: OpenQueue, verb: str) -> list[int]:
-    """Only a finish adds outcomes in great numbers, and drops what is too much."""
-    return [store.most_unnamed(queue)] if verb == "finish" else []
-
-
 def _keys(packed: bytes) -> list[bytes]:
     try:
         return [key.encode() for key in _texts(packed)]
@@ -308,104 +284,3 @@ def _claims(call: Call, answer: list[Any], now: Millis, held_since: Millis | Non
             )
         )
     return claims
-
-
-def finish_item(
-    claim: Claim,
-    next_due: Millis,
-    outcome: int,
-    keep: int = 0,
-    result: bytes = b"",
-    error: bytes = b"",
-    skips: Sequence[SkippedTicks] = (),
-    note: bytes = b"",
-    unnamed: bool = False,
-) -> Item:
-    """`keep`: for how many seconds the end of a one-shot is remembered; `unnamed`: as long as there is room for it."""
-    key = claim.key
-    if EXTRA_MARK in key:
-        outcome |= _EXTRA_RUN
-    due, more = b"%d" % next_due if next_due else b"", NIL
-    if error or skips or note:
-        parts = (*_kept(keep, unnamed), text(result), text(error), _ranges(skips), text(note))
-        more = msgpack.array(6, parts)
-    elif keep:
-        more = ARRAY_OF_3 + b"".join(_kept(keep, unnamed)) + text(result)
-    member = TEXT_HEADS[len(key)] + key if len(key) < len(TEXT_HEADS) else text(key)
-    return member, pack_long_text(LONG_TEXT, claim.token), TEXT_HEADS[len(due)] + due, _OUTCOMES[outcome], more
-
-
-def _kept(keep: int, unnamed: bool) -> tuple[bytes, bytes]:
-    return msgpack.integer(keep), _OUTCOMES[unnamed]
-
-
-def next_item(claim: Claim, next_due: Millis) -> Item:
-    """finish_item for a schedule's success of which nothing is to be told: most runs end so, and only this is done."""
-    key, due = claim.key, b"%d" % next_due
-    member = TEXT_HEADS[len(key)] + key if len(key) < 256 else text(key)
-    return member, pack_long_text(LONG_TEXT, claim.token), TEXT_HEADS[len(due)] + due, _SUCCEEDED, NIL
-
-
-def plan_item(claim: Claim, next_due: Millis, alone: bool, skips: Sequence[SkippedTicks] = ()) -> Item:
-    """A run of its own for the claimed occurrence; `alone`: in the place of the last such run of the job."""
-    return *_held(claim), msgpack.integer(next_due), _OUTCOMES[alone], _ranges(skips)
-
-
-def columns(items: Sequence[Item], verb: str = "") -> bytes:
-    """What a settling script reads: the values of all items, one array for each column. Of a finish, one value for a
-    column in which all have the same: nearly always all succeed, and there is nothing more to say."""
-    arrays = []
-    for column in zip(*items, strict=True):
-        first = column[0]
-        alone = verb == "finish" and first in _ALONE and column.count(first) == len(column)
-        arrays.append(first if alone else msgpack.array(len(items), column))
-    return msgpack.array(len(arrays), arrays)
-
-
-def fitting(items: Sequence[Item], most: int) -> int:
-    """How many of the first items one call takes: results may be large, and a call never carries more than about 2 MiB,
-    or one item."""
-    some, room = items[:most], LARGEST_BYTES
-    if sum([len(item[-1]) for item in some]) <= room:
-        return len(some)
-    for n, item in enumerate(some):
-        room -= len(item[-1])
-        if room < 0:
-            return max(n, 1)
-    return len(some)
-
-
-def key_of(item: Item) -> bytes:
-    """The member that an item is about."""
-    return msgpack.data_of(item[0])
-
-
-def retry_item(claim: Claim, delay: Millis, error: bytes, note: bytes = b"") -> Item:
-    return *_held(claim), msgpack.integer(delay), text(error), text(note)
-
-
-def release_item(claim: Claim, delay: Millis = 0) -> Item:
-    return *_held(claim), msgpack.integer(delay)
-
-
-def failed_item(claim: Claim, error: bytes, note: bytes = b"") -> Item:
-    """For bury, and for park where no run has ended."""
-    return *_held(claim), text(error), text(note)
-
-
-def park_item(claim: Claim, error: bytes, note: bytes = b"", outcome: int = NOT_ENDED, wait: Millis = 0) -> Item:
-    """`wait`: until somebody tries again; 0: as long as is usual for records that cannot be read."""
-    return *_held(claim), text(error), text(note), _OUTCOMES[outcome], msgpack.integer(wait)
-
-
-def advance_item(claim: Claim, next_due: Millis, skips: Sequence[SkippedTicks] = ()) -> Item:
-    """For a run that has ended before, and whose job can go on now; 0: it ends."""
-    return *_held(claim), msgpack.integer(next_due), _ranges(skips)
-
-
-def _ranges(skips: Sequence[SkippedTicks]) -> bytes:
-    return text(encode_skips(skips))
-
-
-def _held(claim: Claim) -> tuple[bytes, bytes]:
-    return text(claim.key), msgpack.integer(claim.token)

@@ -10,7 +10,7 @@ from tocsin.model import msgpack
 from tocsin.model.run import Claim
 from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.claims import columns
+from tocsin.store.transitions.settle import columns
 
 # A look at so many takes the server less than a millisecond.
 PAGE = 200
