@@ -16,7 +16,7 @@ from tocsin.model.errors import QueueRepartitioning, StoreError
 from tocsin.resilience.breaker import Breaker
 from tocsin.store.connection.nodes import nodes_away, when_back
 from tocsin.store.transitions.fleet import BellReader, HeartbeatReply
-from tocsin.store.transitions.jobs import Jobs
+from tocsin.store.views.jobs import JobReader
 from tocsin.telemetry.logs import get_logger
 from tocsin.upkeep.idle_connections import IdleConnections
 from tocsin.worker.build import WorkerParts
@@ -259,7 +259,7 @@ class Worker(WorkerParts):
 
     async def wait_until_idle(self) -> None:
         """Until nothing is due and nothing is working, here or elsewhere."""
-        jobs = Jobs(self.store)
+        jobs = JobReader(self.store)
         while True:
             if not self.pool.busy and self.finisher.idle() and not await jobs.any_due_or_working(self.queues):
                 # One that was repartitioned meanwhile may have its jobs elsewhere.

@@ -22,11 +22,11 @@ from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions import fleet
 from tocsin.store.transitions.dependencies import DependencyWait, Outbox
 from tocsin.store.transitions.host_outages import HostOutage, HostOutages
-from tocsin.store.transitions.jobs import Jobs
 from tocsin.store.views import position
 from tocsin.store.views.audit import AuditReader
 from tocsin.store.views.blocked_jobs import BlockedJobs, UnheardEnd
 from tocsin.store.views.events import PastRun, past_runs
+from tocsin.store.views.jobs import JobReader
 from tocsin.upkeep import silent_workers
 
 # A job that moves while it is looked at is looked at again, so often.
@@ -49,7 +49,7 @@ class JobExplainer:
         self._store = store
         self._patience_s = patience_s
         self._survey = AuditReader(store)
-        self._jobs = Jobs(store)
+        self._jobs = JobReader(store)
         self._fleet = fleet.Fleet(store)
         self._outbox = Outbox(store)
         self._waits = BlockedJobs(store)

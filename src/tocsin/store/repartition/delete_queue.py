@@ -20,7 +20,7 @@ from tocsin.store.queue_entry import QueueEntry, RepartitionUnderWay, decode_ent
 from tocsin.store.repartition.replicas import MOST_BEGINNINGS, NodeReplaced, Replicas
 from tocsin.store.scripts.script import script
 from tocsin.store.store import Store
-from tocsin.store.transitions.jobs import Jobs
+from tocsin.store.views.jobs import stage_counts
 
 
 async def delete(store: Store, name: str) -> None:
@@ -77,7 +77,7 @@ class _Deletion:
             if not await self._call("partition_seal", partition, epoch, self._entry.order, self._entry.partitions):
                 raise StoreChanged(f"queue {self._name!r} was changed by somebody else at this moment: try again")
         await self._confirm()
-        jobs = sum((await Jobs(self._store).count(self._queue, (*STAGE_KEYS, *BANDS))).values())
+        jobs = sum((await stage_counts(self._store, self._queue, (*STAGE_KEYS, *BANDS))).values())
         if jobs:
             await self._give_up(epochs)
             raise InvalidArgument(f"queue {self._name!r} has {jobs} jobs: purge it first, or wait until they have run")

@@ -23,7 +23,7 @@ from tocsin.store.queue_entry import decode_entry
 from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.dependencies import Outbox
-from tocsin.store.transitions.jobs import HASHES, columns_of
+from tocsin.store.views.jobs import HASHES, columns_of, stage_counts
 
 # A look at so many jobs takes the server about two milliseconds.
 PAGE = 500
@@ -229,22 +229,20 @@ class AuditReader:
         return 2 * size + 1000 if self.most is None else self.most
 
     async def counts(self, queue: OpenQueue, overdue_before: Millis) -> dict[str, int]:
-        """Per stage, and `done`, `claims`, `sessions`, `overdue`, over all partitions."""
+        """Jobs per stage, and `done`, `claims`, `sessions`, `overdue`, over all partitions."""
 
         async def ask(client: Any) -> Any:
             async with client.pipeline(transaction=False) as pipe:
                 for keys in queue.keys:
-                    for stage in (*STAGE_KEYS, "done", *BANDS):
-                        pipe.zcard(keys[stage])
                     for base in ("claims", "sessions"):
                         pipe.hlen(keys[base])
                     pipe.zcount(keys["working"], "-inf", overdue_before)
                 return await pipe.execute()
 
-        names = (*STAGE_KEYS, "done", *BANDS, "claims", "sessions", "overdue")
+        jobs = await stage_counts(self.store, queue, (*STAGE_KEYS, "done", *BANDS))
         found = await self.store.run_repeatable(ask)
-        counts = {name: sum(found[i :: len(names)]) for i, name in enumerate(names)}
-        return {"ready": sum(counts.pop(band) for band in BANDS), **counts}
+        others = {name: sum(found[i::3]) for i, name in enumerate(("claims", "sessions", "overdue"))}
+        return {"ready": sum(jobs.pop(band) for band in BANDS), **jobs, **others}
 
     async def due_before(self, queue: OpenQueue, before: Millis) -> int:
         """How many wait in line since then or longer, of the queue of agents."""

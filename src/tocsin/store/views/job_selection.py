@@ -10,9 +10,9 @@ from tocsin.model.errors import RecordUnreadable
 from tocsin.model.job import Stage
 from tocsin.model.record import decode_spec
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.jobs import Jobs
 from tocsin.store.views import job_pages
 from tocsin.store.views.job_pages import ANY, JobFilter, JobPage
+from tocsin.store.views.jobs import JobReader
 
 # Records that are read at once to compare names.
 AT_ONCE = 100
@@ -32,7 +32,7 @@ class Selection:
         self, store: Store, queues: Sequence[OpenQueue], stages: Sequence[Stage], wanted: JobFilter, progress: Progress
     ) -> None:
         self._store = store
-        self._jobs = Jobs(store)
+        self._jobs = JobReader(store)
         self._queues = queues
         self._stages = stages
         self._wanted = wanted
