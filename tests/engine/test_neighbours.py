@@ -75,7 +75,7 @@ async def owner(app: Tocsin, name: str) -> str | None:
 async def bury(dead: Worker, witness: Worker) -> None:
     fleet, store = witness._fleet, witness.store
     counter = await store.client.hget(store.keys.fleet()["beats"], dead.name)
-    assert await fleet.bury(dead.name, counter, 0)
+    assert await fleet.declare_dead(dead.name, counter, 0)
     witness.reaper.saw(HeartbeatReply(True, 0, buried=[dead.name]), 0.0)
 
 

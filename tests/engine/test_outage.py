@@ -242,7 +242,7 @@ async def test_a_run_claimed_after_all_data_was_lost_and_before_the_next_beat_go
 
 async def test_a_worker_that_was_buried_says_that_it_was_declared_dead(app, make_worker):
     worker = await make_worker(app)
-    assert await Fleet(app.store).bury(worker.name, b"1", 10_000)
+    assert await Fleet(app.store).declare_dead(worker.name, b"1", 10_000)
     # Only a worker whose lease is over may be buried.
     worker.heart.lease = 1.0
     with capture_logs() as logs:

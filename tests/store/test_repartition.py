@@ -404,9 +404,9 @@ class TestWhoHasItOpen:
         other.call_all = honest
         await repartition.repartition(store, "wide", 7)
         await other.reopen(its.queue)
-        [call] = runs.in_doubt(its.queue)
-        [(key, token)] = await runs.claimed_unseen(call)
-        assert runs.in_doubt(its.queue) == []
+        [call] = runs.unanswered_claims(its.queue)
+        [(key, token)] = await runs.read_unseen_claims(call)
+        assert runs.unanswered_claims(its.queue) == []
         assert not runs.unanswered
         await store.reopen(line.queue)
         entry = (await line.content())["a"]["claims"]

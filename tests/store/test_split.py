@@ -29,7 +29,7 @@ async def by_script(client: SingleServerClient) -> Any:
 
 
 async def with_others(client: SingleServerClient) -> Any:
-    [answer] = await client.ask_all([("EVAL", WRITE, 1, "k", "1")])
+    [answer] = await client.send_together([("EVAL", WRITE, 1, "k", "1")])
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -116,7 +116,7 @@ class Yard:
     async def carry_everything(self) -> None:
         """As a worker does that was told of nothing."""
         places = [(queue, p) for queue in self.queues.values() for p in range(queue.partitions)]
-        while filled := await Outbox(self.store).filled(places):
+        while filled := await Outbox(self.store).non_empty(places):
             for place in filled:
                 self.carrier.hear(*place)
             await self.carrier.carry_some()

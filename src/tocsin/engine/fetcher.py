@@ -438,12 +438,12 @@ class Fetcher:
             return
         for lane in self.lanes:
             lane.follow()
-            for call in self._runs().in_doubt(lane.queue):
+            for call in self._runs().unanswered_claims(lane.queue):
                 await self._hand_back_unseen(lane, call)
 
     async def _hand_back_unseen(self, lane: ServedQueue, call: Call) -> None:
         """A claim of which we did not hear, in a partition that has changed since: nobody runs what it gave us."""
-        for key, token in await self._runs().claimed_unseen(call):
+        for key, token in await self._runs().read_unseen_claims(call):
             claim = Claim(lane.name, 0, key, token, 0, 1, 0, False, 0, bytes(2))
             self._finisher.add(EndedRun(lane, claim, None, "released"))
 

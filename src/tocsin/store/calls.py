@@ -115,7 +115,7 @@ class Calls:
             answers = await asyncio.gather(*map(self.call, calls), return_exceptions=True)
             return [_error_or_answer(answer) for answer in answers]
         try:
-            answers = await client.ask_all([self._command(call) for call in calls])
+            answers = await client.send_together([self._command(call) for call in calls])
         except (RedisError, OSError) as error:
             failed = translate(error, self.address)
             return [failed for _ in calls]
@@ -127,7 +127,7 @@ class Calls:
         client = self.client
         if not isinstance(client, SingleServerClient):
             return await asyncio.gather(*(what(client, keys, args) for keys, args in calls))
-        answers = await client.ask_all([("EVALSHA", what.sha, len(keys), *keys, *args) for keys, args in calls])
+        answers = await client.send_together([("EVALSHA", what.sha, len(keys), *keys, *args) for keys, args in calls])
         for n, answer in enumerate(answers):
             if isinstance(answer, NoScriptError):
                 answers[n] = await what(client, *calls[n])

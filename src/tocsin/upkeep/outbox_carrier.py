@@ -110,7 +110,7 @@ class OutboxCarrier:
             self._places = await self._all_places()
         some, self._places = self._places[:PLACES], self._places[PLACES:]
         some = [place for place in some if not is_away(self._store, *place)]
-        for queue, partition in await self._outbox.filled(some):
+        for queue, partition in await self._outbox.non_empty(some):
             self.hear(queue, partition)
 
     async def _all_places(self) -> list[Place]:

@@ -120,7 +120,7 @@ class Reaper:
     async def step(self) -> float:
         for worker, counter in list(self._dead.items()):
             self._dead.pop(worker, None)
-            if held := await self._fleet.bury(worker, counter, BURIAL_MS):
+            if held := await self._fleet.declare_dead(worker, counter, BURIAL_MS):
                 log.warning("worker is dead, bringing back its runs", worker=worker)
                 self._burials[worker] = Burial(held, self._clock.monotonic(), set())
         for worker in list(self._left):

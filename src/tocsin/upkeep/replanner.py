@@ -87,7 +87,7 @@ class Replanner:
             return 0.0 if self._leading() else EVERY_S
         if self._leading():
             # What was not reached before we lost the term is the next leader's: it begins anew.
-            await self._fleet.planned_by(ours)
+            await self._fleet.set_zone_version(ours)
             log.info("planned by a new zone database", version=ours, before=theirs, moved=self.moved)
         return EVERY_S
 

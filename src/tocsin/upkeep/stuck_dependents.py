@@ -109,7 +109,7 @@ class StuckDependents:
             self._queues = {queue.name: queue for queue in await self._store.queues.open_all()}
             self._unseen = [(queue, p) for queue in self._queues.values() for p in range(queue.partitions)]
         some, self._unseen = self._unseen[:PLACES], self._unseen[PLACES:]
-        return len(some), await self._outbox.filled(some, "needs")
+        return len(some), await self._outbox.non_empty(some, "needs")
 
     async def _look_at_page(self, queue: OpenQueue, partition: int) -> None:
         try:

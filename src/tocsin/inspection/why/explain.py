@@ -82,7 +82,7 @@ class JobExplainer:
             order=queue.queue.order,
             partition=queue.partition_of(job.id),
             partitions=queue.partitions,
-            position=await position.look(self._store, queue, job, now),
+            position=await position.read_position(self._store, queue, job, now),
             fleet=crew,
             now=now,
             wait=wait,

@@ -17,7 +17,7 @@ from tocsin.store.connection.blocking_cluster import BETWEEN_NODES, REDIRECTIONS
 from tocsin.store.connection.call_limit import CallLimit
 from tocsin.store.connection.demoted import Parser
 from tocsin.store.connection.immediate import ImmediateConnection, ImmediateTlsConnection
-from tocsin.store.connection.pool import Ask, ConnectionSettings, ask_all, ask_in_order
+from tocsin.store.connection.pool import Ask, ConnectionSettings, ask_in_order, send_together
 from tocsin.store.connection.topology import Topology, connection_of
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class ClusterClient(RedisCluster):
     async def _ask_once(self, node: ClusterNode, command: tuple[Any, ...], asking: bool) -> Any:
         with self._asked(node):
             async with connection_of(node) as connection:
-                *_, answer = await ask_all(connection, [("ASKING",), command] if asking else [command])
+                *_, answer = await send_together(connection, [("ASKING",), command] if asking else [command])
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -201,7 +201,7 @@ class ClusterClient(RedisCluster):
     async def _ask_some(self, node: ClusterNode, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         with self._asked(node):
             async with connection_of(node) as connection:
-                answers = await ask_all(connection, commands)
+                answers = await send_together(connection, commands)
         for at, answer in enumerate(answers):
             if isinstance(answer, _ELSEWHERE):
                 answers[at] = await self._ask(node, commands[at])
@@ -221,7 +221,7 @@ class ClusterClient(RedisCluster):
     async def _ask_at_once(self, node: ClusterNode, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         with self._asked(node):
             async with connection_of(node) as connection:
-                *queued, done = await ask_all(connection, [("MULTI",), *commands, ("EXEC",)])
+                *queued, done = await send_together(connection, [("MULTI",), *commands, ("EXEC",)])
             if isinstance(done, Exception):
                 # EXEC only says that it was aborted; the cause is the answer to one of those before.
                 raise next((answer for answer in queued if isinstance(answer, Exception)), done)

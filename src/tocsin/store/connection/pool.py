@@ -133,7 +133,7 @@ class SingleServerClient(Redis):
     async def tend(self) -> None:
         await self.connection_pool.tend()  # type: ignore[attr-defined]
 
-    async def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    async def send_together(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Sent together; of each the answer, or the error that is one. Raises if not all of them came.
 
         What a pipeline of redis-py does, without the tasks and turns of the event loop that it takes for what may be a
@@ -141,7 +141,7 @@ class SingleServerClient(Redis):
         connection: Any = await self.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         try:
             answers: list[Any] = await connection.retry.call_with_retry(
-                lambda: ask_all(connection, commands), lambda error: connection.disconnect(error=error)
+                lambda: send_together(connection, commands), lambda error: connection.disconnect(error=error)
             )
             return answers
         finally:
@@ -159,14 +159,14 @@ class SingleServerClient(Redis):
 
 async def ask_in_order(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
     """The answers. Raises the first error among them."""
-    answers = await ask_all(connection, commands)
+    answers = await send_together(connection, commands)
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer
     return answers
 
 
-async def ask_all(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+async def send_together(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
     """On one connection, which is closed if not all answers came."""
     packed = [chunk for command in commands for chunk in connection.pack_command(*command)]
     await connection.send_packed_command(packed)

@@ -24,7 +24,7 @@ from redis import exceptions
 from redis.asyncio.cluster import ClusterNode
 from redis.cluster import PRIMARY, REPLICA
 
-from tocsin.store.connection.pool import ask_all
+from tocsin.store.connection.pool import send_together
 from tocsin.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -302,4 +302,4 @@ async def connection_of(node: ClusterNode) -> AsyncIterator[Any]:
 
 async def _ask(node: ClusterNode, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
     async with connection_of(node) as connection:
-        return await ask_all(connection, commands)
+        return await send_together(connection, commands)

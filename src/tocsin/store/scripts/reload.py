@@ -63,7 +63,9 @@ class ScriptReloader:
         if error := next(filter(None, refused), None):
             log.warning("scripts cannot be loaded", refused=len(scripts) - self.loaded, error=str(error))
 
-    async def heal(self, what: Script, client: Client, keys: Sequence[str], args: Sequence[Any], seen: int) -> Any:
+    async def run_after_reload(
+        self, what: Script, client: Client, keys: Sequence[str], args: Sequence[Any], seen: int
+    ) -> Any:
         """After NOSCRIPT: the answer of the call, whose caller had noted `seen` loads before."""
         with as_redis_error():
             node = client.get_node_from_key(keys[0]) if isinstance(client, RedisCluster) else None

@@ -72,7 +72,7 @@ class Script:
             try:
                 return await client.evalsha(self.sha, len(keys), *keys, *args)
             except NoScriptError:
-                return await client.healing.heal(self, client, keys, args, seen)
+                return await client.healing.run_after_reload(self, client, keys, args, seen)
         except ResponseError as error:
             client.healing.count(error)
             raise

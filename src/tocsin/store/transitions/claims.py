@@ -99,9 +99,9 @@ class Runs:
         self._doubtful: list[Call] = []
         # Digests of handlers whose records this worker could not read lately: others get those records first.
         self.unread = b""
-        self.learn(handlers)
+        self.set_handlers(handlers)
 
-    def learn(self, handlers: Sequence[int] | None) -> None:
+    def set_handlers(self, handlers: Sequence[int] | None) -> None:
         """The digests of the handlers that this worker knows; None: it takes whatever there is."""
         # No handler has the digest 0; an empty text would mean any.
         digests = [] if handlers is None else (handlers or [0])
@@ -185,7 +185,7 @@ class Runs:
         age = max(now - made_at, 0)
         return ClaimReply(claims, now, int(next_due), int(parked), int(left), False, members, dues, age)
 
-    def in_doubt(self, queue: OpenQueue) -> list[Call]:
+    def unanswered_claims(self, queue: OpenQueue) -> list[Call]:
         """Claims that may have been made, unseen, before the queue was given the partitions it has."""
         for key, (wish, call) in list(self._unanswered.items()):
             if wish.queue is queue and call.layout != queue.layout and key not in self._in_flight:
@@ -193,7 +193,7 @@ class Runs:
                 self._doubtful.append(call)
         return [call for call in self._doubtful if call.queue is queue and call.layout != queue.layout]
 
-    async def claimed_unseen(self, call: Call) -> list[tuple[bytes, int]]:
+    async def read_unseen_claims(self, call: Call) -> list[tuple[bytes, int]]:
         """What a claim in doubt gave us, as (member, token): nobody runs it. Told once."""
         answer = await self._store.find_kept_answer(call)
         if call not in self._doubtful:

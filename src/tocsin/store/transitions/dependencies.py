@@ -174,7 +174,7 @@ class Outbox:
         found = await together.answers(self._store)
         return [[] if there is None else list(some) for there, some in zip(found[::2], found[1::2], strict=True)]
 
-    async def filled(
+    async def non_empty(
         self, places: Sequence[tuple[OpenQueue, int]], base: str = "outbox"
     ) -> list[tuple[OpenQueue, int]]:
         """Those that have something to carry; with `needs`, those that have blocked jobs."""

@@ -163,7 +163,7 @@ class Fleet:
             for name, raw in sorted(abouts.items())
         ]
 
-    async def bury(self, worker: str, counter: bytes, patience: Millis) -> Millis:
+    async def declare_dead(self, worker: str, counter: bytes, patience: Millis) -> Millis:
         """Declare it dead, unless its counter moved. Until when the caller is to bring back its runs; 0: not at all."""
         return int(
             await self._store.run_fleet_script(script("worker_bury"), self._now(), _key(worker), counter, patience)
@@ -196,7 +196,7 @@ class Fleet:
         found = await self._store.run_repeatable(lambda c: c.get(self._keys["zones"]))
         return None if found is None else found.decode(errors="replace")
 
-    async def planned_by(self, version: str) -> None:
+    async def set_zone_version(self, version: str) -> None:
         await self._store.run_fleet_script(script("zones_note"), version)
 
     def _now(self) -> Millis | str:

@@ -28,7 +28,7 @@ def dues(columns: Mapping[str, Sequence[Any]], count: int) -> list[Millis | None
 async def counts(store: Store, queue: OpenQueue) -> list[int]:
     """How many are due and in line, by band, suspects included."""
 
-    async def ask_all(client: Any) -> Any:
+    async def ask(client: Any) -> Any:
         async with client.pipeline(transaction=False) as pipe:
             for keys in queue.keys:
                 for band in BANDS:
@@ -37,7 +37,7 @@ async def counts(store: Store, queue: OpenQueue) -> list[int]:
                     pipe.zcount(keys["waiting"], *apart_of_band(number))
             return await pipe.execute()
 
-    found = await store.run_repeatable(ask_all)
+    found = await store.run_repeatable(ask)
     return [sum(found[band :: len(BANDS)]) for band in range(len(BANDS))]
 
 

@@ -95,7 +95,7 @@ class _ReadyPosition(Struct, frozen=True):
     is_taken: bool = True
 
 
-async def look(store: Store, queue: OpenQueue, job: Job, now: Millis) -> Position:
+async def read_position(store: Store, queue: OpenQueue, job: Job, now: Millis) -> Position:
     """Of a job as it was read a moment ago. Two reads, each at one instant."""
     keys, member = queue.keys[queue.partition_of(job.id)], job.id.encode()
     together = CombinedRead()
