@@ -1,6 +1,6 @@
-"""Claims: what a worker may do to runs.
+"""Claims: how a worker gets runs, keeps them, ends them, and brings back those of the dead.
 
-Every call belongs to a session of this worker and is repeated under the same seq until it is answered.
+Each call belongs to a session of the worker, and is repeated under the same seq until it is answered.
 """
 
 from __future__ import annotations
@@ -31,55 +31,55 @@ LEASE_OVER = -3
 
 _texts = msgspec.msgpack.Decoder(list[str]).decode
 _raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-# Where the arguments of a claim say whether it was sent before.
+# The place of the argument that says whether the claim was sent before.
 _REPEATED = 5
 _from_bytes = int.from_bytes
 
 
 class ClaimReply(msgspec.Struct, frozen=True):
-    """What one claim gave."""
+    """The answer to one claim."""
 
     claims: list[Claim]
     now: Millis
     next_due: Millis
     parked: int
-    # How many more were due at that time.
+    # How many more jobs were due at that time.
     left: int = 0
     lease_over: bool = False
-    # Of a claim by ids: which they were (not those of the wish if an earlier call was repeated), and until when each
-    # waits, below 0 if it does not.
+    # For a claim by ids: the ids (those of the earlier request, if that was repeated), and until when each waits; below
+    # 0 if it does not wait.
     members: Sequence[str] = ()
     dues: Sequence[Millis] = ()
-    # How long ago it was made: a while, if the first answer was lost. The deadlines count from then.
+    # How long ago the claim was made: a while, if the first answer was lost. The deadlines count from then.
     age: Millis = 0
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """A partition to claim from, and how many at most; if there are members, of these."""
+    """A partition to claim from, and how many runs at most; with `members`, only runs of these jobs."""
 
     queue: OpenQueue
     partition: int
     limit: int
     members: Sequence[str] = ()
-    # How many of them may be runs that were recovered before: they may be what kills workers.
+    # How many of the runs may be suspects: runs that were recovered before, and may be what kills workers.
     suspects: int = LARGEST_BATCH
-    # No more than so many at work in the partition, whoever claimed them; None: as the queue's settings say.
+    # The cap on runs at work in the partition, whichever worker has them; None: the cap of the queue's settings.
     max_active: int | None = None
-    # The layout of the queue that the partition belongs to, for who wants to know it when the answer is there.
+    # The layout of the queue when the request was made. The caller compares it when the answer is there.
     layout: str = ""
 
 
 class Deadlines(msgspec.Struct, frozen=True):
-    """Which deadlines have passed: those of `overdue` ms ago, if the server's time is about `now`."""
+    """Which deadlines count as passed: those of `overdue` ms ago, if the server's time is about `now`."""
 
     overdue: Millis = 0
-    # None: whatever it is.
+    # None: any time of the server will do.
     now: Millis | None = None
-    # How the server's clock was set (lua/lib/steps.lua): claims that were made before have that much more time.
+    # By how much the server's clock was set, and when (lua/lib/steps.lua): claims from before have that much more time.
     steps: bytes = b""
 
     def args(self, items: bytes = b"") -> list[Any]:
-        """What run_recover wants, with the members that it may bring back, or none for all."""
+        """Arguments of run_recover. `items`: the members that it may bring back, or none for all."""
         return [self.overdue, LARGEST_BATCH, items, "" if self.now is None else self.now, self.steps]
 
 
@@ -95,25 +95,25 @@ class Runs:
         self._seq = itertools.count(1)
         self._unanswered: dict[tuple[str, int], tuple[ClaimRequest, Call]] = {}
         self._in_flight: set[tuple[str, int]] = set()
-        # Claims that may have been made, unseen, in partitions that have changed since.
+        # Unanswered claims on partitions that have changed since. They may have been made.
         self._doubtful: list[Call] = []
-        # Digests of handlers whose records this worker could not read lately: others get those records first.
+        # Digests of handlers whose records this worker could not read lately. Other workers get those records first.
         self.unread = b""
         self.set_handlers(handlers)
 
     def set_handlers(self, handlers: Sequence[int] | None) -> None:
-        """The digests of the handlers that this worker knows; None: it takes whatever there is."""
-        # No handler has the digest 0; an empty text would mean any.
+        """The digests of the handlers that this worker knows; None: it takes runs of any handler."""
+        # No handler has the digest 0. An empty list would mean any handler.
         digests = [] if handlers is None else (handlers or [0])
         self._handlers = encode_digests(digests)
 
     @property
     def unanswered(self) -> bool:
-        """Whether some claim was sent and may have been made, unseen."""
+        """Whether some claim was sent and not answered: it may have been made."""
         return bool(self._unanswered or self._doubtful)
 
     def asking(self, queue: str, partition: int) -> int | None:
-        """The number of the claim that was sent there and not answered yet."""
+        """The seq of the claim that was sent to the partition and is not answered yet."""
         asked = self._unanswered.get((queue, partition))
         return None if asked is None else asked[1].seq
 
@@ -123,7 +123,8 @@ class Runs:
     async def claim(
         self, wishes: Sequence[ClaimRequest], lease: float, timeout: Millis = 0
     ) -> list[ClaimReply | StoreError]:
-        """One answer per wish. What was not answered before is asked again first, under its own seq."""
+        """One answer per request. Where an earlier claim is not answered yet, that one is sent again under its own seq,
+        and gives the answer."""
         calls, again = [], []
         for wish in wishes:
             key = (wish.queue.name, wish.partition)
@@ -132,7 +133,7 @@ class Runs:
             if known is None:
                 self._unanswered[key] = (wish, self._claim_call(wish, lease, timeout, next(self._seq)))
             elif known[0].max_active != wish.max_active:
-                # If it was never made, it is to be made with the cap of now.
+                # If the earlier claim was never made, it must be made with the present cap.
                 call = self._claim_call(wish, lease, timeout, known[1].seq)
                 self._unanswered[key] = (wish, _repeated(call))
             else:
@@ -172,7 +173,7 @@ class Runs:
             return answer
         made_at = now = int(answer[1])
         if again:
-            # It may tell of a claim that was made a while ago, and then of the time at which it was.
+            # The claim may have been made a while ago. The answer then has the time of that moment.
             now = int(self._store.clock.server_ms())
         else:
             self._store.clock.observe(now, sent, received)
@@ -186,7 +187,7 @@ class Runs:
         return ClaimReply(claims, now, int(next_due), int(parked), int(left), False, members, dues, age)
 
     def unanswered_claims(self, queue: OpenQueue) -> list[Call]:
-        """Claims that may have been made, unseen, before the queue was given the partitions it has."""
+        """Claims that were not answered before the queue was repartitioned: they may have been made."""
         for key, (wish, call) in list(self._unanswered.items()):
             if wish.queue is queue and call.layout != queue.layout and key not in self._in_flight:
                 del self._unanswered[key]
@@ -194,7 +195,7 @@ class Runs:
         return [call for call in self._doubtful if call.queue is queue and call.layout != queue.layout]
 
     async def read_unseen_claims(self, call: Call) -> list[tuple[bytes, int]]:
-        """What a claim in doubt gave us, as (member, token): nobody runs it. Told once."""
+        """The runs of an unanswered claim, as (member, token), if it was made. No worker runs them. Answers once."""
         answer = await self._store.find_kept_answer(call)
         if call not in self._doubtful:
             return []
@@ -202,11 +203,12 @@ class Runs:
         return [] if answer is None else [(key, int(answer[1])) for key in _keys(answer[2])]
 
     def forget_doubts(self, queue: OpenQueue) -> None:
-        """It was opened again and has the partitions that it had: its server was wiped, and our claims with it."""
+        """Call this when the queue was opened again with the same partitions: the server was wiped, and our claims with
+        it."""
         self._doubtful = [call for call in self._doubtful if call.queue is not queue or call.layout != queue.layout]
 
     def settle(self, verb: str, queue: OpenQueue, partition: int, items: Sequence[Item]) -> Call:
-        """The call that ends at most 1000 claims of one partition; items as packed below."""
+        """The call that ends at most 1000 claims of one partition. Items: see settle.py."""
         session, seq = f"{self.owner}:{verb}", next(self._seq)
         args = [self.owner, columns(items, verb), *bounds(self._store, queue, verb)]
         return queue.call(f"run_{verb}", partition, session, seq, args)
@@ -219,8 +221,8 @@ class Runs:
         return int(answer[1])
 
     async def recover(self, queue: OpenQueue, partition: int, owner: str, deadlines: Deadlines = ANY_DEADLINE) -> int:
-        """Bring back the runs of a dead worker, or with owner '' those past their deadline. How many.
-        Raises ClockDisagrees where the server's time is not what the deadlines are meant for."""
+        """Bring back the runs of a dead worker, or with owner '' all runs past their deadline. Returns how many. Raises
+        ClockDisagrees if the server's time is not the one that `deadlines` was made for."""
         cursor, brought = b"0", 0
         while True:
             session, seq = f"{self.owner}:recover", next(self._seq)
@@ -228,7 +230,7 @@ class Runs:
             answer = await self._store.call(queue.call("run_recover", partition, session, seq, args))
             check_clock(answer, deadlines)
             cursor, brought = answer[1], brought + len(answer[2])
-            # By deadline there is no cursor: a full page means that there may be more.
+            # A search by deadline has no cursor: after a full page there may be more.
             if cursor == b"0" and (owner or len(answer[2]) < LARGEST_BATCH):
                 return brought
 
@@ -240,7 +242,7 @@ class Runs:
 
 
 def _repeated(call: Call) -> Call:
-    """A claim that was sent before: the script then remembers it also if it finds nothing."""
+    """The call, marked as sent before: the script then keeps its answer even if it finds nothing."""
     args = list(call.args)
     args[_REPEATED] = "1"
     return msgspec.structs.replace(call, args=args)
@@ -255,12 +257,12 @@ def _keys(packed: bytes) -> list[bytes]:
     try:
         return [key.encode() for key in _texts(packed)]
     except UnicodeDecodeError:
-        # Put by somebody else, and no text: a key all the same.
+        # Another program put an id that is no UTF-8. It is a key all the same.
         return [msgpack.data_of(bytes(key)) for key in _raws(packed)]
 
 
 def _claims(call: Call, answer: list[Any], now: Millis, held_since: Millis | None) -> list[Claim]:
-    """All of an answer in one loop: what is done here is done for each run."""
+    """All runs of an answer in one loop. Each line here costs time per run."""
     name, partition, given = call.queue.name, call.partition, call.args[3]
     _, _, token, packed, records, stamps, *_ = answer
     claims = []

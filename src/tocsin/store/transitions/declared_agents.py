@@ -1,8 +1,8 @@
 """Which agents the live workers declare.
 
-A worker tells with each beat the name of its set of agents, and keeps what is in the set here: workers of one
-deployment have the same. The names of agents are kept as digests: where two share one, the worst is that an agent
-which nobody declares is taken for one that somebody does.
+Each beat of a worker has the name of its set of agents, and the set itself is kept here: all workers of a deployment
+have the same one. The agents are kept as digests. If two agents share a digest, at worst an agent that nobody declares
+counts as declared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tocsin.store.transitions.fleet import WorkerRecord
 
 
 def set_name(agents: Iterable[str]) -> str:
-    """The same for the same agents. Empty for none."""
+    """Equal sets have equal names. Empty for no agents."""
     ordered = sorted(agents)
     return hashlib.sha256("\0".join(ordered).encode()).hexdigest()[:16] if ordered else ""
 
@@ -31,7 +31,7 @@ class DeclaredAgentSets:
         self._key = store.keys.fleet()["declared"]
 
     async def keep(self, name: str, agents: Collection[str]) -> None:
-        """Unless it is there already. Nothing for an empty set."""
+        """Store the set, unless it is there already or empty."""
         if not name or await self._store.run_repeatable(lambda c: c.hexists(self._key, name)):
             return
         digests = sorted(digest(agent.encode()) for agent in agents)
@@ -39,15 +39,15 @@ class DeclaredAgentSets:
 
     async def by(self, workers: Sequence[WorkerRecord]) -> frozenset[int] | None:
         """The digests of all agents that these workers declare; None if one that runs agents does not say which."""
-        told = {worker.about.agents for worker in workers if AGENTS_QUEUE in worker.about.queues}
-        names = sorted(name for name in told if name)
+        names_of_sets = {worker.about.agents for worker in workers if AGENTS_QUEUE in worker.about.queues}
+        names = sorted(name for name in names_of_sets if name)
         sets = await self._store.run_repeatable(lambda c: c.hmget(self._key, names)) if names else []
-        if None in told or None in sets:
+        if None in names_of_sets or None in sets:
             return None
         return frozenset(number for packed in sets for number in decode_digests(packed))
 
     async def forget_others(self, workers: Sequence[WorkerRecord]) -> None:
-        """Drop what none of these workers tells of."""
+        """Drop the sets that none of these workers names."""
         used = {worker.about.agents for worker in workers}
         kept = await self._store.run_repeatable(lambda c: c.hkeys(self._key))
         unused = [name for name in (raw.decode(errors="replace") for raw in kept) if name not in used]

@@ -1,7 +1,7 @@
-"""What waits for what: blocked jobs, those who watch a job, and the outbox between partitions.
+"""Dependencies: blocked jobs, the watchers of a job, and the outbox between partitions.
 
-An effect on another partition is an entry in the outbox of the first, an idempotent script at the second, then the
-removal of the entry. So whoever dies in between leaves an entry, and anybody may carry it again.
+An effect on another partition takes three steps: an entry in the outbox of the first partition, an idempotent script at
+the second, then the removal of the entry. A process that dies in between leaves the entry, and any other may carry it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tocsin.store.transitions.by_partition import change_by_partition
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.views.read_together import CombinedRead
 
-# Entries of one page, and watchers of one job that are told in one pass.
+# Entries of one page, and watchers of one job that one pass unblocks.
 PAGE = 100
-# Told to a dependent whose upstream nobody knows, beside the outcomes.
+# In the place of an outcome, for a job whose upstream nobody knows.
 UPSTREAM_UNKNOWN = 4
-# Answers of job_watch that are no outcome.
+# Answers of job_watch that are no outcome: the watcher was added; ask again later, an earlier end is on its way; the
+# job recurs; no such job.
 WATCHING, LATER, RECURRING, GONE = "w", "l", "r", "g"
-IS_WORKING = 6
 
 
 class Upstream(msgspec.Struct, frozen=True, order=True):
@@ -48,7 +48,7 @@ class Upstream(msgspec.Struct, frozen=True, order=True):
 
 
 class DependencyWait(msgspec.Struct, frozen=True):
-    """What a blocked job waits for. `life` tells this wait from any other of the same id."""
+    """What a blocked job waits for. `life` tells this wait apart from others of the same job id."""
 
     life: str
     anyway: bool
@@ -58,7 +58,7 @@ class DependencyWait(msgspec.Struct, frozen=True):
         return msgpack.encode([self.life, int(self.anyway), *(upstream.source for upstream in self.upstreams)])
 
     def entry(self, member: str, upstream: Upstream) -> bytes:
-        """As job_block writes it into the outbox."""
+        """The entry that job_block writes into the outbox."""
         return encode_ask(member, self.life, upstream.source)
 
     def entries(self, member: str) -> list[bytes]:
@@ -69,7 +69,7 @@ class DependencyWait(msgspec.Struct, frozen=True):
 
 
 class UpstreamEnd(msgspec.Struct, frozen=True):
-    """To a blocked job: how one ended that it waits for."""
+    """The end of an upstream, on its way to a blocked job."""
 
     member: bytes
     life: bytes
@@ -78,18 +78,18 @@ class UpstreamEnd(msgspec.Struct, frozen=True):
 
 
 class UnblockReply(msgspec.Struct, frozen=True):
-    """What came of tellings in one partition."""
+    """The answer of job_unblock in one partition."""
 
     partition: int
     codes: bytes
-    # When the first that went in line is due, or -1.
+    # When the first job that was unblocked is due, or -1.
     head: Millis
-    # Whether others wait for one that ended.
+    # Whether a job that ended here is watched by others.
     to_carry: bool
 
 
 def read_wait(raw: bytes) -> DependencyWait | None:
-    """None if it is none of ours."""
+    """None for garbage."""
     try:
         life, anyway, *sources = msgspec.msgpack.decode(raw, type=list[str | int])
         pairs = [decode_source(str(source)) for source in sources]
@@ -99,10 +99,10 @@ def read_wait(raw: bytes) -> DependencyWait | None:
 
 
 class Outbox:
-    """The scripts and reads that carrying is made of.
+    """The calls of the outbox carrier.
 
-    Each change goes to the partitions that its jobs belong to when it is made. What was read before may be of a queue
-    that was repartitioned since: scripts look again where they change something."""
+    Each change goes to the partitions where its jobs are at that time. What was read before may be out of date, because
+    the queue was repartitioned, so scripts check again before they change anything."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -120,7 +120,7 @@ class Outbox:
         return bytes(codes)
 
     async def watch(self, queue: OpenQueue, pairs: Sequence[tuple[bytes, bytes]]) -> str:
-        """For each (upstream, watcher): a letter of those above, or the digit of the outcome that it had."""
+        """For each (upstream, watcher): one of the letters above, or the digit of the upstream's outcome."""
         codes = [""] * len(pairs)
         async for _, some, answer in change_by_partition(self._store, "job_watch", queue, pairs, _first, _packed_pairs):
             for n, code in zip(some, answer[1].decode(), strict=True):
@@ -130,8 +130,8 @@ class Outbox:
     async def unblock(
         self, queue: OpenQueue, tellings: Sequence[UpstreamEnd], carried: Sequence[bytes] = ()
     ) -> AsyncIterator[UnblockReply]:
-        """What came of it, partition by partition. `carried`: entries of outboxes of this queue that are done with when
-        the tellings to their jobs are made: each goes with or after those."""
+        """Pass these ends on to the jobs that wait, partition by partition. `carried`: entries of this queue's outboxes
+        to remove; each is removed with the ends of its job, or after them."""
         items: list[UpstreamEnd | bytes] = [*tellings, *carried]
         async for partition, _, answer in change_by_partition(
             self._store, "job_unblock", queue, items, _key_of_item, _packed_items
@@ -139,7 +139,8 @@ class Outbox:
             yield UnblockReply(partition, answer[1], int(answer[2]), bool(answer[3]))
 
     async def end_watch(self, queue: OpenQueue, told: Sequence[tuple[bytes, bytes, Sequence[bytes]]]) -> dict[int, int]:
-        """(entry, upstream, watchers that were told) of ends. By partition, how many of them have watchers left."""
+        """Remove watchers that got their end. `told`: (entry, upstream, watchers). Returns, by partition, how many of
+        the ends have watchers left."""
         left: dict[int, int] = {}
         async for partition, _, answer in change_by_partition(
             self._store, "watch_end", queue, told, _upstream, _packed_ends
@@ -148,7 +149,7 @@ class Outbox:
         return left
 
     async def renew(self, queue: OpenQueue, members: Sequence[bytes]) -> int:
-        """Ask anew for what these wait for. How many were blocked."""
+        """Let these jobs ask again for what they wait for. Returns how many were blocked."""
         renewed = 0
         async for _, _, answer in change_by_partition(
             self._store, "need_renew", queue, members, bytes, _packed_members
@@ -163,8 +164,8 @@ class Outbox:
         return list(await self._store.run_repeatable(lambda c: c.zrange(key, at, at + PAGE - 1)))
 
     async def watchers(self, queue: OpenQueue, partition: int, ends: Sequence[bytes]) -> list[list[bytes]]:
-        """The first who wait for each of these ends. None for one that was carried meanwhile: who watches then waits
-        for a later job of the same id."""
+        """The first watchers of each of these ends. None for an end that was carried meanwhile: watchers found
+        then wait for a later job of the same id."""
         keys = queue.keys[partition]
         together = CombinedRead()
         for end in ends:
@@ -177,7 +178,7 @@ class Outbox:
     async def non_empty(
         self, places: Sequence[tuple[OpenQueue, int]], base: str = "outbox"
     ) -> list[tuple[OpenQueue, int]]:
-        """Those that have something to carry; with `needs`, those that have blocked jobs."""
+        """The partitions that have something to carry; with `needs`, those that have blocked jobs."""
 
         async def ask(client: Any) -> Any:
             async with client.pipeline(transaction=False) as pipe:
@@ -224,7 +225,7 @@ def _packed_pairs(pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 def _key_of_item(item: UpstreamEnd | bytes) -> bytes:
-    """The job that is told, or that an entry belongs to."""
+    """The job that gets an end, or that an entry belongs to."""
     return item.member if isinstance(item, UpstreamEnd) else job_of_entry(item)
 
 

@@ -1,4 +1,4 @@
-"""Outcomes that are past their time, in partitions in which no run ends any more."""
+"""Expired outcomes: removes them from partitions in which no run ends any more. Elsewhere, runs that end do it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Place = tuple[OpenQueue, int]
 
 
 class ExpiredOutcomes:
-    """What is remembered of jobs that have ended."""
+    """Finds and removes expired outcomes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def past(self, places: Sequence[Place], now: Millis) -> list[Place]:
-        """Which of these partitions have something to forget: two commands each, all in one round trip."""
+        """The partitions that have outcomes to forget. Two commands each, all in one round trip."""
 
         async def ask(client: Any) -> Any:
             async with client.pipeline(transaction=False) as pipe:
@@ -39,7 +39,7 @@ class ExpiredOutcomes:
         ]
 
     async def forget(self, queue: OpenQueue, partition: int) -> int:
-        """Some of what is past its time or too much. How many; 0: there is no more."""
+        """Remove some outcomes that are expired or surplus. Returns how many; 0: none is left."""
         forget, clock = script("outcome_forget"), self._store.clock.override()
         args = ["" if clock is None else clock, self._store.most_unnamed(queue)]
         keys = queue.keys_of(forget, partition)

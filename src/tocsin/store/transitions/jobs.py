@@ -1,4 +1,4 @@
-"""Definitions: what a program may do to jobs, and see of them."""
+"""Jobs: what a program may do to them. views/jobs.py reads them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ REVIVED = 1
 
 
 class PutItem(msgspec.Struct, frozen=True, gc=False):
-    """One job to put. `due` is a time, or with `relative` a delay on the server's clock; with `now_if_past` a time that
-    has passed is now, so that nobody goes before those who wait by naming one."""
+    """One job to put. `due` is a time, or with `relative` a delay on the server's clock. With `now_if_past`, a time in
+    the past counts as now, so that a caller cannot jump the line by naming one."""
 
     member: str
     record: bytes
@@ -48,16 +48,17 @@ class Jobs(JobReader):
     """What a program may do to jobs, and all that it may read of them."""
 
     def __init__(self, store: Store, carry: Callable[[OpenQueue, int], Awaitable[None]] | None = None) -> None:
-        """`carry`: tells those who wait for what ended here; without it workers find out by themselves."""
+        """`carry`: passes the end of a job on to the jobs that wait for it. Without it, workers find the end."""
         super().__init__(store)
         self._carry = carry or _left_to_workers
 
     def put(self, queue: OpenQueue, put: PutItem) -> Awaitable[tuple[int, Millis]]:
-        """One job, with others that are put at the same time: its code, and the due time to ring for, or -1."""
+        """One job, sent together with others that are put at the same time. Returns its code, and the due time to ring
+        the bell for, or -1."""
         return self._store.putter.put(queue, put.member, b"".join(_packed(put)))
 
     async def put_many(self, queue: OpenQueue, puts: Sequence[PutItem]) -> tuple[bytes, Millis]:
-        """The code of each, and the due time to ring for."""
+        """The code of each, and the due time to ring the bell for, or -1."""
         codes, heads = bytearray(len(puts)), []
         async for _, some, answer in change_by_partition(
             self._store, "job_put", queue, puts, _key_of_put, _packed_puts
@@ -79,14 +80,14 @@ class Jobs(JobReader):
         def packed(some: Sequence[bytes]) -> list[Any]:
             return [only, msgpack.texts(some)]
 
-        codes, told = bytearray(len(members)), set[int]()
+        codes, ended = bytearray(len(members)), set[int]()
         async for partition, some, answer in change_by_partition(
             self._store, "job_delete", queue, members, bytes, packed
         ):
             for n, code in zip(some, codes_of(answer[1]), strict=True):
                 codes[n] = code
-            told |= {partition} if answer[2] else set()
-        for partition in told:
+            ended |= {partition} if answer[2] else set()
+        for partition in ended:
             await self._carry(queue, partition)
         return bytes(codes)
 
@@ -98,7 +99,7 @@ class Jobs(JobReader):
         return int(answer[1]), int(answer[2])
 
     async def cancel(self, queue: OpenQueue, member: str, due: Millis = 0) -> tuple[int, str, int]:
-        """0 nothing to cancel, 1 cancelled, 2 asked; then who was asked, and the token of its claim."""
+        """0 nothing to cancel, 1 cancelled, 2 its worker must do it; then that worker, and the token of its claim."""
         most = self._store.most_unnamed(queue)
         answer = await self._store.change("job_cancel", queue, member, member, due, most)
         if answer[4]:
@@ -106,7 +107,7 @@ class Jobs(JobReader):
         return int(answer[1]), answer[2].decode(errors="surrogateescape"), int(answer[3])
 
     async def fire(self, queue: OpenQueue, member: str, dues: list[Millis]) -> list[Millis]:
-        """Add extra runs (0: now) and return when each is due. Raises UnknownJob."""
+        """Add extra runs (0: now). Returns when each is due. Raises UnknownJob."""
         answer = await self._store.change("job_fire", queue, member, member, msgpack.encode(dues))
         if not answer[1]:
             raise UnknownJob(member)
@@ -129,14 +130,14 @@ class Jobs(JobReader):
         return bool((await self._store.change("job_unpark", queue, member, member))[1])
 
     async def pause_queue(self, queue: OpenQueue, pause: bool) -> bool:
-        """Whether it was otherwise before, in any partition."""
-        wish, changed = "1" if pause else "", False
+        """Returns whether this changed anything in any partition."""
+        wanted, changed = "1" if pause else "", False
         while True:
             layout = queue.layout
             try:
                 for partition in range(queue.partitions):
                     queue.raise_if_repartitioned(layout)
-                    changed |= bool((await self._store.change("queue_pause", queue, partition, wish))[1])
+                    changed |= bool((await self._store.change("queue_pause", queue, partition, wanted))[1])
                 return changed
             except QueueRepartitioned:
                 continue

@@ -1,4 +1,4 @@
-"""Queues' settings: how much of a queue may run, as it stands in Redis."""
+"""Settings of queues: caps, rates and weights, as code declares them and operators change them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _declare(store: Store, opened: OpenQueue, queue: Queue) -> None:
 async def update(
     store: Store, queue: OpenQueue, settings: Mapping[str, str], weights: Mapping[str, str], *, operator: bool
 ) -> None:
-    """Change what differs, in all partitions. What an operator has set, code leaves alone."""
+    """Change the settings that differ, in all partitions. Code does not change what an operator has set."""
     items = msgpack.encode([part for name, value in settings.items() for part in _fields(name, value)])
     shares = msgpack.encode([part for pair in weights.items() for part in pair])
     while True:
@@ -40,7 +40,7 @@ async def update(
         try:
             for partition in range(queue.partitions):
                 args, more = ["1" if operator else "", items, shares], True
-                # Tenants who rest are asked to stand up, a thousand at a time: their new limits may let them.
+                # Resting tenants may go on under their new limits: a call wakes at most a thousand of them.
                 while more:
                     queue.raise_if_repartitioned(layout)
                     more = (await store.change("queue_update", queue, partition, *args))[1]
@@ -51,7 +51,7 @@ async def update(
 
 
 async def settings_of(store: Store, queue: OpenQueue) -> dict[str, str]:
-    """Those that are set."""
+    """The settings that have a value."""
     meta = queue.keys[0]["meta"]
     found = await store.run_repeatable(lambda c: c.hmget(meta, SETTINGS))
     known = zip(SETTINGS, found, strict=True)
@@ -64,7 +64,7 @@ async def weights_of(store: Store, queue: OpenQueue) -> dict[str, float]:
 
 
 async def _left_to_code(store: Store, queue: OpenQueue, settings: list[str]) -> list[str]:
-    """Those of the settings that no operator has set."""
+    """The settings that no operator has set."""
     if not settings or queue.partitions == 1:
         return settings
     meta = queue.keys[0]["meta"]
@@ -84,7 +84,7 @@ def _shown(name: str, value: str) -> Any:
 
 
 def _fields(name: str, value: str) -> list[str]:
-    """What is stored for a setting: [field, the setting it belongs to, value]…"""
+    """The fields of `meta` for a setting: field, the setting it belongs to, value, and so on."""
     fields = [name, name, value]
     if name in ("rate", "tenant_rate"):
         prefix = name.removesuffix("rate")

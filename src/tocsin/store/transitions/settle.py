@@ -17,26 +17,28 @@ from tocsin.store.formats import EXTRA_MARK, encode_skips
 from tocsin.store.store import OpenQueue, Store
 
 VERBS = ("finish", "plan", "retry", "release", "bury", "park", "advance")
-# An item of a settling call: msgpack values, each for a column of its own, the first the member.
+# One claim in a settling call: encoded msgpack values, each for a column of its own. The first is the member.
 Item = tuple[bytes, ...]
-# What run_finish adds to an outcome.
+# The bit in the outcome of an extra run, for run_finish.
 _EXTRA_RUN = 8
 _OUTCOMES = [small(outcome) for outcome in range(16)]
 _SUCCEEDED = _OUTCOMES[SUCCEEDED]
-# Of one settling call.
+# The most bytes of one settling call.
 LARGEST_BYTES = 2 * 1024 * 1024
+# Values that may stand for a whole column.
 _ALONE = frozenset((NIL, *_OUTCOMES))
 
 
 async def settle_for_owner(store: Store, owner: str, verb: str, queue: OpenQueue, item: Item) -> bool:
-    """End a claim for its owner, as a call of this program. False if the owner holds it no longer."""
+    """End a claim in the name of its owner, as a call of this program. False if the owner no longer holds it."""
     args = [owner, columns([item]), *bounds(store, queue, verb)]
     answer = await store.change(f"run_{verb}", queue, key_of(item), *args)
     return not answer[1]
 
 
 def bounds(store: Store, queue: OpenQueue, verb: str) -> list[int]:
-    """Only a finish adds outcomes in great numbers, and drops what is too much."""
+    """The last argument of run_finish: how many unnamed outcomes a partition keeps. It drops the surplus; other calls
+    add few."""
     return [store.most_unnamed(queue)] if verb == "finish" else []
 
 
@@ -51,7 +53,7 @@ def finish_item(
     note: bytes = b"",
     unnamed: bool = False,
 ) -> Item:
-    """`keep`: for how many seconds the end of a one-shot is remembered; `unnamed`: as long as there is room for it."""
+    """`keep`: for how many seconds the end of a one-shot is remembered; `unnamed`: only while there is room for it."""
     key = claim.key
     if EXTRA_MARK in key:
         outcome |= _EXTRA_RUN
@@ -70,20 +72,20 @@ def _kept(keep: int, unnamed: bool) -> tuple[bytes, bytes]:
 
 
 def on_time_item(claim: Claim, next_due: Millis) -> Item:
-    """finish_item for a schedule's success of which nothing is to be told: most runs end so, and only this is done."""
+    """Fast path of finish_item: a schedule succeeded, without result, skips or note. Most runs end this way."""
     key, due = claim.key, b"%d" % next_due
     member = TEXT_HEADS[len(key)] + key if len(key) < 256 else text(key)
     return member, pack_long_text(LONG_TEXT, claim.token), TEXT_HEADS[len(due)] + due, _SUCCEEDED, NIL
 
 
 def extra_run_item(claim: Claim, next_due: Millis, alone: bool, skips: Sequence[SkippedTicks] = ()) -> Item:
-    """A run of its own for the claimed occurrence; `alone`: in the place of the last such run of the job."""
+    """The claimed occurrence becomes an extra run. `alone`: it replaces the last extra run of the job."""
     return *_held(claim), msgpack.integer(next_due), _OUTCOMES[alone], _ranges(skips)
 
 
 def columns(items: Sequence[Item], verb: str = "") -> bytes:
-    """What a settling script reads: the values of all items, one array for each column. Of a finish, one value for a
-    column in which all have the same: nearly always all succeed, and there is nothing more to say."""
+    """What a settling script reads: one array per column, with the values of all items. For a finish, a column whose
+    values are all the same is that one value: nearly always, all runs succeed and have no result."""
     arrays = []
     for column in zip(*items, strict=True):
         first = column[0]
@@ -93,8 +95,8 @@ def columns(items: Sequence[Item], verb: str = "") -> bytes:
 
 
 def fitting(items: Sequence[Item], most: int) -> int:
-    """How many of the first items one call takes: results may be large, and a call never carries more than about 2 MiB,
-    or one item."""
+    """How many of the first items fit into one call. Results may be large, so a call carries at most about 2 MiB, or
+    one item."""
     some, room = items[:most], LARGEST_BYTES
     if sum([len(item[-1]) for item in some]) <= room:
         return len(some)
@@ -119,17 +121,17 @@ def release_item(claim: Claim, delay: Millis = 0) -> Item:
 
 
 def bury_or_park_item(claim: Claim, error: bytes, note: bytes = b"") -> Item:
-    """For bury, and for park where no run has ended."""
+    """For bury, and for a park before the run has ended."""
     return *_held(claim), text(error), text(note)
 
 
 def park_item(claim: Claim, error: bytes, note: bytes = b"", outcome: int = NOT_ENDED, wait: Millis = 0) -> Item:
-    """`wait`: until somebody tries again; 0: as long as is usual for records that cannot be read."""
+    """`wait`: in ms, until a worker tries again; 0: the usual time for records that cannot be read."""
     return *_held(claim), text(error), text(note), _OUTCOMES[outcome], msgpack.integer(wait)
 
 
 def advance_item(claim: Claim, next_due: Millis, skips: Sequence[SkippedTicks] = ()) -> Item:
-    """For a run that has ended before, and whose job can go on now; 0: it ends."""
+    """For a run that ended before the next due time was known. `next_due`: when the job goes on; 0: it ends."""
     return *_held(claim), msgpack.integer(next_due), _ranges(skips)
 
 
