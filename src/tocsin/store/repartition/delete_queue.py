@@ -1,9 +1,9 @@
-"""Deleting a queue that has no jobs: the partitions with all that they remember, then its entry in the register.
+"""Deleting a queue that has no jobs: its partitions, with all outcomes and events, then its entry in the register.
 
-The intention stands in the register like a change to no partitions, and the partitions are sealed in its name. So no
-job can be put between the look and the deletion, and a command that was killed half-way is run again and goes on.
+The register has a note like that of a repartition to 0 partitions, and the partitions are sealed in its name. So no job
+can be put between the check and the deletion, and a command that was killed half-way can be run again and goes on.
 
-A program that has the queue open, and calls it again, finds another epoch and creates the queue anew.
+A program that still has the queue open, and calls it again, finds another epoch and creates the queue again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tocsin.store.views.jobs import stage_counts
 
 
 async def delete(store: Store, name: str) -> None:
-    """Raises InvalidArgument if it has jobs; then it is as it was."""
+    """Raises InvalidArgument if the queue has jobs, and leaves it as it was."""
     raw = await store.run_repeatable(lambda c: c.hget(store.keys.fleet()["queues"], name))
     if raw is None:
         return
@@ -58,7 +58,7 @@ async def _register(store: Store, name: str, expected: bytes, wanted: QueueEntry
 
 
 class _Deletion:
-    """The work from the noted intention on. Any part of it may have been done before."""
+    """The steps after the note in the register. Any of them may have been done before."""
 
     def __init__(self, store: Store, name: str, raw: bytes, entry: QueueEntry) -> None:
         assert entry.moving is not None
@@ -84,14 +84,14 @@ class _Deletion:
         for partition in range(self._entry.partitions):
             if not await self._call("partition_delete", partition):
                 raise StoreChanged(f"partition {partition} of queue {self._name!r} is not as we left it: try again")
-        # Were one of them to come back after the queue is off the register, it would stay sealed for ever.
+        # If a failover brought a partition back after the queue left the register, it would stay sealed for ever.
         await self._confirm()
         bell = self._store.keys.bell(self._name)
         await self._store.run_repeatable(lambda c: c.delete(bell))
         await self._store.run_fleet_script(script("queue_forget"), self._name, self._raw)
 
     async def _confirm(self) -> None:
-        """Let the replicas confirm what was written (replicas.py). Raises NodeReplaced."""
+        """Let the replicas confirm the writes so far (replicas.py). Raises NodeReplaced."""
         keys = [each["meta"] for each in self._queue.keys]
         await self._replicas.confirm([self._store.keys.fleet()["queues"], *keys])
 
@@ -101,7 +101,7 @@ class _Deletion:
 
     async def _give_up(self, epochs: list[bytes]) -> None:
         for partition, epoch in enumerate(epochs):
-            # One that was missing was created to be sealed.
+            # A partition that did not exist has no epoch: it was created to be sealed.
             await self._call("partition_unseal", partition, epoch or secrets.token_hex(8), self._entry.partitions)
         await _register(self._store, self._name, self._raw, replace(self._entry, moving=None))
 

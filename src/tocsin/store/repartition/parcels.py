@@ -1,4 +1,4 @@
-"""What a move of a queue carries from partition to partition: how it is packed, and where each piece belongs."""
+"""What a repartition carries from partition to partition: how it is packed, and where each piece belongs."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from tocsin.store.formats import is_kept_session, job_of_entry, kept_session, up
 
 
 def home_of_watcher(watcher: bytes, partitions: int) -> int:
-    """With the job that it watches (lua/lib/endings.lua)."""
+    """The partition of the job that it watches."""
     return partition_of_key(upstream_of_watcher(watcher), partitions)
 
 
 def home_of_entry(entry: bytes, partitions: int) -> int:
-    """Of an outbox: with the job that ended, or that waits. What names none is kept in the partition that every queue
-    has."""
+    """The partition of the job that an entry of the outbox is about. Garbage that names none goes to partition 0, which
+    every queue has."""
     job = job_of_entry(entry)
     return partition_of_key(job, partitions) if job else 0
 
 
 def kept_name(session: bytes, epoch: bytes) -> bytes:
-    """Under which partition 0 keeps what a session last did. One that was kept by an earlier move has it already."""
+    """The name under which partition 0 keeps the last call of a session. A session that an earlier repartition kept has
+    such a name already."""
     return session if is_kept_session(session) else kept_session(session, epoch)
 
 
 def packed_values(member: bytes, values: Sequence[bytes | None]) -> list[bytes]:
-    """A job and what a partition has of it, as lua/member_write.lua takes it."""
+    """A job and all that a partition has of it, for lua/member_write.lua."""
     return [msgpack.text(member), *(msgpack.FALSE if value is None else msgpack.text(value) for value in values)]
 
 

@@ -1,24 +1,24 @@
-"""Repartitioning: give a live queue another number of partitions, and lose nothing.
+"""Repartitioning: gives a live queue another number of partitions, and loses nothing.
 
-One command, in steps that can each be repeated, so that it may be killed at any line and run again:
+One command, in steps that can each be repeated, so it may be killed at any line and run again:
 
-1. The intention is noted in the register, under a name of its own. From now on nobody opens the queue.
-2. The partitions, old and new, are sealed in that name. From now on nobody but this move changes them: whoever has the
-   queue open is told that it changed, and waits.
-3. Job by job, in pages: all that the old partition has of it is read, written into the new one, removed from the old.
-   Writing the same again changes nothing. Jobs that stay where they are stay.
-4. Who waits for whom, and what is to be carried to them, goes with the jobs that it is about: likewise, in pages.
-5. What each session last did is kept in partition 0, so that a call whose reply was lost before the sealing is not made
-   a second time after it.
-6. The new partitions get their epochs and are unsealed; those that are no more, empty now, are deleted.
-7. The register says how many there are, and forgets the intention. Those who waited open the new partitions.
+1. Note the repartition in the register, under a name of its own. From now on no process opens the queue.
+2. Seal the partitions, old and new, in that name. From now on only this repartition changes them: other processes get
+   an error that the queue changed, and wait.
+3. Move the jobs, in pages: read all that the old partition has of a job, write it into the new one, remove it from the
+   old one. Writing the same again changes nothing. A job whose partition stays the same is not touched.
+4. Move watchers and entries of the outbox, in pages, each with the job that it is about.
+5. Keep the last call of each session in partition 0, so that a call whose reply was lost before the sealing is not made
+   a second time afterwards.
+6. Give the new partitions their epochs and unseal them. Delete the partitions that no longer exist: they are empty.
+7. Write the new number into the register and remove the note. Processes that waited open the new partitions.
 
-Every script of a move changes only what is sealed in its name. One that was stopped, while another ended the same move,
-and comes back late, changes nothing.
+All scripts here change only what is sealed in the name of their repartition. So a command that was stopped, and goes on
+after another one has finished the same repartition, changes nothing.
 
-Between two steps of which the second relies on the first, the replicas of the nodes concerned confirm the first
-(replicas.py). Where a node was replaced by a failover or a restart meanwhile, the move begins anew: what was written
-there since the last confirmation may be gone, and nothing was removed for it.
+Where a step relies on an earlier one, the replicas of the nodes confirm the earlier one first (replicas.py). If a node
+was replaced meanwhile, by a failover or a restart, the repartition begins again: writes since the last confirmation may
+be lost, and nothing was removed because of them.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from tocsin.telemetry.logs import get_logger
 log = get_logger("tocsin.repartition")
 
 PAGE = LARGEST_BATCH
-# Sessions' answers are large: so many of them at a time.
+# Sessions of one page. Their answers are large.
 SESSIONS = 50
-# What a partition says of itself alone; all else in its meta are settings of the queue.
+# The fields of `meta` that belong to one partition. All others are settings of the queue.
 _OWN = {"epoch", "sealed", "partitions", "seq", "fence", "widest", "walk", "placed", "spent", "capped", *COUNTERS}
 _OWN |= {f"v{band}" for band in range(5)}
 _GROWING = (b"seq", b"fence", b"widest")
@@ -66,7 +66,7 @@ Progress = Callable[[int, int], None]
 
 
 class RepartitionResult(Struct, frozen=True):
-    """What a move did, or the rest of one that was begun before."""
+    """What a repartition did, or the rest of one that was begun before."""
 
     queue: str
     before: int
@@ -78,7 +78,7 @@ class RepartitionResult(Struct, frozen=True):
 async def repartition(
     store: Store, name: str, partitions: int, progress: Progress = lambda done, total: None
 ) -> RepartitionResult:
-    """Give the queue so many partitions, or end a move that was begun. Raises InvalidArgument."""
+    """Give the queue so many partitions, or finish a repartition that was begun. Raises InvalidArgument."""
     if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= MOST_PARTITIONS:
         raise InvalidArgument(f"partitions must be a whole number from 1 to {MOST_PARTITIONS}, not {partitions!r}")
     if name == AGENTS_QUEUE:
@@ -93,7 +93,7 @@ async def repartition(
         if entry.partitions == partitions:
             return RepartitionResult(name, partitions, partitions, 0, False)
         await _refuse_limits(store, name, partitions)
-        # Replicas that lag would let it stand still half-way.
+        # Refuse if replicas lag: the queue would stand still half-way.
         await Replicas(store).confirm(_keys_of(store, name, max(entry.partitions, partitions)))
         raw, entry = await _note(store, name, raw, entry, partitions)
     elif entry.moving.to == 0:
@@ -114,12 +114,12 @@ async def _registered(store: Store, name: str) -> bytes | None:
 
 
 def _keys_of(store: Store, name: str, partitions: int) -> list[str]:
-    """One of the register, and one of each partition."""
+    """The key of the register, and one key of each partition."""
     return [store.keys.fleet()["queues"], *(store.keys.partition(name, p)["meta"] for p in range(partitions))]
 
 
 async def _note(store: Store, name: str, raw: bytes, entry: QueueEntry, partitions: int) -> tuple[bytes, QueueEntry]:
-    """The intention, if nobody was quicker."""
+    """Note the repartition in the register. Raises StoreChanged if another process was quicker."""
     noted = replace(entry, moving=RepartitionUnderWay(partitions, secrets.token_hex(8)))
     found = await _register(store, name, raw, noted)
     if decode_entry(found) != noted:
@@ -128,7 +128,7 @@ async def _note(store: Store, name: str, raw: bytes, entry: QueueEntry, partitio
 
 
 async def _register(store: Store, name: str, expected: bytes, wanted: QueueEntry) -> bytes:
-    """What the register has then."""
+    """Write an entry if the register has the expected one. Returns the entry that it has then."""
     found: bytes = await store.run_fleet_script(script("queue_register"), name, expected, encode_entry(wanted))
     return found
 
@@ -145,7 +145,7 @@ async def _refuse_limits(store: Store, name: str, partitions: int) -> None:
 
 
 class Repartition:
-    """The work from the noted intention on. Any part of it may have been done before."""
+    """The steps after the note in the register. Any of them may have been done before."""
 
     def __init__(self, store: Store, name: str, raw: bytes, entry: QueueEntry, progress: Progress) -> None:
         assert entry.moving is not None
@@ -175,7 +175,7 @@ class Repartition:
         )
 
     async def _run(self) -> None:
-        # From now on a node that is replaced is noticed.
+        # The first confirmation: from now on we notice when a node is replaced.
         await self._confirm_all()
         after = QueueEntry(self._entry.order, self._new, self._move)
         registered = await _registered(self._store, self._name)
@@ -190,7 +190,7 @@ class Repartition:
             await self._seal()
             await self._confirm_all()
             try:
-                # A limit may have been set since it was asked for.
+                # A limit may have been set since the first check.
                 await _refuse_limits(self._store, self._name, self._new)
             except InvalidArgument:
                 await self._give_up()
@@ -221,7 +221,7 @@ class Repartition:
     # Sealing
 
     async def _is_opened(self) -> bool:
-        """Whether an earlier run came as far as to open one: then nothing is left to be moved."""
+        """Whether an earlier run has opened a new partition: then nothing is left to be moved."""
         return any(epoch == self._epoch(p) for p, epoch in enumerate(await self._epochs()) if p < self._new)
 
     async def _epochs(self) -> list[bytes]:
@@ -237,7 +237,7 @@ class Repartition:
             await self._must("partition_seal", partition, epoch, self._entry.order, self._old)
 
     async def _give_up(self) -> None:
-        """As if nothing had been asked for: the partitions have their jobs, and get their own epochs back."""
+        """Undo all: the old partitions still have their jobs, and get their own epochs back."""
         for partition, epoch in enumerate((await self._epochs())[: self._old]):
             await self._may("partition_unseal", partition, epoch, self._old)
         for partition in range(self._old, self._new):
@@ -249,7 +249,8 @@ class Repartition:
     # Settings
 
     async def _prepare(self) -> None:
-        """Settings as partition 0 has them; seq and fence beyond all, so that versions and tokens keep growing."""
+        """Give new partitions the settings of partition 0, and all partitions the greatest seq and fence, so that
+        versions and tokens keep growing."""
         metas = await self._metas()
         most = {name: b"%d" % max(_number(meta, name.decode()) for meta in metas) for name in _GROWING}
         settings = {
@@ -266,7 +267,7 @@ class Repartition:
                 await self._must("partition_prepare", partition, msgpack.encode([]), msgpack.texts(flat(dict(page))))
 
     async def _join_counters(self) -> None:
-        """What is counted over the partitions stays the same: those that are no more count with partition 0."""
+        """Add the counters of partitions that no longer exist to partition 0, so that the sums stay the same."""
         for partition, meta in enumerate((await self._metas())[: self._old]):
             if partition >= self._new:
                 counts = [part for name in COUNTERS if _number(meta, name) for part in (name, _number(meta, name))]
@@ -290,8 +291,8 @@ class Repartition:
                     self._progress(self._looked, self._total)
 
     async def _members(self, partition: int) -> AsyncIterator[tuple[int, list[bytes]]]:
-        """Every id that the partition mentions anywhere, key by key from `jobs` on; those that stay come once for each
-        key that has them."""
+        """Every id in any key of the partition, key by key from `jobs` on. Ids that stay come once for each key that
+        has them."""
         number, more = 0, 1
         while more:
             number, cursor = number + 1, b"0"
@@ -305,21 +306,21 @@ class Repartition:
         while members:
             columns = await self._call("member_read", partition, msgpack.texts(members))
             rows: dict[int, list[bytes]] = {}
-            # Fewer may have come than were asked for, if they are large.
+            # The answer may have fewer jobs than asked for, if they are large.
             some = members[: len(columns[0])]
             for member, *values in zip(some, *columns, strict=True):
                 rows.setdefault(partition_of_key(member, self._new), []).extend(packed_values(member, values))
-            now = await self._now()
+            now = await self._store.now()
             await asyncio.gather(
                 *(self._must("member_write", to, msgpack.array(len(row), row), now=now) for to, row in rows.items())
             )
             await self._confirm(rows)
-            # If it is undone by a failover, the move begins anew before the partition is opened, and finds them again.
+            # If a failover undoes the removal, the repartition begins again before the partition is opened.
             await self._must("member_remove", partition, msgpack.texts(some), now=now)
             self.moved += len(some)
             members = members[len(some) :]
 
-    # Waits
+    # Watchers and the outbox
 
     async def _move_waits(self) -> None:
         for partition in range(self._old):
@@ -350,7 +351,7 @@ class Repartition:
     # Sessions
 
     async def _keep_sessions(self) -> None:
-        """Under the epoch of their partition. What was kept from an earlier move is kept on."""
+        """Under the epoch of their partition. Sessions that an earlier repartition kept stay."""
         for partition, epoch in enumerate((await self._epochs())[: self._old]):
             key, cursor = self._keys[partition]["sessions"], 0
             while True:
@@ -373,7 +374,7 @@ class Repartition:
             )
 
     async def _may(self, name: str, partition: int, *args: Any, now: int | None = None) -> bool:
-        """A change of a partition that is sealed in our name, if it is."""
+        """Change a partition. Returns False if it is not sealed in our name."""
         before = [] if now is None else [now]
         return bool(await self._call(name, partition, *before, self._move, *args))
 
@@ -381,13 +382,6 @@ class Repartition:
         what: Script = script(name, self._entry.order)
         keys = [self._keys[partition][key] for key in what.keys]
         return await self._store.run_repeatable(lambda c: what(c, keys, args))
-
-    async def _now(self) -> int:
-        given = self._store.clock.override()
-        if given is not None:
-            return given
-        seconds, micros = await self._store.run_repeatable(lambda c: c.time())
-        return int(seconds) * 1000 + int(micros) // 1000
 
 
 def _number(meta: dict[bytes, bytes], name: str) -> int:

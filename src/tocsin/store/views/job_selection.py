@@ -22,11 +22,11 @@ Progress = Callable[[int, int], None]
 
 
 def unseen(done: int, total: int) -> None:
-    """For those that show no progress."""
+    """For callers that show no progress."""
 
 
 class Selection:
-    """One walk. Jobs that are put meanwhile may be met or not; those that are changed between pages are met once."""
+    """One walk over jobs. It may or may not meet jobs that are put meanwhile."""
 
     def __init__(
         self, store: Store, queues: Sequence[OpenQueue], stages: Sequence[Stage], wanted: JobFilter, progress: Progress
@@ -40,11 +40,11 @@ class Selection:
         self._looked, self._total = 0, 0
 
     async def walk(self, until: Millis | None = None) -> AsyncIterator[tuple[OpenQueue, list[bytes]]]:
-        """The ids of each page that has any. `until`: only scores up to this one."""
+        """The matching ids, page by page. `until`: only scores up to this one."""
         self._total = await self._count()
         for queue in self._queues:
             walked = None
-            # One that is repartitioned meanwhile is walked again: jobs may have gone where we had been.
+            # If the queue is repartitioned meanwhile, walk again: jobs may have moved to where we had been.
             while walked != queue.layout:
                 walked = queue.layout
                 for partition in range(queue.partitions):
@@ -74,7 +74,8 @@ class Selection:
                     break
 
     async def _confirm(self, queue: OpenQueue, partition: int, stage: Stage, members: list[bytes]) -> list[bytes]:
-        """The server compares digests of handlers, which two may have in common, and nothing of what is worked on."""
+        """Check what the server could not: names of handlers, because two may share a digest, and jobs that are being
+        run."""
         wanted = self._wanted
         if stage is Stage.WORKING and wanted != ANY:
             jobs = await self._jobs.get_all(queue, partition, members)

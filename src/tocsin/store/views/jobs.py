@@ -25,7 +25,7 @@ from tocsin.store.numbers import time_of
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.views import line
 
-# In the order of lua/lib/members.lua. The last is of fair queues only.
+# The keys that have something of a job, in the order of lua/lib/members.lua. Only fair queues have the last hash.
 HASHES = ("jobs", "claims", "errors", "results", "needs", "spots")
 _SETS = ("waiting", "working", "paused", "parked", "dead", "done", "blocked", "unnamed")
 
@@ -58,11 +58,11 @@ class JobReader:
                 return found[0] if found else None
 
     async def get_all(self, queue: OpenQueue, partition: int, members: list[bytes]) -> list[Job]:
-        """Those of the named members that exist, read together; unreadable ones with an empty spec."""
+        """The jobs with these ids that exist, read at one instant. Unreadable ones have an empty spec."""
         read, jobs, left = queue.script("member_read"), list[Job](), members
         keys = queue.keys_of(read, partition)
-        # A script, because a full Redis 6.2 refuses transactions, also those that only read. Fewer jobs may come than
-        # were asked for, if they are large.
+        # A script, because a full Redis 6.2 refuses even transactions that only read. It may answer with fewer jobs
+        # than asked for, if they are large.
         while left:
             args = [msgpack.texts(left[:LARGEST_BATCH])]
             columns = await self._store.run_repeatable(lambda c, a=args: read(c, keys, a))  # type: ignore[misc]
@@ -74,11 +74,11 @@ class JobReader:
         return await stage_counts(self._store, queue, sets)
 
     async def ready_counts(self, queue: OpenQueue) -> list[int]:
-        """How many are due and in line, by band, in a queue of another order than `due`."""
+        """How many jobs are due and in line, by band, in a queue of order `priority` or `fair`."""
         return await line.counts(self._store, queue)
 
     async def position(self, queue: OpenQueue, member: str) -> int | None:
-        """How many of its queue of order `priority` go before it; None if it is not in line."""
+        """How many jobs are before this one in its queue of order `priority`; None if it is not in line."""
         return await line.position(self._store, queue, member)
 
     async def any_due_or_working(self, queues: list[OpenQueue]) -> bool:
@@ -92,18 +92,18 @@ class JobReader:
                         pipe.hget(keys["meta"], "paused")
                         pipe.zcard(keys["working"])
                         pipe.exists(*(keys[band] for band in BANDS))
-                        # What is to be carried may set others free.
+                        # An entry that is carried may unblock jobs.
                         pipe.zcard(keys["outbox"])
                 return await pipe.execute()
 
         found = zip(*[iter(await self._store.run_repeatable(ask))] * 5, strict=True)
-        # What waits in a paused queue is due for nobody.
+        # In a paused queue nothing is due.
         return any(
             working or outbox or ((due or ready) and not paused) for due, paused, working, ready, outbox in found
         )
 
     async def held(self, queue: OpenQueue, member: str) -> ClaimEntry | None:
-        """The claim under which somebody holds it now."""
+        """The claim under which a worker holds it now."""
         claims = queue.keys[queue.partition_of(member)]["claims"]
         raw = await self._store.run_repeatable(lambda c: c.hget(claims, member))
         entry = claim_entry_or_none(raw)
@@ -130,7 +130,7 @@ class JobReader:
 
 
 def _as_jobs(queue: OpenQueue, members: Sequence[bytes], columns: list[Any]) -> list[Job]:
-    """Those that stand anywhere, of what lua/member_read.lua has of them."""
+    """The jobs that are in some stage. `columns`: the answer of lua/member_read.lua."""
     known = dict(zip(columns_of(queue.queue.order), columns, strict=True))
     standing: dict[str, Sequence[float | None]] = {
         stage: [None if raw is None else float(raw) for raw in known[stage]] for stage in STAGE_KEYS
@@ -148,7 +148,7 @@ def _as_jobs(queue: OpenQueue, members: Sequence[bytes], columns: list[Any]) -> 
 
 
 def columns_of(order: str) -> list[str]:
-    """As lua/lib/members.lua has them, with what lua/lib/places_*.lua adds."""
+    """The keys in lua/lib/members.lua, and those that lua/lib/places_*.lua adds."""
     hashes = [base for base in HASHES if base != "spots" or order == "fair"]
     return [*hashes, *_SETS, *(BANDS if order == "priority" else ())]
 

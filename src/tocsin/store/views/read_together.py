@@ -10,7 +10,7 @@ from tocsin.store.store import Store
 
 
 class CombinedRead:
-    """Collects reads. They go as one script, because a full Redis refuses even transactions that only read."""
+    """Collects reads, and sends them as one script: a full Redis refuses even transactions that only read."""
 
     def __init__(self) -> None:
         self._keys: list[str] = []
@@ -22,7 +22,7 @@ class CombinedRead:
         self._items.append(msgpack.array(len(words), [msgpack.text(word) for word in words]))
 
     async def answers(self, store: Store) -> list[Any]:
-        """As the server gives them: scores are bytes. Raises StoreUnavailable."""
+        """The answers of the server; scores are bytes. Raises StoreUnavailable."""
         if not self._keys:
             return []
         read, items = script("partition_read"), msgpack.array(len(self._items), self._items)

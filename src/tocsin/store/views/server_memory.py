@@ -27,5 +27,5 @@ async def full_servers(store: Store) -> list[str]:
 
 def _is_full(info: dict[str, Any]) -> bool:
     most = int(info.get("maxmemory", 0))
-    # As the server counts: without what it has still to send to replicas or to write to its file.
+    # Like the server, do not count buffers for replicas and for the file.
     return 0 < most < int(info["used_memory"]) - int(info.get("mem_not_counted_for_evict", 0))
