@@ -1,6 +1,6 @@
-"""The auditor's eyes and hands: pages of a partition, where some jobs stand at one instant, sizes, mends.
+"""What the doctor reads and mends: pages of a partition, the presence of jobs in its keys at one instant, sizes.
 
-Nothing here asks the server for everything at once. Every page is a cursor's, every look a bounded script.
+No call asks the server for everything at once: pages have a cursor, and scripts are bounded.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tocsin.store.views.jobs import HASHES, columns_of, stage_counts
 
 # A look at so many jobs takes the server about two milliseconds.
 PAGE = 500
-# Bytes of values that one page may bring along: HSCAN always sends them.
+# The most bytes of values in a page: HSCAN always sends values.
 PAGE_BYTES = 1024 * 1024
-# Of a result; some are larger (`limits.result-bytes`), most are far smaller.
+# The usual size limit of values. Some results are larger (`limits.result-bytes`), most are far smaller.
 WIDE_RESULT = 64 * 1024
 LARGEST_SESSION = 64 * 1024
 LARGEST_WAIT = 64 * 1024
@@ -37,7 +37,7 @@ _LARGEST = {"claims": 512, "errors": 6 * 1024, "results": WIDE_RESULT, "needs": 
 
 
 class JobPresence(IntFlag):
-    """What lua/audit_look.lua says of a job."""
+    """The keys in which lua/audit_look.lua found a job, and what is wrong with its entries."""
 
     RECORD = 1
     WAITING = 2
@@ -63,7 +63,7 @@ class JobPresence(IntFlag):
 
 
 class PartitionMeta(msgspec.Struct, frozen=True):
-    """What a partition says of itself; None where it says nothing."""
+    """Fields of a partition's `meta`; None if missing."""
 
     epoch: bytes | None
     order: str | None
@@ -74,7 +74,7 @@ class PartitionMeta(msgspec.Struct, frozen=True):
 
 class Session(msgspec.Struct, frozen=True):
     key: bytes
-    # Seq and time, as stored: they change with each call.
+    # Seq and time as stored: they change with each call.
     mark: bytes
     at: Millis
 
@@ -84,7 +84,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A server, in its own words."""
+    """A server, from its INFO."""
 
     name: str
     product: str
@@ -96,10 +96,10 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class AuditReader:
-    """Looks at one namespace without opening its queues: opening would create what is missing."""
+    """Reads one namespace without opening its queues, because opening creates what is missing."""
 
     def __init__(self, store: Store, most: int | None = None) -> None:
-        """`most`: how many entries of a key are looked at, in no order; None: all."""
+        """`most`: how many entries of a key to look at, in no order; None: all."""
         self.store = store
         self.most = most
         self._fleet = store.keys.fleet()
@@ -109,7 +109,7 @@ class AuditReader:
         return await self.store.now()
 
     async def queues(self) -> tuple[list[OpenQueue], list[str]]:
-        """All that are registered, without epochs; and the names of those whose entry cannot be read."""
+        """All registered queues, without epochs; and the names of those whose entry cannot be read."""
         found = await self.store.run_repeatable(lambda c: c.hgetall(self._fleet["queues"]))
         readable, garbled = [], []
         for name, raw in sorted((name.decode(errors="replace"), raw) for name, raw in found.items()):
@@ -120,14 +120,14 @@ class AuditReader:
                 garbled.append(name)
                 continue
             if entry.moving is not None:
-                # Its jobs are in the partitions that it had, or in those that it will have.
+                # Its jobs are in its old partitions or in its new ones: look at both.
                 queue.keys = [self.store.keys.partition(name, p) for p in range(max(entry.partitions, entry.moving.to))]
                 queue.moving = entry.moving
             readable.append(queue)
         return readable, garbled
 
     async def named(self, name: str | None) -> list[OpenQueue]:
-        """The one of that name, or all. Raises InvalidArgument for a name that nobody registered."""
+        """The queue of that name, or all. Raises InvalidArgument for a name that is not registered."""
         queues, _ = await self.queues()
         wanted = [queue for queue in queues if name in (None, queue.name)]
         if name is not None and not wanted:
@@ -153,7 +153,7 @@ class AuditReader:
     async def fields(
         self, queue: OpenQueue, partition: int, base: str, widest: int
     ) -> AsyncIterator[dict[bytes, bytes]]:
-        """What a hash has for its ids, in no order; some may come twice. `widest`: bytes of its largest value."""
+        """The fields of a hash, in no order; some may come twice. `widest`: bytes of its largest value."""
         async for page in self._hash(queue.keys[partition][base], widest):
             yield page
 
@@ -169,7 +169,7 @@ class AuditReader:
             left = left - len(page) if cursor else 0
 
     async def without_record(self, queue: OpenQueue, partition: int) -> AsyncIterator[tuple[list[bytes], int]]:
-        """Pages of all keys that have something of jobs: the ids that have no record, and how many a page had."""
+        """The ids without a record, page by page over all keys that have jobs; and how many entries the page had."""
         look, sizes = queue.script("audit_page"), await self._sizes(queue, partition)
         keys = queue.keys_of(look, partition)
         for number, (base, size) in enumerate(sizes.items(), 1):
@@ -197,7 +197,7 @@ class AuditReader:
             left = left - len(page) if cursor else 0
 
     async def look(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> list[JobPresence]:
-        """Where they stand, all at one instant, however many a page had."""
+        """The keys in which each job is, page by page, each page at one instant."""
         look = queue.script("audit_look")
         keys = queue.keys_of(look, partition)
         seen: list[JobPresence] = []
@@ -209,7 +209,7 @@ class AuditReader:
     # Sizes
 
     async def entries(self, queue: OpenQueue, partition: int) -> int:
-        """How many entries of all keys that have jobs a walk over the partition meets."""
+        """How many entries a walk over all keys with jobs meets."""
         sizes = (await self._sizes(queue, partition)).values()
         return sum(sizes) if self.most is None else sum(min(size, self.most) for size in sizes)
 
@@ -225,7 +225,7 @@ class AuditReader:
         return dict(zip(bases, await self.store.run_repeatable(ask), strict=True))
 
     def _enough(self, size: int) -> int:
-        """How many entries of a cursor are enough: one that is chased by new entries might never end."""
+        """After how many entries to stop: a cursor might never end while new entries are added."""
         return 2 * size + 1000 if self.most is None else self.most
 
     async def counts(self, queue: OpenQueue, overdue_before: Millis) -> dict[str, int]:
@@ -245,12 +245,12 @@ class AuditReader:
         return {"ready": sum(jobs.pop(band) for band in BANDS), **jobs, **others}
 
     async def due_before(self, queue: OpenQueue, before: Millis) -> int:
-        """How many wait in line since then or longer, of the queue of agents."""
+        """For the agents' queue: how many jobs have been due since `before` or longer."""
         line = queue.keys[0]["waiting"]
         return int(await self.store.run_repeatable(lambda client: client.zcount(line, "-inf", before)))
 
     async def memory(self, queue: OpenQueue) -> int | None:
-        """Bytes, estimated by the server from samples; None where it does not let us ask."""
+        """Bytes, as the server estimates them from samples; None if we may not ask."""
 
         async def ask(client: Any) -> Any:
             async with client.pipeline(transaction=False) as pipe:
@@ -269,7 +269,7 @@ class AuditReader:
         return int(await self.store.run_repeatable(lambda c: c.llen(key)))
 
     async def buried(self) -> list[tuple[str, Millis]]:
-        """The first hundred workers whose claims are still to be brought back, and since when."""
+        """The first hundred dead workers whose runs must still be brought back, and since when."""
         found = await self.store.run_repeatable(lambda c: c.zrange(self._fleet["buried"], 0, 99, withscores=True))
         return [(name.decode(errors="replace"), time_of(since)) for name, since in found]
 
@@ -287,7 +287,7 @@ class AuditReader:
     # Mending
 
     async def mend(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> list[bool]:
-        """Each is looked at again where it is changed."""
+        """The script checks each job again before it changes it. Returns which it changed."""
         mended: list[bool] = []
         for first in range(0, len(members), PAGE):
             answer = await self.store.change(
@@ -306,7 +306,7 @@ class AuditReader:
 
 
 def _page_of(widest: int) -> int:
-    """How many entries of so many bytes a page may have."""
+    """How many entries a page may have if the largest value has so many bytes."""
     return max(10, min(PAGE, PAGE_BYTES // max(widest, 1)))
 
 
@@ -326,5 +326,5 @@ def _node(name: str, info: dict[str, Any]) -> Node:
 
 @functools.cache
 def _standing(code: int) -> JobPresence:
-    """Making one takes longer than the look."""
+    """Cached, because making a flag takes longer than the look."""
     return JobPresence(code)

@@ -1,4 +1,4 @@
-"""What stands in `ready`: the jobs of ordered queues that are due, by band. Reading only; the scripts write it."""
+"""The line of an ordered queue: its due jobs in `ready`, by band. Reads only; scripts write it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tocsin.store.views.read_together import CombinedRead
 
 
 def dues(columns: Mapping[str, Sequence[Any]], count: int) -> list[Millis | None]:
-    """When each of them was due, by what some keys have of them; None for those that do not stand there."""
+    """When each job in `ready` was due; None for jobs that are not there. `columns`: values of some keys, by key."""
     if "spots" in columns:
         return [None if spot is None else due_of_spot(spot) for spot in columns["spots"]]
     found: list[Millis | None] = [None] * count
@@ -26,7 +26,7 @@ def dues(columns: Mapping[str, Sequence[Any]], count: int) -> list[Millis | None
 
 
 async def counts(store: Store, queue: OpenQueue) -> list[int]:
-    """How many are due and in line, by band, suspects included."""
+    """How many jobs are due and in line, by band, suspects included."""
 
     async def ask(client: Any) -> Any:
         async with client.pipeline(transaction=False) as pipe:
@@ -42,12 +42,12 @@ async def counts(store: Store, queue: OpenQueue) -> list[int]:
 
 
 async def position(store: Store, queue: OpenQueue, member: str) -> int | None:
-    """How many stand before it, of one partition of order `priority`: band by band, then those that wait."""
-    lanes = [queue.keys[queue.partition_of(member)][name] for name in (*BANDS, "waiting")]
+    """How many jobs are before this one in a partition of order `priority`: band by band, then `waiting`."""
+    sets = [queue.keys[queue.partition_of(member)][name] for name in (*BANDS, "waiting")]
     together = CombinedRead()
-    for lane in lanes:
-        together.ask("ZRANK", lane, member)
-        together.ask("ZCARD", lane)
+    for key in sets:
+        together.ask("ZRANK", key, member)
+        together.ask("ZCARD", key)
     before = 0
     for rank, size in zip(*[iter(await together.answers(store))] * 2, strict=True):
         if rank is not None:
@@ -57,7 +57,7 @@ async def position(store: Store, queue: OpenQueue, member: str) -> int | None:
 
 
 async def ahead(store: Store, queue: OpenQueue, member: str) -> int | None:
-    """How many stand before it in its band, in a fair queue of its tenant's; None if it is not ready."""
+    """How many jobs are before this one in its band, in a fair queue only its tenant's; None if it is not ready."""
     keys, name = queue.keys[queue.partition_of(member)], member.encode()
     if queue.queue.order == "fair":
         spot = await store.run_repeatable(lambda c: c.hget(keys["spots"], name))

@@ -1,4 +1,5 @@
-"""Strays: what stands in `waiting` or `working` as no transition leaves it. Found page by page, mended by scripts."""
+"""Strays: members of `waiting` or `working` in a state in which no transition leaves them. Scripts find and mend
+them, page by page."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.transitions.claims import Deadlines, check_clock
 
-# A look at so many takes the server less than a millisecond, also among a million.
+# A look at so many takes the server less than a millisecond, even among a million.
 PAGE = 200
 STAGES = ("waiting", "working")
 
 
 class StrayKind(IntEnum):
-    """What lua/stray_look.lua says of a member."""
+    """What lua/stray_look.lua found wrong with a member."""
 
     NO_RECORD = 1
     SCORE = 2
@@ -29,7 +30,7 @@ class StrayKind(IntEnum):
 
 
 class StrayPage(msgspec.Struct, frozen=True):
-    """The strays of one page, and where the next begins; `b"0"`: there is none."""
+    """The strays of one page, and the cursor of the next; `b"0"`: none."""
 
     cursor: bytes
     found: dict[bytes, StrayKind]
@@ -42,7 +43,8 @@ class StrayReader:
     async def look(
         self, queue: OpenQueue, partition: int, stage: str, cursor: bytes, overdue: Millis | None
     ) -> StrayPage:
-        """The page at `cursor`, from `b"0"` on. `overdue`: how far past its deadline a run is told; None: never."""
+        """The page at `cursor`; the first is `b"0"`. `overdue`: how many ms past its deadline a run counts as a stray;
+        None: never."""
         look, now = script("stray_look"), self._store.clock.override()
         args = ["" if now is None else now, stage, cursor, "" if overdue is None else overdue, PAGE]
         answer = await self._store.run_repeatable(lambda c: look(c, queue.keys_of(look, partition), args))
@@ -50,21 +52,21 @@ class StrayReader:
         return StrayPage(answer[0], dict(zip(answer[1], kinds, strict=True)))
 
     async def rescore(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> int:
-        """How many were given a score."""
+        """Returns how many got a new score."""
         mended = 0
         for items in _batches(members):
             mended += (await self._store.change("score_mend", queue, partition, items))[1].count(b"1")
         return mended
 
     async def park(self, queue: OpenQueue, partition: int, members: Sequence[bytes], overdue: Millis) -> int:
-        """Set aside those that have been due for so many ms. How many."""
+        """Park those that have been due for `overdue` ms. Returns how many."""
         parked = 0
         for items in _batches(members):
             parked += (await self._store.change("job_park", queue, partition, overdue, items))[1].count(b"1")
         return parked
 
     async def recover(self, queue: OpenQueue, partition: int, members: Sequence[bytes], deadlines: Deadlines) -> int:
-        """Bring back those of them that are overdue, as Runs.recover does with all. How many."""
+        """Bring back those of these runs that are overdue, like Runs.recover. Returns how many."""
         brought = 0
         for items in _batches(members):
             answer = await self._store.change("run_recover", queue, partition, "", b"0", *deadlines.args(items))

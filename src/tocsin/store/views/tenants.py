@@ -1,4 +1,4 @@
-"""Tenants of a fair queue, as an operator sees them: weight, runs, what is ready, and whether they rest. Reads only."""
+"""Tenants of a fair queue, as an operator sees them: weight, runs, ready jobs, and whether they rest."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 class Tenant(Struct, frozen=True):
     name: str
     weight: float
-    # Runs; counted only where tenants have a cap.
+    # Runs at work; counted only in queues whose tenants have a cap.
     active: int
     ready: int
     resting: bool
-    # When it has rested, if it is ahead of its rate; None at its cap.
+    # When its rest ends, if it rests because of its rate; None if because of its cap.
     rested_ms: Millis | None
 
 
 class TenantReader(Struct, frozen=True):
-    """The first of them: those whose turn is next, then those that rest, then others."""
+    """The first tenants: those whose turn is next, then resting ones, then others."""
 
     shown: list[Tenant]
     others: int
-    # Beyond a thousand in one set nobody counts.
+    # A set has more than a thousand: the rest was not counted.
     others_at_least: bool
 
 
@@ -83,7 +83,8 @@ async def _details(store: Store, queue: OpenQueue, names: list[bytes]) -> list[T
 
 
 def _tenant(i: int, name: bytes, weight: bytes | None, partitions: list[list[Any]]) -> Tenant:
-    """From what each partition says: the states of all, their rests, and what is ready of each by band."""
+    """`partitions`: the answers of each partition: states of all tenants, their rests, and ready jobs of each by
+    band."""
     states = [states[i] for states, *_ in partitions if states[i]]
     rests = [rests[i] for _, rests, *_ in partitions if rests[i] is not None]
     ready = [counts[i * len(BANDS) : (i + 1) * len(BANDS)] for _, _, *counts in partitions]
