@@ -1,7 +1,7 @@
 """The backlog: how much is ready, for how long, and how much waits in all. A look costs the same at any size.
 
-Counting due jobs is O(log n) for the server, so for a whole queue the number is exact. backlog_ordered.py counts ordered
-queues. Jobs that a queue's own cap or rate holds are not ready: no worker could start them.
+Counting due jobs is O(log n) for the server, so for a whole queue the number is exact. backlog_ordered.py counts
+ordered queues. Jobs that a queue's own cap or rate holds are not ready: no worker could start them.
 
 A worker that runs only some of the jobs counts its own ids among the first thousand due jobs. If more than a thousand
 are due, it asks for the scores of up to a thousand of its own ids. If it has more ids than that, the number is an

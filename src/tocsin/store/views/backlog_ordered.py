@@ -2,9 +2,8 @@
 
 The counts are exact. So is the oldest due time in a queue of order `priority`, which the heads of its bands have. In a
 fair queue it comes from the first jobs of the tenants whose turn is next: exact if a band has fewer than TENANTS of
-them, otherwise the oldest job may be older. Jobs of resting tenants are held by a cap or rate, and do not count; if many
-tenants rest, the number of their jobs is estimated from some of them.
-"""
+them, otherwise the oldest job may be older. Jobs of resting tenants are held by a cap or rate, and do not count; if
+many tenants rest, the number of their jobs is estimated from some of them."""
 
 from __future__ import annotations
 
