@@ -1,8 +1,8 @@
-"""Clients of the server, whether it will do, and what its errors mean to us.
+"""Clients of the server: for calls, for blocking reads, and for the heartbeat's thread.
 
-redis-py resends a command whose reply was lost, up to ten times. A script that changes state must not
-run twice unseen, so every client here is told not to: the caller repeats, with its sequence number. What a
-cluster redirects (MOVED, ASK, TRYAGAIN) was not executed and is still sent on.
+redis-py resends a command whose reply was lost, up to ten times. A script that changes state must not run twice unseen,
+so no client here resends: the caller repeats, with its seq. A command that a cluster redirects (MOVED, ASK, TRYAGAIN)
+was not executed, and is still sent on.
 """
 
 from __future__ import annotations

@@ -121,21 +121,21 @@ class Runs:
         return [f"{self.owner}:{verb}" for verb in ("claim", "recover", *VERBS)]
 
     async def claim(
-        self, wishes: Sequence[ClaimRequest], lease: float, timeout: Millis = 0
+        self, requests: Sequence[ClaimRequest], lease: float, timeout: Millis = 0
     ) -> list[ClaimReply | StoreError]:
         """One answer per request. Where an earlier claim is not answered yet, that one is sent again under its own seq,
         and gives the answer."""
         calls, again = [], []
-        for wish in wishes:
-            key = (wish.queue.name, wish.partition)
+        for request in requests:
+            key = (request.queue.name, request.partition)
             known = self._unanswered.get(key)
             again.append(known is not None)
             if known is None:
-                self._unanswered[key] = (wish, self._claim_call(wish, lease, timeout, next(self._seq)))
-            elif known[0].max_active != wish.max_active:
+                self._unanswered[key] = (request, self._claim_call(request, lease, timeout, next(self._seq)))
+            elif known[0].max_active != request.max_active:
                 # If the earlier claim was never made, it must be made with the present cap.
-                call = self._claim_call(wish, lease, timeout, known[1].seq)
-                self._unanswered[key] = (wish, _repeated(call))
+                call = self._claim_call(request, lease, timeout, known[1].seq)
+                self._unanswered[key] = (request, _repeated(call))
             else:
                 self._unanswered[key] = (known[0], _repeated(known[1]))
             calls.append(self._unanswered[key][1])
@@ -149,17 +149,17 @@ class Runs:
         received = self._store.clock.monotonic()
         return [self._claimed(*each, sent, received) for each in zip(calls, answers, again, strict=True)]
 
-    def _claim_call(self, wish: ClaimRequest, lease: float, timeout: Millis, seq: int) -> Call:
-        args = [self.owner, int(lease), self._handlers, timeout, wish.suspects, ""]
-        last: bytes | int = min(wish.limit, LARGEST_BATCH)
-        if wish.members:
-            last = msgpack.encode(list(wish.members[:LARGEST_BATCH]))
-        name = "run_claim" if wish.queue.queue.order == "due" else "run_claim_ordered"
-        if wish.members:
+    def _claim_call(self, request: ClaimRequest, lease: float, timeout: Millis, seq: int) -> Call:
+        args = [self.owner, int(lease), self._handlers, timeout, request.suspects, ""]
+        last: bytes | int = min(request.limit, LARGEST_BATCH)
+        if request.members:
+            last = msgpack.encode(list(request.members[:LARGEST_BATCH]))
+        name = "run_claim" if request.queue.queue.order == "due" else "run_claim_ordered"
+        if request.members:
             name = "run_claim_ids"
-        cap: int | str = "" if wish.max_active is None else wish.max_active
-        most = (wish.limit,) if wish.members else (cap, self.unread)
-        return wish.queue.call(name, wish.partition, f"{self.owner}:claim", seq, [*args, last, *most])
+        cap: int | str = "" if request.max_active is None else request.max_active
+        most = (request.limit,) if request.members else (cap, self.unread)
+        return request.queue.call(name, request.partition, f"{self.owner}:claim", seq, [*args, last, *most])
 
     def _claimed(
         self, call: Call, answer: list[Any] | StoreError, again: bool, sent: float, received: float
@@ -188,8 +188,8 @@ class Runs:
 
     def unanswered_claims(self, queue: OpenQueue) -> list[Call]:
         """Claims that were not answered before the queue was repartitioned: they may have been made."""
-        for key, (wish, call) in list(self._unanswered.items()):
-            if wish.queue is queue and call.layout != queue.layout and key not in self._in_flight:
+        for key, (request, call) in list(self._unanswered.items()):
+            if request.queue is queue and call.layout != queue.layout and key not in self._in_flight:
                 del self._unanswered[key]
                 self._doubtful.append(call)
         return [call for call in self._doubtful if call.queue is queue and call.layout != queue.layout]
