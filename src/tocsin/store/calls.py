@@ -66,7 +66,7 @@ class Calls:
     async def run_repeatable(self, command: Callable[[Any], Awaitable[Any]]) -> Any:
         """A command that may be sent again, whatever came of the first. Tried again for a while if the server is
         away."""
-        return await self.retry_while_away(self.run_once, command)
+        return await self._retry_while_away(self.run_once, command)
 
     async def run_fleet_script(self, what: Script, *args: Any) -> Any:
         """A script on keys of the whole fleet, which may be sent again."""
@@ -80,7 +80,7 @@ class Calls:
             known = wrong_types.of_all(self.keys, self.open_queues.values())
             raise await self._explained(error, known) from error
 
-    async def retry_while_away(self, attempt: Callable[[Any], Awaitable[Any]], of: Any) -> Any:
+    async def _retry_while_away(self, attempt: Callable[[Any], Awaitable[Any]], of: Any) -> Any:
         """`attempt(of)`, tried again for PATIENCE_S while the server is away."""
         give_up = monotonic() + PATIENCE_S
         pause = PAUSE_S

@@ -111,13 +111,13 @@ class Store(Calls):
             with self.sessions.borrow() as (session, seq):
                 call = queue.call(name, queue.find_partition(where), session, seq, args)
                 try:
-                    return await self.retry_while_away(self.call, call)  # type: ignore[no-any-return]
+                    return await self._retry_while_away(self.call, call)  # type: ignore[no-any-return]
                 except StoreChanged:
                     await self.queues.reopen_patiently(queue)
                 if call.layout != queue.layout and (answer := await self.find_kept_answer(call)):
                     return answer
                 try:
-                    return await self.retry_while_away(self.call, call)  # type: ignore[no-any-return]
+                    return await self._retry_while_away(self.call, call)  # type: ignore[no-any-return]
                 except QueueRepartitioned:
                     if isinstance(where, int):
                         raise
