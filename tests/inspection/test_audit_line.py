@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.records import record
 from tests.support.servers import Server
 from tocsin import Retry, Tocsin
 from tocsin.inspection.doctor import Doctor, DoctorReport
 from tocsin.inspection.inspector import Inspector
-from tocsin.model.job import Header, Spec
 from tocsin.model.outcome import SUCCEEDED
-from tocsin.model.record import encode_record, handler_digest
 from tocsin.model.run import Claim
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions import queue_settings
@@ -28,7 +27,6 @@ from tocsin.store.transitions.settle import finish_item
 from tocsin.store.views.audit import AuditReader
 
 FOR_EVER = 1e15
-HANDLER = "tests.handler"
 
 
 class Bench:
@@ -40,8 +38,7 @@ class Bench:
         self.keys = queue.keys[0]
 
     async def put(self, member: str, tenant: str = "acme", band: int = 2, due: int = 0) -> None:
-        header = Header(recurring=False, timeout=60_000, handler=handler_digest(HANDLER), band=band, tenant=tenant)
-        await self.jobs.put(self.queue, PutItem(member, encode_record(header, Spec(HANDLER)), due, relative=True))
+        await self.jobs.put(self.queue, PutItem(member, record(band=band, tenant=tenant), due, relative=True))
 
     async def claim(self, limit: int = 1000) -> list[Claim]:
         [answer] = await self.runs.claim([ClaimRequest(self.queue, 0, limit)], FOR_EVER)

@@ -6,17 +6,14 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from tocsin.model import msgpack
+from tests.support.records import HANDLER, record
 from tocsin.model.errors import StoreError
-from tocsin.model.job import NORMAL, Header, Job, Spec
+from tocsin.model.job import Job
 from tocsin.model.outcome import EDIT, IGNORE, SUCCEEDED
-from tocsin.model.queue import check_weights, checked
-from tocsin.model.record import encode_record, handler_digest, trigger_digest
+from tocsin.model.queue import check_weights, settings_as_text
+from tocsin.model.record import handler_digest
 from tocsin.model.run import Claim
 from tocsin.model.skipped_ticks import SkippedTicks
-from tocsin.model.trigger import Every
 from tocsin.store.formats import ClaimEntry, decode_claim_entry, not_before
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
@@ -34,55 +31,7 @@ from tocsin.store.transitions.settle import (
 from tocsin.store.views.events import decisions
 from tocsin.testing import ManualClock
 
-HANDLER = "tests.handler"
-STRANGE = "tests.strange"
 FOR_EVER = 1e15
-
-
-def record(
-    *,
-    every: float | None = None,
-    keep: int = 0,
-    timeout: int = 60_000,
-    args: tuple[object, ...] = (),
-    handler: str = HANDLER,
-    recurring: bool = True,
-    band: int = NORMAL,
-    tenant: str = "",
-    unnamed: bool = False,
-    cost: int = 1,
-) -> bytes:
-    """A job of HANDLER that does nothing, as bytes. An extra run has a trigger and is not recurring."""
-    spec = Spec(handler, args, {}, None if every is None else Every(every))
-    header = Header(
-        recurring=recurring and every is not None,
-        timeout=timeout,
-        handler=handler_digest(handler),
-        trigger=trigger_digest(spec),
-        keep=keep,
-        band=band,
-        tenant=tenant,
-        cost=cost,
-        unnamed=unnamed,
-    )
-    return encode_record(header, spec)
-
-
-def packed(
-    member: str, record: bytes, due: int, relative: bool = False, mode: int = IGNORE, expected: int = 0
-) -> bytes:
-    """The items of job_put, for calls that do not go through `Jobs`."""
-    values = [msgspec.msgpack.encode(value) for value in (due, int(relative), mode, expected)]
-    return b"\x96" + msgpack.text(member.encode()) + b"".join(values) + msgpack.text(record)
-
-
-def packed_block(
-    member: str, record: bytes, due: int, life: str, *sources: str, anyway: bool = False, mode: int = IGNORE
-) -> bytes:
-    """The items of job_block, likewise; sources are queue NUL upstream."""
-    needs = msgspec.msgpack.encode([life, int(anyway), *sources])
-    values = [msgspec.msgpack.encode(value) for value in (due, 0, mode)]
-    return b"\x96" + msgpack.text(member.encode()) + b"".join(values) + msgpack.text(record) + msgpack.text(needs)
 
 
 async def dump(client: Any, prefix: str) -> dict[str, Any]:
@@ -138,7 +87,7 @@ class Line:
 
     async def set(self, weights: dict[str, float] | None = None, **settings: Any) -> None:
         """As an operator does."""
-        wanted = checked(self.queue.queue, settings)
+        wanted = settings_as_text(self.queue.queue, settings)
         await update(self.store, self.queue, wanted, check_weights(weights or {}), operator=True)
 
     async def delete(self, member: str, only: str = "") -> bool:

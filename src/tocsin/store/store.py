@@ -63,7 +63,7 @@ class Store(Calls):
         if self._embedded:
             await asyncio.to_thread(self._embedded.start)
         self.client = open_client(self.address, self.connections)
-        self.client.healing = self.scripts
+        self.client.script_reloader = self.scripts
         try:
             await check_server(self.client, self.address)
             await self.run_once(self.scripts.load_all)
@@ -85,7 +85,7 @@ class Store(Calls):
 
     async def refill_idle_connections(self) -> None:
         """Open idle connections again that were lost. Raises StoreUnavailable."""
-        await self.run_once(lambda client: client.tend())
+        await self.run_once(lambda client: client.refill_idle_connections())
 
     async def revive_server(self) -> None:
         """Start an embedded server again that has died. Other servers are not ours to start."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.one_queue import FOR_EVER, Line, record
+from tests.support.one_queue import FOR_EVER, Line
+from tests.support.records import record
 from tocsin.model.outcome import CHANGED, CONFLICT, EDIT_IN_LINE, MISSING, SUCCEEDED
 from tocsin.store.scripts.script import ORDERS
 from tocsin.store.store import OpenQueue, Store

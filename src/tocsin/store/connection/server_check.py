@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis, RedisCluster
 
-from tocsin.model.errors import StoreRefused, StoreUnavailable, nearest
+from tocsin.model.errors import StoreRefused, StoreUnavailable, did_you_mean
 from tocsin.store.connection.address import Address
 from tocsin.store.connection.client import Client
 from tocsin.store.connection.errors import FAILURES, translate
@@ -61,7 +61,7 @@ async def _check_service(client: Client, address: Address) -> None:
         except FAILURES:
             continue
         if services and address.service not in services:
-            known = nearest(address.service, services)
+            known = did_you_mean(address.service, services)
             raise StoreRefused(f"{address.shown}: the sentinels know no {address.service!r}; {known}")
 
 
