@@ -22,13 +22,13 @@ QUICK = BreakerSettings(failure_threshold=3, failure_window_ms=10_000, cooldown_
 
 async def break_key(app, base: str) -> None:
     """A key that holds another type makes every script that writes to it fail."""
-    [*_, keys] = [queue.keys for queue in app.store._queues.values() if queue.name == "line"]
+    [*_, keys] = [queue.keys for queue in app.store.open_queues.values() if queue.name == "line"]
     await app.store.client.delete(keys[0][base])
     await app.store.client.set(keys[0][base], "not ours")
 
 
 async def mend_key(app, base: str) -> None:
-    [*_, keys] = [queue.keys for queue in app.store._queues.values() if queue.name == "line"]
+    [*_, keys] = [queue.keys for queue in app.store.open_queues.values() if queue.name == "line"]
     await app.store.client.delete(keys[0][base])
 
 
@@ -259,7 +259,7 @@ async def hang(clock, step) -> None:
 async def test_a_hanging_server_opens_both_breakers_and_the_first_beat_that_gets_through_ends_it(
     make_worker, monkeypatch
 ):
-    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.0)
+    monkeypatch.setattr("tocsin.store.calls.PATIENCE_S", 0.0)
     clock, ran = ManualClock(), []
     with Server.valkey(aof=True) as server:
         async with Tocsin(server.url, clock=clock) as app:
@@ -301,7 +301,7 @@ async def test_a_hanging_server_opens_both_breakers_and_the_first_beat_that_gets
 
 @pytest.mark.agents
 async def test_a_worker_none_of_whose_agents_is_due_finds_out_too(make_worker, monkeypatch):
-    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.0)
+    monkeypatch.setattr("tocsin.store.calls.PATIENCE_S", 0.0)
     clock = ManualClock()
     with Server.valkey(aof=True) as server:
         async with Tocsin(server.url, clock=clock) as app:

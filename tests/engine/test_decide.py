@@ -12,9 +12,9 @@ from tocsin.engine import decide
 from tocsin.engine.decide import DEAD, DONE, FailureFacts, Finish, RetryIn
 from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import Policy, Spec
+from tocsin.model.outcome import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 from tocsin.model.run import MAX_RECOVERIES, Claim
 from tocsin.resilience.backoff import BackoffSettings
-from tocsin.store.transitions.claims import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 
 T = 1_900_000_000_000
 

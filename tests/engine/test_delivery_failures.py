@@ -10,9 +10,9 @@ from tocsin.engine import decide
 from tocsin.engine.decide import DEAD, Decision, FailureFacts, Finish, RetryIn
 from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import Policy, Spec
+from tocsin.model.outcome import FAILED
 from tocsin.model.run import Claim
 from tocsin.resilience.backoff import BackoffSettings
-from tocsin.store.transitions.claims import FAILED
 
 T = 1_900_000_000_000
 OFF = BackoffSettings()

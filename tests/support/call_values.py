@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from tests.support.model_job import Definition
 from tests.support.records import record as a_record
-from tocsin.model import codec
+from tocsin.model import msgpack
 
 START = 1_900_000_000_000
 MEMBERS = ("a", "b", "c")
 
 # Who knows which handlers.
 WORKERS = {"w1": {"x"}, "w2": {"x", "y"}}
-ERROR = codec.encode(["bad"])
+ERROR = msgpack.encode(["bad"])
 members = st.sampled_from(MEMBERS)
 workers = st.sampled_from(sorted(WORKERS))
 definitions = st.builds(

@@ -65,7 +65,7 @@ async def test_if_it_dies_on_the_way_another_takes_over(tocsin_app, make_worker,
     first, second = [await make_worker() for _ in range(2)]
     await watch(tocsin_clock, 12, first, second)
     [(name, counter)] = first.parts.upkeep.reaper._dead.items()
-    assert await first.parts.fleet.bury(name, counter, 10_000)
+    assert await first.parts.fleet.declare_dead(name, counter, 10_000)
     await watch(tocsin_clock, 8, second)
     await second.parts.upkeep.reaper.step()
     assert await owner(tocsin_app) == dead.name

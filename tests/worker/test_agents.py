@@ -88,7 +88,7 @@ async def test_while_the_breaker_is_open_outcomes_wait_and_no_try_is_spent(tocsi
 
 
 async def test_a_server_that_is_away_trips_the_breaker_and_the_first_heartbeat_opens_the_way(monkeypatch, make_worker):
-    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.0)
+    monkeypatch.setattr("tocsin.store.calls.PATIENCE_S", 0.0)
     ran = []
     with Server.valkey(aof=True) as server:
         async with Tocsin(server.url) as app:

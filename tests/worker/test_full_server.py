@@ -122,7 +122,7 @@ async def test_a_worker_can_lead_and_note_by_which_zones_it_planned(app):
     await fill(app)
     assert (await LeaderKey(app.store).take("w", 60_000)).holder == "w"
     fleet = Fleet(app.store)
-    await fleet.planned_by("2026a")
+    await fleet.set_zone_version("2026a")
     assert await fleet.zones() == "2026a"
 
 
@@ -174,7 +174,7 @@ async def test_an_empty_queue_can_be_deleted_and_one_with_jobs_stays_as_it_was(a
         await app.delete_queue("default")
     assert await app.remove("j")
     await app.delete_queue("default")
-    assert await app.store.queue_names() == []
+    assert await app.store.queues.names() == []
 
 
 async def test_a_repartitioning_does_not_begin(app):

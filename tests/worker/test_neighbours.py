@@ -9,7 +9,7 @@ import pytest
 
 from tocsin import Tocsin
 from tocsin.engine.handlers import Handler
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import QueueRepartitioning
 from tocsin.store import store as stores
 from tocsin.store.repartition import repartition
@@ -17,8 +17,8 @@ from tocsin.store.transitions.fleet import HeartbeatReply
 from tocsin.worker import Worker
 
 DAMAGED = {
-    "an order of a newer version": codec.encode({"order": "lifo", "partitions": 1}),
-    "a size that is none": codec.encode({"order": "due", "partitions": "many"}),
+    "an order of a newer version": msgpack.encode({"order": "lifo", "partitions": 1}),
+    "a size that is none": msgpack.encode({"order": "due", "partitions": "many"}),
     "no entry at all": b"\xc1garbage",
 }
 # The one in trouble is between the others in the register.
@@ -75,7 +75,7 @@ async def owner(app: Tocsin, name: str) -> str | None:
 async def bury(dead: Worker, witness: Worker) -> None:
     fleet, store = witness.parts.fleet, witness.store
     counter = await store.client.hget(store.keys.fleet()["beats"], dead.name)
-    assert await fleet.bury(dead.name, counter, 0)
+    assert await fleet.declare_dead(dead.name, counter, 0)
     witness.parts.upkeep.reaper.on_heartbeat(HeartbeatReply(True, 0, buried=[dead.name]), 0.0)
 
 

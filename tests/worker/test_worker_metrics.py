@@ -141,6 +141,6 @@ async def test_an_extension_and_a_beat_that_are_refused_are_counted_too(tocsin_a
     assert worker.tally.contention["extend"] == 1
     fleet = Fleet(tocsin_app.store)
     [seen] = await fleet.workers()
-    assert await fleet.bury(seen.id, b"%d" % seen.counter, 10_000)
+    assert await fleet.declare_dead(seen.id, b"%d" % seen.counter, 10_000)
     await asyncio.to_thread(worker.heart.beat)
     await eventually(lambda: worker.tally.contention["beat"] == 1, "the refusal is counted")

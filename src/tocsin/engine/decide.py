@@ -7,11 +7,11 @@ from msgspec import Struct
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import PLAIN, Spec
+from tocsin.model.outcome import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 from tocsin.model.run import MAX_RECOVERIES, Claim
 from tocsin.model.skipped_ticks import SkippedTicks
 from tocsin.model.trigger import Every
 from tocsin.resilience.backoff import BackoffSettings, delay_ms
-from tocsin.store.transitions.claims import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 from tocsin.triggers import misfires
 from tocsin.triggers.recurrence import counts_from_now, phase, tick_after, tick_from
 

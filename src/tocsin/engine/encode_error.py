@@ -7,13 +7,17 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.clock import monotonic
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.durations import Millis
 from tocsin.model.job import Failure, Spec
+from tocsin.model.nesting import MOST_LEVELS
+from tocsin.model.outcome import LARGEST_RESULT
+from tocsin.model.record import encode_failure
 from tocsin.model.run import Claim
 from tocsin.resilience.evidence import STRANGE
+from tocsin.store.formats import lost_result
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.finish")
@@ -34,7 +38,7 @@ def encode_error(error: BaseException, at: float) -> bytes:
     text = kind if message is None else f"{kind}: {message[:LONGEST_ERROR]}"
     # The message of a remote failure says enough; the trace would only name our own code.
     trace = "" if isinstance(error, DeliveryFailed) else _trace(error, message)
-    return codec.encode_failure(
+    return encode_failure(
         Failure(_clean(text[:LONGEST_ERROR]), _clean(trace[-LONGEST_TRACEBACK:]), int(at), type=_clean(kind))
     )
 
@@ -65,14 +69,14 @@ class ResultEncoder:
     """Packs what handlers return for callers that ask for results. A result that cannot be packed, or is too large, is
     lost: the run has succeeded anyway, the log says so, and callers get the reason instead of the result."""
 
-    def __init__(self, largest: int = codec.LARGEST_RESULT) -> None:
+    def __init__(self, largest: int = LARGEST_RESULT) -> None:
         self._largest = largest
         # By handler: when the log named it last, and how many of its results were lost since.
         self._warned: dict[str, tuple[float, int]] = {}
 
     def packed(self, value: Any, spec: Spec) -> bytes:
         try:
-            data = codec.encode(value)
+            data = msgpack.encode(value)
         except STRANGE as error:
             # Any error here is the handler's: some results are computed only while they are packed.
             why = f"it cannot be packed ({_clean((_message_of(error) or type(error).__name__)[:LONGEST_ERROR])})"
@@ -80,8 +84,8 @@ class ResultEncoder:
         if len(data) > self._largest:
             size = f"it takes {len(data)} bytes, the limit is {self._largest}"
             return self._lost(spec.name, f"{size} (limits.result-bytes): store it elsewhere and return a reference")
-        if codec.is_nested_deeper(data, codec.MOST_LEVELS):
-            return self._lost(spec.name, f"it is nested more than {codec.MOST_LEVELS} levels deep: make it flatter")
+        if msgpack.is_nested_deeper(data, MOST_LEVELS):
+            return self._lost(spec.name, f"it is nested more than {MOST_LEVELS} levels deep: make it flatter")
         return data
 
     def _lost(self, handler: str, why: str) -> bytes:
@@ -94,18 +98,13 @@ class ResultEncoder:
             )
             warned, count = now, 0
         self._warned[handler] = warned, count
-        return codec.lost_result(why)
-
-
-def keep_of(record: bytes) -> int:
-    """For how many seconds the outcome is kept."""
-    return int.from_bytes(record[9:13], "big")
+        return lost_result(why)
 
 
 def timed_out(claim: Claim, now: Millis) -> bytes:
     past_s = (now - claim.deadline) / 1000
     text = f"timed out {past_s:.1f} s past its deadline" if past_s > 0 else "timed out"
-    return codec.encode_failure(Failure(text, at=now, type="TimeoutError"))
+    return encode_failure(Failure(text, at=now, type="TimeoutError"))
 
 
 def batch_outcomes(handler: str, runs: int, returned: Any) -> Sequence[Any]:

@@ -10,34 +10,39 @@ from msgspec.structs import replace
 
 from tocsin.engine import decide
 from tocsin.engine.decide import Park, Release, next_tick_if_on_time
-from tocsin.engine.encode_error import LONGEST_ERROR, ResultEncoder, keep_of
+from tocsin.engine.encode_error import LONGEST_ERROR, ResultEncoder
 from tocsin.engine.outcome import EndedRun
-from tocsin.model import codec
-from tocsin.model.codec import LARGEST_RESULT, RECURRING, UNNAMED
 from tocsin.model.delivery import Delivered, note_of
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.errors import RecordUnreadable, TriggerFailed
 from tocsin.model.job import Failure, Spec
+from tocsin.model.outcome import CANCELLED, FAILED, LARGEST_RESULT, SUCCEEDED
 from tocsin.model.queue import AGENTS_QUEUE
+from tocsin.model.record import (
+    FLAGS,
+    KEEP,
+    NOT_KEPT,
+    RECURRING,
+    decode_failure,
+    encode_failure,
+    is_unnamed,
+    keep_of,
+)
 from tocsin.model.run import Claim
 from tocsin.resilience.backoff import BackoffSettings, Streaks
-from tocsin.store.transitions.claims import (
-    CANCELLED,
-    FAILED,
-    SUCCEEDED,
+from tocsin.store.transitions.settle import (
     Item,
     advance_item,
-    failed_item,
+    bury_or_park_item,
+    extra_run_item,
     finish_item,
-    next_item,
+    on_time_item,
     park_item,
-    plan_item,
     release_item,
     retry_item,
 )
 from tocsin.telemetry import agent_log
 
-_NOT_KEPT = bytes(4)
 # When a job whose trigger failed is tried again. It fails again unless somebody installs a newer version or zone
 # database, and each try takes as long as a trigger may.
 UNPLANNED_S = 3600.0
@@ -68,14 +73,14 @@ class OutcomeEncoder:
     def _settle(self, ended: EndedRun, now: Millis) -> tuple[str, Item, Millis]:
         """The verb, its item, and until when the job then waits; 0 if it does not, or the time is unknown."""
         claim, spec, decision = ended.claim, ended.spec, ended.decision
-        recurring = claim.record[1] & RECURRING != 0
+        recurring = claim.record[FLAGS] & RECURRING != 0
         if ended.how == "succeeded" and spec is not None:
             if not recurring:
                 return "finish", self._done(claim, spec, ended.result), 0
             if self._streaks.by_job:
                 self._streaks.succeeded(_job(claim))
             if ended.result is None and (following := next_tick_if_on_time(claim, spec, now)):
-                return "finish", next_item(claim, following), following
+                return "finish", on_time_item(claim, following), following
             note = b"" if ended.result is None else _note(ended.result)
             return _item(claim, decide.after_success(claim, spec, recurring, now), b"", now, note)
         if isinstance(decision, Release):
@@ -97,19 +102,19 @@ class OutcomeEncoder:
         is parked with the reason, so that a person can give it another trigger."""
         reason, outcome = reason_of(error, now), _ENDS.get(ended.how, FAILED)
         if outcome == FAILED and ended.error:
-            last = codec.decode_failure(ended.error)
+            last = decode_failure(ended.error)
             reason = replace(reason, error=f"{reason.error}; its last run failed: {last.error}")
         ended.stuck = reason
         note = b"" if ended.failure is None else note_of(ended.failure.told)
-        item = park_item(ended.claim, codec.encode_failure(reason), note, outcome, ceil_ms(UNPLANNED_S))
+        item = park_item(ended.claim, encode_failure(reason), note, outcome, ceil_ms(UNPLANNED_S))
         return "park", item, 0
 
     def _done(self, claim: Claim, spec: Spec, result: Any) -> Item:
         """The item of a one-shot that succeeded."""
         record = claim.record
-        if record[9:13] == _NOT_KEPT:
+        if record[KEEP] == NOT_KEPT:
             return finish_item(claim, 0, SUCCEEDED, note=b"" if result is None else _note(result))
-        note, unnamed = b"", record[1] & UNNAMED != 0
+        note, unnamed = b"", is_unnamed(record)
         if isinstance(result, Delivered):
             note = note_of(result.told)
             result = result.told if result.result is None else result.result
@@ -140,7 +145,7 @@ def _note(result: Any) -> bytes:
 def _item(claim: Claim, decision: decide.Decision, error: bytes, now: Millis, note: bytes) -> tuple[str, Item, Millis]:
     if isinstance(decision, decide.Finish):
         keep = 0 if decision.next_due else keep_of(claim.record)
-        failure, unnamed = error if decision.outcome == FAILED else b"", claim.record[1] & UNNAMED != 0
+        failure, unnamed = error if decision.outcome == FAILED else b"", is_unnamed(claim.record)
         item = finish_item(
             claim, decision.next_due, decision.outcome, keep, b"", failure, decision.skips, note, unnamed
         )
@@ -148,10 +153,10 @@ def _item(claim: Claim, decision: decide.Decision, error: bytes, now: Millis, no
     if isinstance(decision, decide.Advance):
         return "advance", advance_item(claim, decision.next_due, decision.skips), decision.next_due
     if isinstance(decision, decide.ExtraRun):
-        return "plan", plan_item(claim, decision.next_due, decision.alone, decision.skips), decision.next_due
+        return "plan", extra_run_item(claim, decision.next_due, decision.alone, decision.skips), decision.next_due
     if isinstance(decision, decide.RetryIn):
         return "retry", retry_item(claim, decision.delay, error, note), now + decision.delay
-    return "bury", failed_item(claim, error, note), 0
+    return "bury", bury_or_park_item(claim, error, note), 0
 
 
 def _job(claim: Claim) -> str:

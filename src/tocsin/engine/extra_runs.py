@@ -13,8 +13,8 @@ from tocsin.engine.served_queue import ServedQueue
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.ids import EXTRA
 from tocsin.resilience.breaker import Breaker, BreakerState
+from tocsin.store.formats import not_before
 from tocsin.store.store import LARGEST_BATCH, Store
-from tocsin.store.suspect_scores import not_before
 
 
 class ExtraRunSearch:
@@ -59,7 +59,7 @@ class ExtraRunSearch:
         line, at = served.queue.keys[0]["waiting"], timetable.looked_to
         timetable.looked_to = 0
         for _ in range(self._pages):
-            page = await self._store.read(
+            page = await self._store.run_repeatable(
                 lambda client, at=at: client.zrange(line, at, at + LARGEST_BATCH - 1, withscores=True)  # type: ignore
             )
             for member, score in page:

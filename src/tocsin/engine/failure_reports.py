@@ -19,14 +19,14 @@ from tocsin.engine.decide import Finish, Park
 from tocsin.engine.incarnation import Incarnation
 from tocsin.engine.outcome import EndedRun
 from tocsin.engine.work_item import WorkItem
-from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import TocsinError
 from tocsin.model.follow_up import FollowUp
 from tocsin.model.job import Failure, Spec
+from tocsin.model.outcome import FAILED
+from tocsin.model.record import decode_failure, decode_header
 from tocsin.model.run import Claim, Run
-from tocsin.store.transitions.claims import FAILED
 from tocsin.telemetry.handler_metrics import HandlerTally
 from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import OTHER, Counters
@@ -97,7 +97,7 @@ class FailureReports:
         """`verb`: what the encoder decided. `due`: until when the job waits then, in server ms; 0 if it does not."""
         parked = isinstance(ended.decision, Park)
         if parked or ended.stuck is not None:
-            failure = ended.stuck or codec.decode_failure(ended.error)
+            failure = ended.stuck or decode_failure(ended.error)
             self._log(ended, UNREADABLE if ended.spec is None else ended.spec.name, None, failure)
         if parked:
             return
@@ -110,7 +110,7 @@ class FailureReports:
         window = self._window("failed", ended.spec.name)
         if window.in_full < IN_FULL or self._hooks:
             follows = _follow_up(ended.claim, ended.spec, verb, due, now)
-            self._log(ended, ended.spec.name, follows, codec.decode_failure(ended.error))
+            self._log(ended, ended.spec.name, follows, decode_failure(ended.error))
             for hook in self._hooks:
                 self._call(hook, ended, ended.spec, follows)
         else:
@@ -213,7 +213,7 @@ class FailureReports:
     # Hooks
 
     def _call(self, hook: FailureHook, ended: EndedRun, spec: Spec, follows: FollowUp) -> None:
-        run = Run(ended.claim, codec.decode_header(ended.claim.record), spec, self._namespace, _has_ended)
+        run = Run(ended.claim, decode_header(ended.claim.record), spec, self._namespace, _has_ended)
         try:
             called = hook(run, _error(ended), follows)
         except _HOOK_ERRORS as error:
@@ -263,7 +263,7 @@ def _error(ended: EndedRun) -> BaseException:
     """The exception that the handler raised, or else one made from the recorded failure."""
     if ended.cause is not None:
         return ended.cause
-    failure: Failure = codec.decode_failure(ended.error)
+    failure: Failure = decode_failure(ended.error)
     return TocsinError(failure.error) if ended.how == "decided" else TimeoutError(failure.error)
 
 

@@ -38,7 +38,7 @@ from tocsin.resilience.breaker import Breaker, Permit
 from tocsin.resilience.classify import Classifier
 from tocsin.store.connection.nodes import by_node, each_by_itself
 from tocsin.store.store import Store
-from tocsin.store.transitions.claims import key_of
+from tocsin.store.transitions.settle import key_of
 from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Counters
 
@@ -320,7 +320,7 @@ class Finisher:
             return STILL_S
         if call.call.layout == served.queue.layout:
             return 0.0
-        answer = await self._store.answer_of(call.call)
+        answer = await self._store.find_kept_answer(call.call)
         if not self.outcomes.is_pending(call):
             pass  # The other pass has heard the answer first, or a new life of the worker forgot the call.
         elif answer is not None:

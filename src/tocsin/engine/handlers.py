@@ -11,10 +11,10 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from tocsin.model.codec import handler_digest
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.job import Retry
+from tocsin.model.record import handler_digest
 from tocsin.telemetry.handler_metrics import HandlerTally
 
 Executor = Literal["loop", "thread", "process"]

@@ -14,12 +14,11 @@ from tocsin.engine.runner_pool import RunnerPool
 from tocsin.engine.served_queue import ServedQueue
 from tocsin.engine.unreadable_handlers import UnreadableHandlers
 from tocsin.engine.work_item import WorkItem
-from tocsin.model import codec
 from tocsin.model.clock import Clock
-from tocsin.model.codec import decode_spec
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.errors import RecordUnreadable, TriggerFailed
 from tocsin.model.job import Failure, Spec
+from tocsin.model.record import BAND, FLAGS, RECURRING, decode_spec, encode_failure
 from tocsin.model.run import SUSPECT, Claim
 from tocsin.store.transitions.claims import ClaimReply
 from tocsin.telemetry import agent_log
@@ -47,7 +46,7 @@ class ClaimIntake:
         bring a hundred slow ones, which would block the loop for seconds if they were read at once."""
         began = self._clock.monotonic()
         for claim in answer.claims:
-            if claim.record[1] & codec.RECURRING and _RULE in claim.record:
+            if claim.record[FLAGS] & RECURRING and _RULE in claim.record:
                 with contextlib.suppress(RecordUnreadable):
                     decode_spec(claim.record)
                 if self._clock.monotonic() - began >= GIVE_WAY_S:
@@ -106,11 +105,13 @@ class ClaimIntake:
         self._tally.lateness.add_all(claims, waited)
         waits = self._tally.waits_of(served.name)
         # The third byte of a record is its band.
-        bands = {claim.record[2] if claim.attempt == 1 else None for claim in claims}
+        bands = {claim.record[BAND] if claim.attempt == 1 else None for claim in claims}
         for band in bands:
             if band is not None:
                 alike = len(bands) == 1
-                first = claims if alike else [each for each in claims if each.attempt == 1 and each.record[2] == band]
+                first = (
+                    claims if alike else [each for each in claims if each.attempt == 1 and each.record[BAND] == band]
+                )
                 waits[min(band, 4)].add_all(first, waited)
 
     def _accept_recovered(self, unit: WorkItem, batches: dict[str, WorkItem]) -> bool:
@@ -141,10 +142,10 @@ class ClaimIntake:
 
     def _is_settled(self, served: ServedQueue, claim: Claim, spec: Spec, now: Millis) -> bool:
         """Whether the run must not be executed; then settle it."""
-        early = decide.decide_before_run(claim, spec, claim.record[1] & codec.RECURRING != 0, now)
+        early = decide.decide_before_run(claim, spec, claim.record[FLAGS] & RECURRING != 0, now)
         if early is None:
             return False
-        failure = codec.encode_failure(Failure(early[1], at=now))
+        failure = encode_failure(Failure(early[1], at=now))
         self._finisher.add(EndedRun(served, claim, spec, "decided", error=failure, decision=early[0]))
         return True
 
@@ -154,5 +155,5 @@ class ClaimIntake:
             wait = UNPLANNED_S
         elif spec is None:
             wait = self.unread.note(claim.record)
-        error, decision = codec.encode_failure(why), decide.Park(ceil_ms(wait))
+        error, decision = encode_failure(why), decide.Park(ceil_ms(wait))
         self._finisher.add(EndedRun(served, claim, spec, "decided", error=error, decision=decision))

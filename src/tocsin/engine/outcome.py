@@ -18,7 +18,7 @@ from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import Failure, Spec
 from tocsin.model.run import Claim
 from tocsin.store.store import Call
-from tocsin.store.transitions.claims import Item
+from tocsin.store.transitions.settle import Item
 
 # A queue, a partition and a verb. At most one call of each is on its way, so that repeating calls keeps their order.
 Place = tuple[str, int, str]

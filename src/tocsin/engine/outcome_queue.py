@@ -19,7 +19,7 @@ from tocsin.engine.served_queue import ServedQueue
 from tocsin.engine.signals import Signals
 from tocsin.engine.throughput import HEADROOM, Throughput
 from tocsin.model.clock import Clock
-from tocsin.store.transitions.claims import Item, fitting, key_of
+from tocsin.store.transitions.settle import Item, fitting, key_of
 from tocsin.telemetry.metrics import Counters
 
 # At most as many outcomes are unwritten as the server writes in this time, and within these bounds.

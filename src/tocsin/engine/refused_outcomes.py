@@ -18,7 +18,7 @@ from tocsin.engine.served_queue import ServedQueue
 from tocsin.model.clock import Clock
 from tocsin.model.errors import NodeUnavailable, StoreError, StoreUnavailable
 from tocsin.store.store import LARGEST_BATCH
-from tocsin.store.transitions.claims import Item, key_of
+from tocsin.store.transitions.settle import Item, key_of
 from tocsin.telemetry.metrics import Counters
 
 MOST_TRIES = 3

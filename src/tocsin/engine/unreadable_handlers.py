@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tocsin.model.record import HANDLER
+
 # How long a handler counts after its last failure. Longer than the longest wait for another try.
 LATELY_S = 600.0
 # The first failure on one worker says nothing about the others: the next one may try soon.
@@ -23,7 +25,7 @@ class UnreadableHandlers:
 
     def note(self, record: bytes) -> float:
         """This record could not be read. Seconds until another try; 0: a wait that grows with each failure."""
-        digest, now = record[19:23], self._monotonic()
+        digest, now = record[HANDLER], self._monotonic()
         known = self._until.get(digest, now) > now
         self._until[digest] = now + LATELY_S
         return 0.0 if known else NEXT_TRY_S

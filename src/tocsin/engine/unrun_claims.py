@@ -65,10 +65,10 @@ class UnrunClaims:
             return
         for served in self._served:
             served.follow()
-            for call in self._incarnation.runs.in_doubt(served.queue):
+            for call in self._incarnation.runs.unanswered_claims(served.queue):
                 await self._release_unseen(served, call)
 
     async def _release_unseen(self, served: ServedQueue, call: Call) -> None:
-        for key, token in await self._incarnation.runs.claimed_unseen(call):
+        for key, token in await self._incarnation.runs.read_unseen_claims(call):
             claim = Claim(served.name, 0, key, token, 0, 1, 0, False, 0, bytes(2))
             self._finisher.add(EndedRun(served, claim, None, "decided", decision=Release()))

@@ -13,7 +13,6 @@ from tocsin.store.transitions.declared_agents import DeclaredAgentSets
 from tocsin.store.transitions.held_runs import HeldRuns
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.transitions.leadership import LeaderKey
-from tocsin.store.transitions.queue_settings import open_all
 from tocsin.store.views.audit import AuditReader
 from tocsin.store.views.strays import StrayReader
 from tocsin.upkeep.agent_announcer import AgentAnnouncer
@@ -155,7 +154,7 @@ def _build_cleanup(
         on_lead=signals.leads,
     )
     orphan_cleaner = OrphanCleaner(
-        StrayReader(store), AuditReader(store), lambda: open_all(store), store.clock, rules,
+        StrayReader(store), AuditReader(store), store.queues.open_all, store.clock, rules,
         leading=elector.leading, deadlines=reaper.deadlines, look_again=signals.recovered, owns=owns,
     )  # fmt: skip
     unregistered_agents = UnregisteredAgents(

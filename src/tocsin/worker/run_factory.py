@@ -7,10 +7,10 @@ from typing import Any
 
 from tocsin.engine.incarnation import Incarnation
 from tocsin.engine.work_item import WorkItem
-from tocsin.model.codec import decode_header
 from tocsin.model.durations import ceil_ms, moment
 from tocsin.model.errors import ClaimLost
 from tocsin.model.job import Spec
+from tocsin.model.record import decode_header
 from tocsin.model.run import Claim, Run
 from tocsin.store.store import OpenQueue, Store
 from tocsin.telemetry.metrics import Counters

@@ -12,8 +12,8 @@ from tocsin.config.schema import CircuitBreaker, OrphanCleanup, Reconcile, Sched
 from tocsin.engine.claim_planner import MOST_PER_PASS, Batching
 from tocsin.engine.deadline_sweep import OverrunLimits
 from tocsin.engine.heartbeat import BEAT_S, TTL_S
-from tocsin.model.codec import LARGEST_RESULT
 from tocsin.model.durations import Millis
+from tocsin.model.outcome import LARGEST_RESULT
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import BreakerSettings
 from tocsin.targets.external import TargetPermissions

@@ -46,7 +46,7 @@ class WorkerTelemetry:
         self._next_memory = -math.inf
         # The store's counts as last reported: it may serve others before and after this worker.
         store = worker.store
-        self._scripts = (store.script_errors, store.scripts_reloaded, store.script_fallbacks)
+        self._scripts = (store.scripts.errors, store.scripts.reloaded, store.scripts.fallbacks)
         self._zombies = 0
         self._orphans: Counter[str] = Counter()
         self.check = HealthCheck(self._read, worker.clock, settings.poll_s, settings.summary_s)
@@ -82,7 +82,7 @@ class WorkerTelemetry:
         tally.submission_failures += worker.pool.not_started
         worker.pool.not_started = 0
         store = worker.store
-        counted = (store.script_errors, store.scripts_reloaded, store.script_fallbacks)
+        counted = (store.scripts.errors, store.scripts.reloaded, store.scripts.fallbacks)
         errors, reloads, fallbacks = (now - before for now, before in zip(counted, self._scripts, strict=True))
         self._scripts = counted
         tally.script_errors += errors
@@ -134,7 +134,7 @@ class WorkerTelemetry:
             enabled=worker.settings.enabled,
             registered=worker.reconciler.registered if worker.reconciler else 0,
             active=worker.running,
-            scripts=worker.store.scripts_loaded,
+            scripts=worker.store.scripts.loaded,
             ready=backlog.ready,
             ready_is_estimate=backlog.ready_is_estimate,
             oldest_overdue_s=backlog.oldest_overdue_s,

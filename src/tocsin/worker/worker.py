@@ -322,7 +322,7 @@ class Worker:
             if not self.pool.busy and self.finisher.idle() and not await jobs.any_due_or_working(self.queues):
                 # If a queue was repartitioned meanwhile, its jobs may be elsewhere.
                 with contextlib.suppress(QueueRepartitioning):
-                    if not any([await self.store.catch_up(queue) for queue in self.queues]):
+                    if not any([await self.store.queues.refresh_if_repartitioned(queue) for queue in self.queues]):
                         return
             await asyncio.sleep(0.02)
 

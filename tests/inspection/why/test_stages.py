@@ -219,7 +219,7 @@ async def test_a_run_whose_worker_is_silent_or_gone_says_so(tocsin_app, tocsin_c
     tocsin_clock.advance("3s")
     why = JobExplainer(tocsin_app.store, patience_s=0.05)
     assert (await why.ask("j")).kinds == ["running", "worker_silent"]
-    assert await worker.parts.fleet.bury(worker.name, b"1", 10_000)
+    assert await worker.parts.fleet.declare_dead(worker.name, b"1", 10_000)
     assert (await why.ask("j")).kinds == ["running", "worker_gone"]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from msgspec import Struct
 
 from tocsin.engine.fetcher import AnsweredClaim
-from tocsin.model import codec
 from tocsin.model.clock import monotonic
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import RecordUnreadable, StoreError, StoreRefused, StoreTimeout, StoreUnavailable
+from tocsin.model.record import decode_spec
 from tocsin.model.run import Run
 from tocsin.patterns.tasks.push_log import PushLog
 from tocsin.patterns.tasks.schedules import ScheduleRecord
@@ -155,7 +155,7 @@ class StatisticsRecorder:
             self.count("deserialization_error_count")
         for claim in answer.claims:
             try:
-                codec.decode_spec(claim.record)
+                decode_spec(claim.record)
             except RecordUnreadable as error:
                 # Workers claim it again and again. Count a schedule that stays unreadable as one error.
                 if claim.job_id not in self._set_aside:
