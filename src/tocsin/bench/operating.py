@@ -51,7 +51,7 @@ class OperateBench:
         ]
 
     async def _bury(self, wanted: int) -> None:
-        """Claim so many jobs and make them dead."""
+        """Claim at least `wanted` jobs and make them dead."""
         where = await self._app.store.open_queue(self._app.declarations.known_queue(QUEUE))
         runs, partition = Runs(self._app.store, f"{new_id()}.1"), 0
         while wanted > 0:

@@ -16,7 +16,7 @@ from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.transitions.fleet import Fleet
 from tocsin.store.views.audit import AuditReader
 
-# --quick looks at so many entries of each key of a partition.
+# --quick looks at no more entries of each key of a partition than this.
 SAMPLE = 1000
 
 

@@ -61,9 +61,9 @@ def launch(
     Parameters
     ----------
     url
-        The server's address; without it $TOCSIN_URL, without that an embedded server.
+        The server's address; default: $TOCSIN_URL, else an embedded server.
     config
-        The YAML file with the settings; without it $TOCSIN_CONFIG, without that tocsin.yaml here, if it exists.
+        The YAML file with the settings; default: $TOCSIN_CONFIG, else tocsin.yaml here, if it exists.
     prefix
         The namespace: all keys begin with it.
     hash_tag

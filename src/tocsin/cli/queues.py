@@ -160,7 +160,7 @@ async def delete(
     yes: Yes = False,
     options: Given,
 ) -> int:
-    """Delete a queue, its settings and its outcomes. The queue must be empty unless --purge is given.
+    """Delete a queue, its settings and its history. The queue must be empty unless --purge is given.
 
     A program that declares the queue and uses it again creates it again.
     """

@@ -150,26 +150,26 @@ def serving_metrics(host: str, port: int | None) -> Iterator[None]:
 
 async def work(app: Tocsin, command: WorkerCommand, stop: asyncio.Event, hurry: asyncio.Event) -> int:
     shard = None if command.shard is None else parse_shard(command.shard)
-    made = await app.worker(queues=command.queues, concurrency=command.concurrency, shard=shard)
-    await made.start()
+    running = await app.worker(queues=command.queues, concurrency=command.concurrency, shard=shard)
+    await running.start()
     freeze_loaded_objects()
     try:
         await stop.wait()
     finally:
-        await made.stop(command.grace, hurry)
-    return 1 if made.finisher.left() else 0
+        await running.stop(command.grace, hurry)
+    return 1 if running.finisher.left() else 0
 
 
 async def work_for_agents(
     scheduler: AgentScheduler, command: WorkerCommand, stop: asyncio.Event, hurry: asyncio.Event
 ) -> int:
-    made = await scheduler.initialize()
+    running = await scheduler.initialize()
     freeze_loaded_objects()
     try:
         await stop.wait()
     finally:
         await scheduler.shutdown(command.grace, hurry)
-    return 1 if made.finisher.left() else 0
+    return 1 if running.finisher.left() else 0
 
 
 async def opened(app: Tocsin, stop: asyncio.Event) -> bool:
