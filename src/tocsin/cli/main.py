@@ -22,6 +22,7 @@ from tocsin.cli.options import Options, WrongUsage
 from tocsin.cli.printing import say, silence_stdout
 from tocsin.cli.purge import purge
 from tocsin.cli.queues import queues
+from tocsin.cli.script import print_script
 from tocsin.cli.why import why
 from tocsin.cli.worker import worker
 from tocsin.cli.workers import list_workers
@@ -44,6 +45,7 @@ app.command(next_ticks, name="next")
 app.command(doctor)
 app.command(config_commands)
 app.command(bench)
+app.command(print_script, name="script", show=False)
 
 
 @app.meta.default

@@ -157,7 +157,7 @@ async def work(app: Tocsin, command: WorkerCommand, stop: asyncio.Event, hurry: 
         await stop.wait()
     finally:
         await running.stop(command.grace, hurry)
-    return 1 if running.finisher.left() else 0
+    return 1 if running.finisher.outcomes.job_ids() else 0
 
 
 async def work_for_agents(
@@ -169,7 +169,7 @@ async def work_for_agents(
         await stop.wait()
     finally:
         await scheduler.shutdown(command.grace, hurry)
-    return 1 if running.finisher.left() else 0
+    return 1 if running.finisher.outcomes.job_ids() else 0
 
 
 async def opened(app: Tocsin, stop: asyncio.Event) -> bool:

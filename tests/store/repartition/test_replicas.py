@@ -15,7 +15,7 @@ from tests.support.servers import Server, ask, available, cluster, follow, senti
 from tests.support.waiting import eventually, until
 from tocsin.model.errors import StoreError
 from tocsin.model.queue import Queue
-from tocsin.store import queue_directory
+from tocsin.store.queue_entry import decode_entry
 from tocsin.store.repartition import delete_queue, repartition, replicas
 from tocsin.store.repartition.replicas import Replicas
 from tocsin.store.store import Store
@@ -113,8 +113,8 @@ async def test_a_job_leaves_its_old_partition_when_the_replicas_of_the_new_one_h
             for spare in spares:
                 spare.pause()
 
-    before_each(monkeypatch, "member_write", stop_replicas)
-    before_each(monkeypatch, "member_remove", lambda: removed.append(1))
+    before_each(monkeypatch, "repartition_write", stop_replicas)
+    before_each(monkeypatch, "repartition_remove", lambda: removed.append(1))
     with capture_logs() as logs:
         moving = asyncio.create_task(repartition.repartition(line.store, "wide", 5))
         await eventually(lambda: any("waiting for replicas" in each["event"] for each in logs), "it waits for them")
@@ -139,7 +139,7 @@ async def test_a_move_does_not_begin_while_a_replica_lags_and_says_what_to_do(re
     with pytest.raises(StoreError, match=r"1 of the 1 replicas .* INFO replication .* run the same command again"):
         await repartition.repartition(line.store, "wide", 5)
     raw = await line.store.client.hget(line.store.keys.fleet()["queues"], "wide")
-    assert queue_directory.read(raw).moving is None
+    assert decode_entry(raw).moving is None
     assert await line.content() == content
     for spare in spares:
         spare.resume()
@@ -191,7 +191,9 @@ def forgetful() -> Iterator[tuple[Server, Forgetful]]:
         yield server, Forgetful(server)
 
 
-@pytest.mark.parametrize("step", ["partition_seal", "member_write", "member_remove", "wait_move", "session_keep"])
+@pytest.mark.parametrize(
+    "step", ["partition_seal", "repartition_write", "repartition_remove", "repartition_waits", "session_keep"]
+)
 async def test_a_server_that_forgets_a_step_of_a_move_makes_it_begin_anew(forgetful, open_wide, monkeypatch, step):
     """As one does that fails over to a replica that lags, or is started again after a power loss."""
     server, lapse = forgetful
