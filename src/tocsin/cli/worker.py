@@ -77,8 +77,7 @@ async def worker(
     ] = "30s",
     processes: Annotated[int, Parameter(validator=Number(gte=1), help="How many worker processes.")] = 1,
     metrics_port: Annotated[
-        int | None,
-        Parameter(validator=Number(gte=1, lte=65535), help="Serve metrics at /metrics on this port."),
+        int | None, Parameter(validator=Number(gte=1, lte=65535), help="Serve metrics at /metrics on this port.")
     ] = None,
     metrics_host: Annotated[str, Parameter(help="Serve metrics on this address.")] = "127.0.0.1",
     tied: Annotated[bool, Parameter(show=False, negative="")] = False,
