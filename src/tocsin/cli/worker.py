@@ -64,12 +64,10 @@ async def worker(
     /,
     *,
     queues: Annotated[
-        str | None,
-        Parameter(help="Only these, as a,b, or a:3,b:1 to share the permits; default: all declared queues."),
+        str | None, Parameter(help="Only these: a,b, or a:3,b:1 to share the permits; default: all declared queues.")
     ] = None,
     concurrency: Annotated[
-        int | None,
-        Parameter(help="Runs at once in each process; default: as configured (100); 0 or less: unbounded."),
+        int | None, Parameter(help="Runs at once in a process; default: as configured (100); 0 or less: unbounded.")
     ] = None,
     shard: Annotated[str | None, Parameter(help="I/N: run only part I of N of the agents.")] = None,
     grace: Annotated[
