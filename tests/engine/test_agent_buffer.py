@@ -127,6 +127,10 @@ async def test_an_agent_is_told_to_stop_at_its_timeout_plus_the_threshold(tocsin
         await crew.at(TIMEOUT_S + 30)
     assert (inside.told, crew.first.sweep.zombies) == (["slow"], 1)
     assert [entry["past_s"] for entry in logs if "told to stop" in entry["event"]] == [30.0]
+    # Also in the summary and as a metric.
+    await crew.first.vitals.check.step()
+    crew.first.vitals._gather(crew.first.tally)
+    assert (crew.first.vitals.check.snapshot.zombies_cleaned, crew.first.tally.zombies) == (1, 1)
     await crew.write_down()
     job = await tocsin_app.get("slow")
     assert (job.stage, job.succeeded, job.failed) == ("waiting", 0, 1)

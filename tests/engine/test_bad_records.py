@@ -228,7 +228,7 @@ async def test_what_one_worker_cannot_read_is_tried_by_the_next(tocsin_app, tocs
     body = await body_in(tocsin_app, "odd")
     await wreck(tocsin_app, "odd")
     poor = await make_worker()
-    for seconds in (0, 1, 2, 4):
+    for seconds in (0, 11, 12, 14):
         tocsin_clock.advance(seconds)
         await look(poor)
         assert (await tocsin_app.get("odd")).stage == "parked"
@@ -255,7 +255,39 @@ async def test_what_nobody_can_read_is_tried_less_and_less_often(tocsin_app, toc
         while not worker.finisher.idle():
             await worker.finisher.step()
         tocsin_clock.advance(1)
-    assert tries == [0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 767, 1023]
+    # After 1 s, 2 s, 4 s, up to 256 s; and others would have had 10 s each time before it tries again.
+    assert tries == [0, 11, 23, 37, 55, 81, 123, 197, 335, 601, 867, 1133]
+
+
+@pytest.mark.parametrize("order", ["due", "priority", "fair"])
+async def test_those_who_can_read_a_schedule_run_it_however_many_cannot(
+    tocsin_app, tocsin_clock, make_worker, order, seen
+):
+    tocsin_app.queue("mixed", order=order)
+
+    @tocsin_app.job(name="run", queue="mixed")
+    async def run():
+        seen.append(tocsin_clock.ms)
+
+    await tocsin_app.schedule(run, Every("5s"), id="odd")
+    queue = await tocsin_app.store.find_queue("mixed")
+    poor, rich = [await make_worker() for _ in range(5)], await make_worker()
+    key = queue.keys[0]["jobs"]
+    body = codec.body_of(await tocsin_app.store.client.hget(key, "odd"))
+
+    async def write(as_seen: bytes) -> None:
+        record = await tocsin_app.store.client.hget(key, "odd")
+        await tocsin_app.store.client.hset(key, "odd", record[: len(record) - len(body)] + as_seen)
+
+    for _ in range(120):
+        # As a worker that lacks something sees it.
+        await write(b"\xc1" * len(body))
+        for worker in poor:
+            await look(worker, queue="mixed")
+        await write(body)
+        await look(rich, queue="mixed")
+        tocsin_clock.advance(1)
+    assert len(seen) >= 20
 
 
 async def test_any_number_of_unreadable_jobs_hides_no_readable_one(tocsin_app, tocsin_clock, make_worker, see, seen):
@@ -270,15 +302,15 @@ async def test_any_number_of_unreadable_jobs_hides_no_readable_one(tocsin_app, t
     await look(worker)
     await overwrite(tocsin_app, "z", body)
     for _ in range(5):
-        tocsin_clock.advance(1)
+        tocsin_clock.advance(4)
         await look(worker)
     assert seen == ["last"]
 
 
-async def look(worker, *, settle: bool = True) -> None:
+async def look(worker, *, settle: bool = True, queue: str = "default") -> None:
     """Ask the partition once, and write down what came of it."""
     await asyncio.to_thread(worker.heart.beat)
-    worker.lanes["default"].expect_all([0.0])
+    worker.lanes[queue].expect_all([0.0])
     await worker.fetcher.step()
     while settle and (worker.pool.busy or not worker.finisher.idle()):
         await asyncio.sleep(0)

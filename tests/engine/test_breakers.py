@@ -79,6 +79,8 @@ async def test_after_the_cooldown_one_good_claim_closes_it(tocsin_app, tocsin_cl
     assert line.ran == [1]
     status = worker.stats().acquisition_breaker
     assert (status.state, status.recoveries) == (BreakerState.CLOSED, 1)
+    worker.vitals._gather(worker.tally)
+    assert worker.tally.recoveries == {"acquisition": 1, "redis": 0, "host": 0}
 
 
 async def test_a_person_may_close_both(tocsin_app, make_worker, line):
@@ -134,12 +136,12 @@ async def test_after_three_tries_the_claim_is_given_up_and_comes_back_when_its_d
     await claimed_and_ended(worker)
     await break_key(tocsin_app, "sessions")
     with capture_logs() as logs:
-        for _ in range(1 + MOST_TRIES):
+        for _ in range(1 + 3):
             await fails(worker.finisher.step)
     assert [entry["event"] for entry in logs if entry["log_level"] == "error"] != []
     await mend_key(tocsin_app, "sessions")
     assert worker.finisher.idle()
-    assert (worker.tally.retry_exhausted, worker.tally.recovery) == (1, {False: MOST_TRIES})
+    assert (worker.tally.retry_exhausted, worker.tally.recovery) == (1, {False: 3})
     # Released at once, it would run and be refused over and over.
     await worker.unheld.step()
     tocsin_clock.advance("3s")

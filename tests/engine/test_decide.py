@@ -181,6 +181,12 @@ def test_the_class_of_a_failure_says_how_long_and_retry_how_often(kind, streak, 
     assert bare(decide.after_failure(claim(attempt=attempt), spec, recurring, T, setback, BACKOFF)) == decided
 
 
+@pytest.mark.parametrize(("spec", "due"), [(HOURLY, T + 29_500), (every(), T + 30_000), (every(ends=T + 5), 0)])
+def test_the_other_side_says_when_an_agent_comes_back_and_which_tick_another_schedule_goes_on_with(spec, due):
+    decided = decide.after_failure(claim(), spec, True, T, FailureFacts(0.5, UNKNOWN, wait=29_500), BACKOFF)
+    assert bare(decided).next_due == due
+
+
 @pytest.mark.parametrize("kind", FailureClass)
 def test_without_failure_backoff_every_failure_of_an_agent_waits_for_its_error_interval(kind):
     decided = decide.after_failure(claim(), AGENT, True, T, FailureFacts(0.5, kind, 5), replace(BACKOFF, enabled=False))

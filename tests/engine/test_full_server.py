@@ -10,7 +10,7 @@ import pytest
 
 from engine.waiting import eventually
 from servers import Server, flavours
-from tocsin import StoreFull, Tocsin
+from tocsin import InvalidArgument, StoreFull, Tocsin
 from tocsin.engine.handlers import Handler
 from tocsin.inspection.doctor import Doctor
 from tocsin.store.transitions.fleet import BellReader, Fleet
@@ -164,6 +164,25 @@ async def test_the_advice_for_a_full_server_can_be_followed(app):
     assert await app.remove("j0")
     assert (await app.remove_many(name="work")).removed == 99
     assert (await app.purge_queue("default")).removed == 0
+
+
+async def test_an_empty_queue_can_be_deleted_and_one_with_jobs_stays_as_it_was(app):
+    work = work_of(app)
+    await app.enqueue(work, 1, id="j")
+    await fill(app)
+    with pytest.raises(InvalidArgument, match="has 1 jobs"):
+        await app.delete_queue("default")
+    assert await app.remove("j")
+    await app.delete_queue("default")
+    assert await app.store.queue_names() == []
+
+
+async def test_a_repartitioning_does_not_begin(app):
+    await app.enqueue(work_of(app), 1, id="j")
+    await fill(app)
+    with pytest.raises(StoreFull):
+        await app.repartition_queue("default", 2)
+    assert await app.remove("j")
 
 
 @pytest.mark.parametrize("order", ["due", "priority", "fair"])

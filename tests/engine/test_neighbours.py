@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -106,6 +106,11 @@ async def test_what_a_dead_worker_held_in_a_moving_queue_is_brought_back_when_th
     assert witness.reaper.recovered == 3
 
 
+async def reads(found: AsyncIterator[Any]) -> bool:
+    """Of a job that has not run yet."""
+    return [each async for each in found] == []
+
+
 CALLS: dict[str, Callable[[Tocsin], Awaitable[Any]]] = {
     "get": lambda app: app.get("in alpha"),
     "pause": lambda app: app.pause("in alpha"),
@@ -113,6 +118,8 @@ CALLS: dict[str, Callable[[Tocsin], Awaitable[Any]]] = {
     "cancel": lambda app: app.cancel("in alpha@0"),
     "remove": lambda app: app.remove("in alpha"),
     "why": lambda app: app.why("in alpha"),
+    "runs": lambda app: reads(app.runs("in alpha")),
+    "decisions": lambda app: reads(app.decisions("in alpha")),
 }
 
 

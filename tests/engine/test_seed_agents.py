@@ -300,8 +300,7 @@ async def test_orphan_cleanup_that_is_switched_off_elects_nobody_and_cleans_noth
     await worker.start()
     await eventually(lambda: worker.stats().ran == 1, "its agent has run")
     await eventually(lambda: worker.stats().leading is leads, "it leads, if anybody does")
-    if worker.orphans is not None:
-        worker.orphans.wake.set()
+    # At once, and not when the next interval is over.
     await eventually(lambda: worker.stats().orphans == leads, "it cleans up, if anybody does")
     assert await tocsin_app.store.client.zscore(waiting, "stray") == (None if leads else tocsin_clock.ms)
     assert (await tocsin_app.store.client.get(tocsin_app.store.keys.leader()) is not None) is leads

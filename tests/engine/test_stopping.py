@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from engine.waiting import Gate, eventually
+from logged import capture_logs
 from tocsin import Every, Run
 from tocsin.store.transitions.fleet import Fleet
 
@@ -51,8 +52,11 @@ async def test_what_does_not_end_in_time_is_cancelled_and_handed_over_at_its_due
     worker = await make_worker(start=True)
     await eventually(lambda: len(gate.inside) == 2, "both run")
     tocsin_clock.advance("1s")
-    await asyncio.wait_for(worker.stop(grace=0), 10)
+    with capture_logs() as logs:
+        await asyncio.wait_for(worker.stop(grace=0), 10)
     assert gate.inside == []
+    # Their cancellation ended them, not the end of the worker.
+    assert [entry for entry in logs if "does not end" in entry["event"]] == []
     for job_id in ("once", "hourly"):
         found = await tocsin_app.get(job_id)
         assert (found.stage, found.due, found.attempt, found.recoveries) == ("waiting", due, 1, 0)

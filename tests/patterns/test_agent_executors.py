@@ -128,8 +128,9 @@ async def test_the_executor_of_a_scheduler_is_for_plain_functions_and_one_of_the
     scheduler.schedule(Agent("thread", "aws", "1h"), in_thread, executor="thread")
     scheduler.schedule(Agent("process", str(tmp_path), "1h"), agent_executions.note)
     await scheduler.initialize()
-    await eventually(lambda: len(where) == 2 and noted(tmp_path, "process"), "all ran", within=60)
+    await eventually(lambda: len(where) == 2 and noted(tmp_path, "process")[1:], "all ran", within=60)
     assert where == {"loop": True, "thread": False}
+    assert int(noted(tmp_path, "process")[0]) != os.getpid()
 
 
 def local(agent):

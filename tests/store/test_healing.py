@@ -59,7 +59,9 @@ async def opened(url: str) -> AsyncIterator[Store]:
 
 
 def told(logs: list[Any], event: str) -> list[str]:
-    return [entry["script"] for entry in logs if entry["event"] == event]
+    found = [entry for entry in logs if entry["event"] == event]
+    assert {entry["log_level"] for entry in found} <= {"warning"}
+    return [entry["script"] for entry in found]
 
 
 async def test_all_scripts_are_loaded_when_the_store_is_opened(store: Store):

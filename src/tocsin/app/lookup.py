@@ -158,7 +158,7 @@ class Lookup:
     ) -> AsyncIterator[Told]:
         sources = [
             tell(self._store, where, partition)
-            for where in await self.as_they_are(queue)
+            for where in await self._with_events(job_id, queue)
             for partition in range(where.partitions)
             if job_id is None or partition == where.partition_of(job_id)
         ]
@@ -175,6 +175,14 @@ class Lookup:
             _, source, told = heapq.heappop(heads)
             yield told
             await push(source)
+
+    async def _with_events(self, job_id: str | None, queue: str | None) -> list[OpenQueue]:
+        """The queues to read. If another queue knows the job, this waits for none that is being repartitioned."""
+        at_rest, others = await self.apart(queue)
+        if job_id is None or not others or not await self._knowing(at_rest, job_id):
+            at_rest += await self.opened(others)
+        await asyncio.gather(*map(self._store.catch_up, at_rest))
+        return at_rest
 
     async def _retries_wait(self, queue: OpenQueue, partition: int) -> bool:
         claims, working = queue.keys[partition]["claims"], queue.keys[partition]["working"]

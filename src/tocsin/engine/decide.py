@@ -134,9 +134,7 @@ def after_failure(
             return RetryIn(wait)
         if not recurring:
             return BURY
-        # An agent's cadence counts from its runs, so it goes on from there; other schedules keep their ticks.
-        following = now + wait if spec.rules.agent else tick_from(spec, claim.due, now + wait, _shift(claim, spec))
-        return _failed(claim, spec, now, following)
+        return _failed(claim, spec, now, _not_before(claim, spec, now + wait))
     if retry is not None and may_retry:
         return RetryIn(ceil_ms(retry.delay(claim.attempt - 1, setback.chance)))
     if not recurring:
@@ -159,7 +157,12 @@ def _as_asked(
         return RetryIn(wait + ceil_ms(spec.retry.jitter * setback.chance))
     if not recurring:
         return BURY
-    return _failed(claim, spec, now, tick_from(spec, claim.due, now + wait, _shift(claim, spec)))
+    return _failed(claim, spec, now, _not_before(claim, spec, now + wait))
+
+
+def _not_before(claim: Claim, spec: Spec, at: Millis) -> Millis | None:
+    """An agent's cadence counts from its runs, so it goes on from there; other schedules keep their ticks."""
+    return at if spec.rules.agent else tick_from(spec, claim.due, at, _shift(claim, spec))
 
 
 def after_cancel(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> Decision:

@@ -185,6 +185,7 @@ class Fetcher:
 
     async def _ask_node(self, wishes: list[tuple[ServedQueue, ClaimRequest]], asked: int, permit: Permit) -> float:
         asked_at, runs = self._clock.monotonic(), self._runs()
+        runs.unread = self._collector.unread.digests()
         try:
             answers = await runs.claim([wish for _, wish in wishes], self._lease())
         except BaseException:

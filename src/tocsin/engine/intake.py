@@ -11,6 +11,7 @@ from tocsin.engine.finisher import Finisher
 from tocsin.engine.handlers import Catalog
 from tocsin.engine.runner_pool import RunnerPool
 from tocsin.engine.served_queue import ServedQueue
+from tocsin.engine.unreadable_handlers import UnreadableHandlers
 from tocsin.engine.work_item import WorkItem
 from tocsin.model import codec
 from tocsin.model.clock import Clock
@@ -38,6 +39,7 @@ class ClaimIntake:
         self._finisher = finisher
         self._clock = clock
         self._tally = tally
+        self.unread = UnreadableHandlers(clock.monotonic)
 
     async def read_rules(self, answer: ClaimReply) -> None:
         """Before `collect`, which does not wait: rules that were read are remembered (model/rrule.py). An answer may
@@ -148,4 +150,6 @@ class ClaimIntake:
         ended = EndedRun(lane, claim, spec, "parked", error=codec.encode_failure(why))
         if why.type == TriggerFailed.__name__:
             ended.delay = UNPLANNED_S
+        elif spec is None:
+            ended.delay = self.unread.note(claim.record)
         self._finisher.add(ended)

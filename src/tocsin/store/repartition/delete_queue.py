@@ -51,7 +51,7 @@ async def delete(store: Store, name: str) -> None:
 
 
 async def _register(store: Store, name: str, expected: bytes, wanted: queue_directory.QueueEntry) -> bytes:
-    found: bytes = await store.fleet(script("queue_register"), name, expected, queue_directory.written(wanted))
+    found: bytes = await store.fleet(script("queue_register"), name, expected, queue_directory.written(wanted), "1")
     if queue_directory.read(found) != wanted:
         raise StoreChanged(f"queue {name!r} was changed by somebody else at this moment: look at it and try again")
     return found

@@ -124,6 +124,8 @@ class Runs:
         self._in_flight: set[tuple[str, int]] = set()
         # Claims that may have been made, unseen, in partitions that have changed since.
         self._doubtful: list[Call] = []
+        # Digests of handlers whose records this worker could not read lately: others get those records first.
+        self.unread = b""
         self.learn(handlers)
 
     def learn(self, handlers: Sequence[int] | None) -> None:
@@ -181,8 +183,8 @@ class Runs:
         name = "run_claim" if wish.queue.queue.order == "due" else "run_claim_ordered"
         if wish.members:
             name = "run_claim_ids"
-        cap = () if wish.max_active is None else (wish.max_active,)
-        most = (wish.limit,) if wish.members else cap
+        cap: int | str = "" if wish.max_active is None else wish.max_active
+        most = (wish.limit,) if wish.members else (cap, self.unread)
         return wish.queue.call(name, wish.partition, f"{self.owner}:claim", seq, [*args, last, *most])
 
     def _claimed(

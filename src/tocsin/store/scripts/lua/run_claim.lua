@@ -7,11 +7,12 @@
 --        claims    HASH    id -> claim
 --        parked    ZSET    id -> handler digest, or when to read it again ms
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, repeated, limit, cap
+-- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, repeated, limit, cap, unread
 --        lease: no claim after this server time; handlers: the u32 digests this worker knows, '' for any;
 --        timeout: ms instead of the records' own, 0 for theirs; suspects: how many recovered runs at most;
 --        repeated: '1' if the call was sent before and its answer did not come, '' otherwise;
---        cap: none while so many are working, whoever claimed them; left out for the queue's own cap alone
+--        cap: none while so many are working, whoever claimed them; '' or left out for the queue's own cap alone;
+--        unread: digests of handlers whose records this worker could not read lately (lib/parked.lua); may be left out
 -- RETURN {1, now, token, ids, records, stamps, next, parked, left}: ids in msgpack; stamps has for each its place u16,
 --        due u48, attempt u32, recoveries u16, intent u8; next is when the first of those left is due, -1 for none;
 --        parked is how many were set aside for workers that know them; left is how many more are due now; then {} and

@@ -7,7 +7,7 @@
 --        claims    HASH    id -> claim
 --        parked    ZSET    id -> handler digest, or when to read it again ms
 --        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, repeated, limit, cap
+-- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, repeated, limit, cap, unread
 -- RETURN as run_claim
 -- USES   call, records, claims, moves, line, widest, take, limits, parked, suspects, pick
 local function with_rest(reply, since)

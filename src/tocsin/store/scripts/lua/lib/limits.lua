@@ -1,7 +1,7 @@
 -- limits: how many runs a queue may start now, by its cap and its rate (pace.lua). `cap` is one of the caller's own: the
 -- lower of the two holds. What the queue says is in `given` (take.lua).
 local max_active, capped_since = tonumber(given[4]), tonumber(given[5])
-if cap then max_active = math.min(max_active or math.huge, tonumber(cap)) end
+if (cap or '') ~= '' then max_active = math.min(max_active or math.huge, tonumber(cap)) end
 local every, burst, spent = rate()
 local full, wait_until = false, nil
 

@@ -20,7 +20,14 @@ end
 
 -- `most` is of each digest, `most_suspects` of all: ids.
 local function parked_for_us(most, most_suspects)
-  local aside = redis.call('ZRANGEBYSCORE', parked, 4294967296, now, 'LIMIT', 0, 50)
+  local due = redis.call('ZRANGEBYSCORE', parked, 4294967296, now, 'WITHSCORES', 'LIMIT', 0, 50)
+  local aside, could_not_read = {}, {}
+  for at = 1, #(unread or ''), 4 do could_not_read[sub(unread, at, at + 3)] = true end
+  for at = 1, #due, 2 do
+    -- What this worker could not read others get first, for 10 s after its time has come. They look about once a second.
+    local record = next(could_not_read) and tonumber(due[at + 1]) > now - 10000 and redis.call('HGET', jobs, due[at])
+    if not (readable(record) and could_not_read[sub(record, 20, 23)]) then aside[#aside + 1] = due[at] end
+  end
   local function add(from, to, limit)
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', parked, from, to, 'LIMIT', 0, limit)) do aside[#aside + 1] = id end
   end
