@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from servers import Cluster, Server, cluster, flavours
+from tests.support.proxy import Proxy
+from tests.support.servers import Cluster, Server, cluster, flavours
 from tocsin.model import codec
 from tocsin.model.job import Header, Retry, Spec
 from tocsin.model.queue import Queue
@@ -33,18 +34,18 @@ settings.load_profile(os.environ.get("TOCSIN_EXAMPLES", "suite"))
 # Whole files that run on a cluster too. With TOCSIN_CLUSTER=1 every file runs there instead; `make soak` does so with
 # the folders that are known to pass.
 ON_A_CLUSTER = {
-    "app/test_after.py",
+    "app/test_dependencies.py",
     "app/test_changing.py",
     "app/test_enqueue.py",
     "app/test_lookup.py",
     "cli/test_doctor.py",
     "engine/test_orders.py",
-    "engine/test_repartition_worker.py",
-    "engine/test_unheard_ends.py",
-    "engine/test_unheld_runs.py",
-    "targets/test_http.py",
-    "why/test_lines.py",
-    "why/test_stages.py",
+    "worker/test_repartition_worker.py",
+    "upkeep/test_unheard_ends.py",
+    "upkeep/test_unheld_runs.py",
+    "targets/http/test_http.py",
+    "inspection/why/test_lines.py",
+    "inspection/why/test_stages.py",
 }
 ONLY_ON_A_CLUSTER = os.environ.get("TOCSIN_CLUSTER") == "1"
 
@@ -121,6 +122,12 @@ def any_server(request: pytest.FixtureRequest) -> Iterator[Server | Cluster]:
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+@pytest.fixture
+async def proxy(valkey: Server) -> AsyncIterator[Proxy]:
+    async with Proxy(valkey) as running:
+        yield running
 
 
 @pytest.fixture

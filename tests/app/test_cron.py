@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from logged import capture_logs
+from tests.support.captured_logs import capture_logs
 from tocsin import Cron, Dates, Every, InvalidTrigger, Once, Retry, Rrule, Tocsin
 from tocsin.testing import run_until_idle
 from tocsin.triggers.recurrence import phase

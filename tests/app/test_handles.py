@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.waiting import Gate, eventually
+from tests.support.waiting import Gate, eventually
 from tocsin import (
     ConflictingJobs,
     Every,

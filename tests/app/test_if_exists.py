@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from engine.waiting import Gate, eventually
+from tests.support.waiting import Gate, eventually
 from tocsin import InvalidArgument
 from tocsin.testing import run_until_idle
 

@@ -8,8 +8,8 @@ import secrets
 
 import pytest
 
-from engine.waiting import Gate, eventually, run_dry
-from logged import capture_logs
+from tests.support.captured_logs import capture_logs
+from tests.support.waiting import Gate, eventually, run_dry
 from tocsin import Tocsin
 from tocsin.config import Config, merged, read_mapping
 from tocsin.worker import Worker

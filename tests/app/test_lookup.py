@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from engine.waiting import Gate, eventually
+from tests.support.waiting import Gate, eventually
 from tocsin import ConflictingJobs, Every, InvalidArgument, Retry, UnknownJob
 from tocsin.app import lookup
 from tocsin.testing import run_until_idle

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from engine.waiting import Gate, eventually
+from tests.support.waiting import Gate, eventually
 from tocsin import Every, Tocsin
 from tocsin.app.bulk_control import Removed
 from tocsin.model.errors import InvalidArgument

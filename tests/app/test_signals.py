@@ -7,11 +7,11 @@ import os
 import secrets
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
-from engine.waiting import Gate, eventually
+from tests.support.python_path import PYTHON_PATH
+from tests.support.waiting import Gate, eventually
 from tocsin import Tocsin
 from tocsin.app.run_worker import stop_signals
 
@@ -41,9 +41,15 @@ def own():
 @pytest.mark.parametrize("number", BOTH)
 async def test_one_signal_ends_a_web_server_with_a_worker_in_it(tocsin_server, number):
     prefix = f"host-{secrets.token_hex(4)}:"
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    env = os.environ | {"PYTHONPATH": PYTHON_PATH}
     host = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "app.host", tocsin_server.url, prefix, stdout=asyncio.subprocess.PIPE, env=env
+        sys.executable,
+        "-m",
+        "tests.support.web_server_process",
+        tocsin_server.url,
+        prefix,
+        stdout=asyncio.subprocess.PIPE,
+        env=env,
     )
     assert host.stdout is not None
     try:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from engine.waiting import Gate, eventually
+from tests.support.waiting import Gate, eventually
 from tocsin import Every, InvalidArgument, InvalidTrigger, Once, Retry
 from tocsin.testing import run_until_idle
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.fleet import Fleet
-from servers import Server
+from tests.support.servers import Server
+from tests.support.worker_fleet import Fleet
 
 
 @pytest.fixture

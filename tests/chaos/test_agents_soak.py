@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from chaos.crew import CREW, Agents
-from chaos.fleet import QUICK, Fleet, Member, until
-from servers import Server
+from tests.support.agent_process import CREW, Agents
+from tests.support.servers import Server
+from tests.support.worker_fleet import QUICK, Fleet, Member, until
 from tocsin.inspection.doctor import Doctor
 from tocsin.store.transitions.fleet import Fleet as Roll
 from tocsin.store.views.audit import AuditReader

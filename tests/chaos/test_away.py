@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from chaos.chores import nap
-from chaos.fleet import QUICK, Fleet, until
-from servers import Server, sentinel
+from tests.support.servers import Server, sentinel
+from tests.support.worker_fleet import QUICK, Fleet, until
+from tests.support.worker_handlers import nap
 from tocsin import StoreUnavailable, Tocsin
 from tocsin.engine.loop import repeat
 from tocsin.model.queue import Queue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos.fleet import Fleet, until
+from tests.support.worker_fleet import Fleet, until
 
 QUEUES = ("default", "line")
 CHAIN = 60

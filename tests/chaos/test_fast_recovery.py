@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from chaos.crew import CREW, Agents
-from chaos.fleet import Fleet, until
+from tests.support.agent_process import CREW, Agents
+from tests.support.worker_fleet import Fleet, until
 
 
 async def test_an_agent_whose_worker_was_killed_runs_again_elsewhere_within_15_seconds(fleet: Fleet) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from chaos.fleet import QUICK, Fleet, until
-from servers import Server, cluster
+from tests.support.servers import Server, cluster
+from tests.support.worker_fleet import QUICK, Fleet, until
 
 # Polls so seldom that a job which starts soon was not found by polling.
 DEAF = QUICK | {"poll_s": 600}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from servers import Server, ask, follow, until
+from tests.support.servers import Server, ask, follow, until
 from tocsin import Tocsin
 from tocsin.model.errors import StoreUnavailable
 from tocsin.worker import WorkerSettings

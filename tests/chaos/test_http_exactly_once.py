@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from chaos.fleet import Fleet, Member, until
-from proxy import Proxy
-from servers import Server
-from targets.receiver import Receiver
+from tests.support.http_receiver import Receiver
+from tests.support.proxy import Proxy
+from tests.support.servers import Server
+from tests.support.worker_fleet import Fleet, Member, until
 from tocsin import Http
 from tocsin.receive import Once
 

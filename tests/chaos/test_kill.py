@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
-from chaos.fleet import Fleet, until
+from tests.support.worker_fleet import Fleet, until
 from tocsin import Every, Stage
 
 RUNS = 1000

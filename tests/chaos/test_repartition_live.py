@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 
-from chaos.fleet import TESTS, Fleet, until
-from servers import Server
+from tests.support.python_path import PYTHON_PATH
+from tests.support.servers import Server
+from tests.support.worker_fleet import Fleet, until
 from tocsin.app.handle import Handle
 from tocsin.inspection.doctor import Doctor
 from tocsin.inspection.inspector import Inspector
@@ -23,7 +24,7 @@ WAITING = 300
 
 async def ran(*words: str) -> int:
     """The exit code of a Python module."""
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])}
+    env = os.environ | {"PYTHONPATH": PYTHON_PATH}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", *words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -81,7 +82,7 @@ async def test_nothing_is_lost_and_nothing_runs_twice_while_partitions_change(va
         await until(lambda: len(fleet.diary.started()) > started + more, "jobs run")
 
     await busy(50)
-    assert await ran("chaos.mover", valkey.url, prefix, "default", "7") == -9
+    assert await ran("tests.support.repartition_process", valkey.url, prefix, "default", "7") == -9
     [view] = [view for view in await Inspector(app.store).queues() if view.name == "default"]
     assert (view.partitions, view.moving_to) == (4, 7)
     where = ("--url", valkey.url, "--prefix", prefix)

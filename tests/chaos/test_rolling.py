@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from chaos.crew import CREW, Agents
-from chaos.fleet import QUICK, Diary, Entry, Fleet, Member, until
+from tests.support.agent_process import CREW, Agents
+from tests.support.worker_fleet import QUICK, Diary, Entry, Fleet, Member, until
 
 # Rounds of up to half a second, which end within the grace period. A round that ends after the next is due skips it:
 # the intervals are that much longer than the rounds for a busy machine to be late and miss none.

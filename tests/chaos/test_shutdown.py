@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.fleet import Fleet, until
-from servers import Server
+from tests.support.servers import Server
+from tests.support.worker_fleet import Fleet, until
 
 # As `app.work` has them.
 OWN = {"settings": None}

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from chaos.fleet import Fleet, until
+from tests.support.worker_fleet import Fleet, until
 
 
 @pytest.mark.parametrize(("chore", "noted"), [("linger", "cancelled"), ("wait", "told")])

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from chaos.clerk import CLERK, QUEUE
-from chaos.fleet import Fleet, until
-from proxy import Proxy
-from servers import Server
+from tests.support.proxy import Proxy
+from tests.support.servers import Server
+from tests.support.task_scheduler_process import CLERK, QUEUE
+from tests.support.worker_fleet import Fleet, until
 from tocsin.patterns import Schedule, TaskQueue, TaskScheduler
 
 # Many, so that whoever is in trouble has some of them in its hands.

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commandline import Tool
 
-from servers import Server
+from tests.support.command_line import Tool
+from tests.support.servers import Server
 
 
 @pytest.fixture(autouse=True)

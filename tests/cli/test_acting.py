@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from commandline import Tool
 
+from tests.support.command_line import Tool
 from tocsin import Every, Tocsin
 
 

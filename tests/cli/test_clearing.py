@@ -8,9 +8,9 @@ import subprocess
 import sys
 
 import pytest
-import shop
-from commandline import HERE, Tool
 
+from tests.support.apps import shop
+from tests.support.command_line import APPS, Tool
 from tocsin import Tocsin
 
 
@@ -82,7 +82,7 @@ def test_on_a_terminal_it_asks(some: Tool) -> None:
     for answer, left in ((b"n\n", 8), (b"\n", 8), (b"y\n", 0)):
         ours, theirs = os.openpty()
         line = [sys.executable, "-m", "tocsin.cli", "purge", "mail", *some.where]
-        process = subprocess.Popen(line, cwd=HERE, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs)
+        process = subprocess.Popen(line, cwd=APPS, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs)
         os.close(theirs)
         os.write(ours, answer)
         said, _ = process.communicate(timeout=20)

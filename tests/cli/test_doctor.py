@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import redis
-import shop
-from commandline import HERE, Tool
 
-from servers import Server
+from tests.support.apps import shop
+from tests.support.command_line import APPS, Tool
+from tests.support.servers import Server
 from tocsin import Tocsin
 
 
@@ -110,7 +110,7 @@ def on_terminal(tool: Tool, *words: str) -> bytes:
     ours, theirs = os.openpty()
     line = [sys.executable, "-m", "tocsin.cli", *words, *tool.where]
     env = os.environ | {"COLUMNS": "120", "TERM": "xterm"}
-    process = subprocess.Popen(line, cwd=HERE, stdout=subprocess.DEVNULL, stderr=theirs, env=env)
+    process = subprocess.Popen(line, cwd=APPS, stdout=subprocess.DEVNULL, stderr=theirs, env=env)
     os.close(theirs)
     said = b""
     while True:

@@ -9,9 +9,9 @@ import io
 from typing import Any
 
 import pytest
-from commandline import Tool
 
-from servers import Server
+from tests.support.command_line import Tool
+from tests.support.servers import Server
 from tocsin import Cron, Every, Tocsin
 from tocsin.cli.main import run
 from tocsin.store.keys import BANDS, FLEET_KEYS, LEADER_KEY, PARTITION_KEYS, TURNS, TYPES, Keys

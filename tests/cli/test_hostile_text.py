@@ -9,9 +9,9 @@ import select
 from typing import Any
 
 import pytest
-import shop
-from commandline import Tool
 
+from tests.support.apps import shop
+from tests.support.command_line import Tool
 from tocsin import Tocsin
 from tocsin.cli.printing import say
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import shop
-from commandline import HERE, Tool
 
-from servers import Server, until
+from tests.support.apps import shop
+from tests.support.command_line import APPS, Tool
+from tests.support.servers import Server, until
 from tocsin import Every, Http, Message, Tocsin
 from tocsin.store.keys import Keys
 
@@ -197,7 +197,7 @@ def test_a_watched_list_is_shown_again_until_ctrl_c(seen: Tool) -> None:
 
 def test_a_reader_that_goes_away_ends_it_quietly(seen: Tool) -> None:
     words = [sys.executable, "-m", "tocsin.cli", "jobs", "list", "--watch", *seen.where]
-    process = subprocess.Popen(words, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(words, cwd=APPS, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline().startswith(b"id")
@@ -211,7 +211,7 @@ def test_a_terminal_gets_a_table(seen: Tool) -> None:
     ours, theirs = os.openpty()
     env = os.environ | {"COLUMNS": "200", "TERM": "xterm"}
     words = [sys.executable, "-m", "tocsin.cli", "queues", "list", *seen.where]
-    process = subprocess.Popen(words, cwd=HERE, stdout=theirs, stderr=subprocess.PIPE, env=env)
+    process = subprocess.Popen(words, cwd=APPS, stdout=theirs, stderr=subprocess.PIPE, env=env)
     os.close(theirs)
     said = b""
     while b"mail" not in said:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import redis
-from commandline import Tool
 
-from servers import Server
+from tests.support.command_line import Tool
+from tests.support.servers import Server
 from tocsin import Run, Tocsin
 
 

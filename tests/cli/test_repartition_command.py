@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from commandline import Tool
 
+from tests.support.command_line import Tool
 from tocsin import Tocsin
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store.repartition import repartition

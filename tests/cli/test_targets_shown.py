@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from commandline import Tool
 
+from tests.support.command_line import Tool
 from tocsin import Http, Message, Secret, Tocsin
 
 HOOK = "https://ada:lovelace@example.org/hook?a=b"

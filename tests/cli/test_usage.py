@@ -7,9 +7,9 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
-from commandline import HERE, Tool
 
 import tocsin as package
+from tests.support.command_line import APPS, Tool
 from tocsin.cli.main import run
 from tocsin.cli.options import WrongUsage, parse_duration, parse_time, split_names
 from tocsin.cli.printing import cell, distance, plain, size, span
@@ -77,7 +77,7 @@ def test_wrong_usage_is_exit_code_2_and_says_what_would_be_right(
         ("shopp:app", "did you mean 'shop'?"),
         ("shop:ap", "shop:ap does not exist; did you mean 'app'?"),
         ("shop:quick", "is a Handler, not a Tocsin or an AgentScheduler; there are: app"),
-        ("conftest:app", "holds no Tocsin: write `app = Tocsin()`"),
+        ("empty:app", "holds no Tocsin: write `app = Tocsin()`"),
         ("broken:app", "AttributeError: 'Tocsin' object has no attribute 'no_such_call'"),
         ("broken:app", "broken.py, line 6)"),
     ],
@@ -85,7 +85,7 @@ def test_wrong_usage_is_exit_code_2_and_says_what_would_be_right(
 def test_a_worker_that_cannot_find_its_app_says_why_in_one_line(
     target: str, hint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(HERE)
+    monkeypatch.chdir(APPS)
     assert run(["worker", target]) == 1
     err = capsys.readouterr().err
     assert hint in err

@@ -6,10 +6,10 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-import shop
-from commandline import Tool
 
-from servers import until
+from tests.support.apps import shop
+from tests.support.command_line import Tool
+from tests.support.servers import until
 from tocsin import Tocsin
 
 

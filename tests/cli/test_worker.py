@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import shop
-from commandline import HERE, Running, Tool, alive
 
-from servers import Server, until
+from tests.support.apps import shop
+from tests.support.command_line import APPS, Running, Tool, alive
+from tests.support.servers import Server, until
 from tocsin import Tocsin
 from tocsin.inspection.inspector import Inspector
 
@@ -63,7 +63,7 @@ def test_a_second_signal_hurries_and_the_run_is_handed_over(tocsin: Tool) -> Non
 
 
 def test_a_queue_that_the_app_does_not_declare_is_an_error(tocsin: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(HERE)
+    monkeypatch.chdir(APPS)
     assert "queue 'mial' is not declared" in tocsin.quick("worker", "shop:app", "--queues", "mial", code=1)
 
 
@@ -151,7 +151,7 @@ def test_the_agents_of_a_scheduler_are_shared_out_by_shards(tocsin: Tool) -> Non
 
 
 def test_a_scheduler_has_no_other_queues(tocsin: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(HERE)
+    monkeypatch.chdir(APPS)
     assert "--queues is for an app" in tocsin.quick("worker", "patrol:scheduler", "--queues", "mail", code=2)
 
 

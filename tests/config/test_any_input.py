@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from files import write
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.config_files import write
 from tocsin.config import Loaded, load_config
 from tocsin.config.keys import SETTINGS, value_of
 from tocsin.model.errors import InvalidConfig

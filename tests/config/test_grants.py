@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from files import nested, problems, write
 
+from tests.support.config_files import nested, problems, write
 from tocsin.config import load_config
 from tocsin.config.keys import SETTINGS, value_of
 

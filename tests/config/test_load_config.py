@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from files import nested, problems, write
 
+from tests.support.config_files import nested, problems, write
 from tocsin.config import Config, Origin, load_config
 
 INTERVAL = "redis.scheduler.interval-ms"

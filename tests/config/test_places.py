@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from files import problems, write
 
+from tests.support.config_files import problems, write
 from tocsin.config import load_config
 from tocsin.config.keys import value_of
 

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from files import problems, write
 
+from tests.support.config_files import problems, write
 from tocsin.config import load_config
 from tocsin.config.file_text import LARGEST_BYTES
 

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from engine.waiting import Gate, eventually, run_dry
-from logged import capture_logs
+from tests.support.captured_logs import capture_logs
+from tests.support.waiting import Gate, eventually, run_dry
 from tocsin.engine.claim_planner import Batching
 
 pytestmark = pytest.mark.agents

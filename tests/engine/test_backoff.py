@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.waiting import run_dry
+from tests.support.waiting import run_dry
 from tocsin import FailureClass, InvalidArgument
 from tocsin.resilience.backoff import BackoffSettings
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from engine.waiting import run_dry
+from tests.support.waiting import run_dry
 from tocsin import Every, Http, InvalidArgument, Message, Subprocess
 from tocsin.inspection.doctor import Doctor
 from tocsin.model import codec

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from engine.waiting import eventually
-from logged import capture_logs
+from tests.support.captured_logs import capture_logs
+from tests.support.waiting import eventually
 from tocsin.engine.loop import repeat
 from tocsin.engine.loop_watch import BLOCKED_S, LOOK_S, RECENT_S, WAKING_S, LoopWatch
 from tocsin.model.errors import StoreTimeout, StoreUnavailable

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from engine.waiting import eventually, run_dry
-from logged import capture_logs
-from servers import Server
+from tests.support.captured_logs import capture_logs
+from tests.support.servers import Server
+from tests.support.waiting import eventually, run_dry
 from tocsin import StoreUnavailable, Tocsin
 from tocsin.engine.decide import Finish
 from tocsin.engine.refused_outcomes import MOST_TRIES

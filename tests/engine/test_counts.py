@@ -11,9 +11,9 @@ from datetime import timedelta
 
 import pytest
 
-from engine.waiting import eventually, run_dry
-from proxy import Proxy
-from servers import Server
+from tests.support.proxy import Proxy
+from tests.support.servers import Server
+from tests.support.waiting import eventually, run_dry
 from tocsin import Cron, Every, Retry, Tocsin
 from tocsin.engine.handlers import Handler
 from tocsin.model.errors import StoreError

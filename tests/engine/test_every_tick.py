@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ticking import JOB, QUEUE, Ticking
 
-from servers import Server
+from tests.support.schedule_bench import JOB, QUEUE, Ticking
+from tests.support.servers import Server
 from tocsin import Every, Retry, Tocsin
 from tocsin.model.job import MISFIRES, OVERLAPS, Stage
 from tocsin.testing import ManualClock

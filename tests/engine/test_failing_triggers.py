@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from engine.waiting import run_dry
-from logged import capture_logs
+from tests.support.captured_logs import capture_logs
+from tests.support.waiting import run_dry
 from tocsin import Every, Retry, Rrule, Run
 from tocsin.model import codec
 from tocsin.model.errors import TriggerFailed

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from engine.waiting import run_dry
-from logged import capture_logs
+from tests.support.captured_logs import capture_logs
+from tests.support.waiting import run_dry
 from tocsin import ResultLost, RunFailed
 
 

@@ -7,8 +7,8 @@ import secrets
 
 import pytest
 
-from engine.waiting import Gate, eventually
-from proxy import Proxy
+from tests.support.proxy import Proxy
+from tests.support.waiting import Gate, eventually
 from tocsin import StoreUnavailable, Tocsin
 
 

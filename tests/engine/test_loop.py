@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.waiting import eventually
-from logged import capture_logs
+from tests.support.captured_logs import capture_logs
+from tests.support.waiting import eventually
 from tocsin import StoreFull, StoreUnavailable
 from tocsin.engine.loop import end, repeat, wait
 

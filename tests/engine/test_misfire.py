@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ticking import QUEUE, Ticking
+
+from tests.support.schedule_bench import QUEUE, Ticking
 
 
 @pytest.mark.parametrize("overlap", ["skip", "buffer_one"])

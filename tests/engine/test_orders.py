@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from engine.waiting import Gate, eventually, run_dry
+from tests.support.waiting import Gate, eventually, run_dry
 from tocsin import Run
 
 NEVER_POLLS = 600.0

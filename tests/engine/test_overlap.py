@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ticking import JOB, QUEUE, Ticking
 
+from tests.support.schedule_bench import JOB, QUEUE, Ticking
 from tocsin import Every, InvalidArgument, Retry
 from tocsin.model.job import OVERLAPS
 

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from engine.waiting import Gate, eventually
+from tests.support.waiting import Gate, eventually
 from tocsin.engine.claim_planner import MANY, PASSES
 from tocsin.store.transitions.claims import ClaimRequest, Runs
 

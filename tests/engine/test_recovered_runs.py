@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from engine.waiting import Gate, eventually
+from tests.support.waiting import Gate, eventually
 from tocsin.store.transitions.claims import ClaimRequest, Runs
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from logged import capture_logs
+from tests.support.captured_logs import capture_logs
 from tocsin import ResultLost
 from tocsin.model.codec import LARGEST_RESULT
 from tocsin.store.store import Store

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from engine.waiting import Gate, eventually
+from tests.support.waiting import Gate, eventually
 from tocsin.engine.bells_and_mail import Listener
 from tocsin.engine.fetcher import MOST_POLLED, Fetcher
 from tocsin.engine.unwritten_outcomes import MOST as MOST_UNWRITTEN

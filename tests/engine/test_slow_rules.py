@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from engine.waiting import run_dry
+from tests.support.waiting import run_dry
 from tocsin import Rrule
 from tocsin.engine import finisher as finish
 from tocsin.engine import intake

@@ -6,7 +6,7 @@ import asyncio
 import math
 from datetime import UTC, datetime
 
-from engine.waiting import eventually
+from tests.support.waiting import eventually
 from tocsin import Every, Retry, Run
 
 NEVER_POLLS = 600.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from servers import Server, launch, until
+from tests.support.servers import Server, launch, until
 from tocsin import Tocsin
 
 ROOT = Path(__file__).parents[2]

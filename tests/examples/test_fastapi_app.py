@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from servers import Server, free_port, launch
+from tests.support.servers import Server, free_port, launch
 from tocsin import Tocsin
 from tocsin.bench.engine import percentile
 from tocsin.store.transitions.jobs import Jobs

@@ -6,9 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from patterns.tasking import Desk
+from tests.support.agent_scheduling import by_hand, gate, make, notes, scheduler, told
+from tests.support.task_bench import Desk
 from tocsin import Tocsin
 from tocsin.testing import ManualClock
+
+__all__ = ["by_hand", "gate", "make", "notes", "scheduler", "told"]
 
 
 @pytest.fixture

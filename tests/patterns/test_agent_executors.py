@@ -7,10 +7,10 @@ import threading
 from datetime import timedelta
 from pathlib import Path
 
-import agent_executions
 import pytest
 
-from engine.waiting import Gate, eventually, run_dry
+from tests.support import agent_handlers
+from tests.support.waiting import Gate, eventually, run_dry
 from tocsin import InvalidArgument, InvalidConfig, Tocsin
 from tocsin.config import Config, merged
 from tocsin.patterns import Agent, AgentScheduler
@@ -63,8 +63,8 @@ async def counts(app: Tocsin, name: str) -> tuple[int, int]:
 async def test_a_function_or_an_object_of_a_module_runs_in_a_process_and_gets_its_agent(make, tocsin_app, tmp_path):
     scheduler, told = make(), Told()
     first = Agent("first", str(tmp_path), timedelta(seconds=90), error_interval="5m")
-    scheduler.schedule(first, agent_executions.note, told, executor="process")
-    scheduler.schedule(Agent("second", str(tmp_path), "30s"), agent_executions.noting, executor="process")
+    scheduler.schedule(first, agent_handlers.note, told, executor="process")
+    scheduler.schedule(Agent("second", str(tmp_path), "30s"), agent_handlers.noting, executor="process")
     await scheduler.initialize()
     for name in ("first", "second"):
         await eventually(lambda name=name: noted(tmp_path, name)[1:], f"the {name} ran", within=60)
@@ -84,7 +84,7 @@ async def test_a_function_or_an_object_of_a_module_runs_in_a_process_and_gets_it
 async def test_a_process_past_the_timeout_of_its_agent_is_killed(make, tocsin_app, tocsin_clock, tmp_path):
     scheduler, told = make(), Told()
     hanging = Agent("hanging", str(tmp_path), "1h", error_interval="5m", timeout="10s")
-    scheduler.schedule(hanging, agent_executions.hang, told, executor="process")
+    scheduler.schedule(hanging, agent_handlers.hang, told, executor="process")
     await scheduler.initialize()
     [file] = await eventually(lambda: list(tmp_path.iterdir()), "it hangs", within=60)
     pid = int(file.name.rpartition("-")[2])
@@ -102,8 +102,8 @@ async def test_a_process_past_the_timeout_of_its_agent_is_killed(make, tocsin_ap
 
 async def test_what_fails_in_a_process_fails_here_by_the_same_name(make, tocsin_app, tmp_path):
     scheduler, told = make(executor="process"), Told()
-    scheduler.schedule(Agent("failing", str(tmp_path), "1h"), agent_executions.fail, told)
-    scheduler.schedule(Agent("wrong", str(tmp_path), "1h"), agent_executions.wrongly)
+    scheduler.schedule(Agent("failing", str(tmp_path), "1h"), agent_handlers.fail, told)
+    scheduler.schedule(Agent("wrong", str(tmp_path), "1h"), agent_handlers.wrongly)
     await scheduler.initialize()
 
     async def failed() -> bool:
@@ -126,7 +126,7 @@ async def test_the_executor_of_a_scheduler_is_for_plain_functions_and_one_of_the
     scheduler = make(executor="process")
     scheduler.schedule(Agent("loop", "aws", "1h"), on_loop)
     scheduler.schedule(Agent("thread", "aws", "1h"), in_thread, executor="thread")
-    scheduler.schedule(Agent("process", str(tmp_path), "1h"), agent_executions.note)
+    scheduler.schedule(Agent("process", str(tmp_path), "1h"), agent_handlers.note)
     await scheduler.initialize()
     await eventually(lambda: len(where) == 2 and noted(tmp_path, "process")[1:], "all ran", within=60)
     assert where == {"loop": True, "thread": False}
@@ -145,11 +145,11 @@ def local(agent):
     [
         (lambda agent: None, "process", "imports it by its name"),
         (local(None), "process", "imports it by its name"),
-        (agent_executions.Noting("nobody's"), "process", "imports it by its name"),
-        (agent_executions.later, "process", "make it a plain def"),
-        (agent_executions.later, "thread", "make it a plain def"),
-        (agent_executions.note, "proces", "did you mean 'process'"),
-        (agent_executions.note, "loop", "no executor 'loop'"),
+        (agent_handlers.Noting("nobody's"), "process", "imports it by its name"),
+        (agent_handlers.later, "process", "make it a plain def"),
+        (agent_handlers.later, "thread", "make it a plain def"),
+        (agent_handlers.note, "proces", "did you mean 'process'"),
+        (agent_handlers.note, "loop", "no executor 'loop'"),
     ],
     ids=["lambda", "local", "unnamed object", "async in process", "async in thread", "typo", "loop"],
 )

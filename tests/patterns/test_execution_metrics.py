@@ -7,13 +7,11 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from servers import free_port
-
-TESTS = Path(__file__).parents[1]
+from tests.support.python_path import PYTHON_PATH
+from tests.support.servers import free_port
 
 
 @pytest.fixture
@@ -21,9 +19,9 @@ def values(tocsin_server, tocsin_app) -> Iterator[dict[str, float]]:
     """As they are after one execution of three was released, one is active, and one waits."""
     port = free_port()
     order = [tocsin_server.url, tocsin_app.store.keys.prefix, str(port)]
-    env = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}"}
+    env = {**os.environ, "PYTHONPATH": PYTHON_PATH}
     running = subprocess.Popen(
-        [sys.executable, "-m", "patterns.measuring", *order], env=env, text=True,
+        [sys.executable, "-m", "tests.support.execution_metrics_process", *order], env=env, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
 

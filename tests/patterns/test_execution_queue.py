@@ -9,9 +9,9 @@ from enum import Enum
 from types import SimpleNamespace
 
 import pytest
-from executions import enqueue_all, event, schedule_all, status
 from msgspec import Struct
 
+from tests.support.execution_queue_users import enqueue_all, event, schedule_all, status
 from tocsin import InvalidArgument, Stage
 from tocsin.model.job import PRIORITIES
 from tocsin.patterns import ExecutionQueue

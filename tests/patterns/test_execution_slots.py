@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from executions import enqueue_all, event, process, schedule_all, status
 
-from proxy import CUTS, Proxy
+from tests.support.execution_queue_users import enqueue_all, event, process, schedule_all, status
+from tests.support.proxy import CUTS, Proxy
 from tocsin import InvalidArgument, Tocsin
 from tocsin.model.errors import InvalidConfig
 from tocsin.model.run import MAX_RECOVERIES

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.waiting import eventually
+from tests.support.waiting import eventually
 from tocsin import InvalidArgument, InvalidConfig, Retry, StoreUnavailable, Tocsin
 from tocsin.patterns import Task, TaskQueue
 from tocsin.testing import run_until_idle

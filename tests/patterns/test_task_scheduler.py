@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from engine.waiting import run_dry
-from patterns.tasking import SCHEDULES, START, at, dues
+from tests.support.task_bench import SCHEDULES, START, at, dues
+from tests.support.waiting import run_dry
 from tocsin import InvalidArgument, InvalidTrigger, StoreUnavailable, Tocsin
 from tocsin.patterns import Schedule, TaskQueue, TaskScheduler
 from tocsin.patterns.tasks import schedules

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from logged import capture_logs
-from servers import Server, until
+from tests.support.captured_logs import capture_logs
+from tests.support.servers import Server, until
 from tocsin import StoreRefused, StoreUnavailable, Tocsin, TocsinError
 from tocsin.patterns import State, Task, TaskQueue, TaskScheduler
 from tocsin.worker import WorkerSettings

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from engine.waiting import eventually
-from logged import capture_logs
-from patterns.tasking import SCHEDULES, Desk, at
-from servers import Server
+from tests.support.captured_logs import capture_logs
+from tests.support.servers import Server
+from tests.support.task_bench import SCHEDULES, Desk, at
+from tests.support.waiting import eventually
 from tocsin import Tocsin
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import StoreError

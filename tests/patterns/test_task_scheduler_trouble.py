@@ -7,8 +7,8 @@ import contextlib
 
 import pytest
 
-from patterns.tasking import SCHEDULES, Desk, at, dues
-from servers import Server
+from tests.support.servers import Server
+from tests.support.task_bench import SCHEDULES, Desk, at, dues
 from tocsin import InvalidTrigger, Tocsin
 from tocsin.model.errors import StoreError
 from tocsin.patterns.tasks.statistics import ERRORS

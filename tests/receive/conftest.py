@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from remembering import OnceMaker
 
-from postgres import Postgres, binaries
-from servers import Server, flavours
+from tests.support.once_work import OnceMaker
+from tests.support.postgres import Postgres, binaries
+from tests.support.servers import Server, flavours
 from tocsin.receive import Once
 
 MEMORIES = [*flavours(), "sqlite", "postgres"]

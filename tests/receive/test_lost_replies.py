@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 
 import pytest
-from asking import Shop, ask
-from remembering import KEY, Work
 
-from postgres import Postgres
-from proxy import CUTS, Proxy
-from servers import Server, flavours
+from tests.support.asgi_client import Shop, ask
+from tests.support.once_work import KEY, Work
+from tests.support.postgres import Postgres
+from tests.support.proxy import CUTS, Proxy
+from tests.support.servers import Server, flavours
 from tocsin.model.errors import StoreUnavailable
 from tocsin.receive import Once, Receiver
 

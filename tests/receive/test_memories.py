@@ -9,11 +9,11 @@ import sys
 from importlib.resources import files
 
 import pytest
-from remembering import KEY, Work
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from servers import Server, ask, available
+from tests.support.once_work import KEY, Work
+from tests.support.servers import Server, ask, available
 from tocsin.model.errors import InvalidConfig, StoreFull, StoreRefused
 from tocsin.receive import Once
 

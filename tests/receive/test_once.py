@@ -7,8 +7,8 @@ import threading
 from typing import Any
 
 import pytest
-from remembering import KEY, OnceMaker, Work, tried
 
+from tests.support.once_work import KEY, OnceMaker, Work, tried
 from tocsin.model.clock import monotonic
 from tocsin.receive import KeyReused, Once, StillRunning, TurnLost
 

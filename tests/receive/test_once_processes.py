@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from remembering import KEY, Work, tried
 
-from servers import until
+from tests.support.once_work import KEY, Work, tried
+from tests.support.python_path import PYTHON_PATH
+from tests.support.servers import until
 from tocsin.receive import Once, StillRunning
 
 Start = Callable[[str], "subprocess.Popen[str]"]
@@ -28,9 +30,10 @@ def start(where: str, name: str, effects: Path) -> Iterator[Start]:
     running = []
 
     def begin(what: str) -> subprocess.Popen[str]:
-        program = Path(__file__).with_name("receiving.py")
-        command = [sys.executable, str(program), what, where, name, KEY, str(effects)]
-        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        command = [sys.executable, "-m", "tests.support.once_process", what, where, name, KEY, str(effects)]
+        running.append(
+            subprocess.Popen(command, env=os.environ | {"PYTHONPATH": PYTHON_PATH}, stdout=subprocess.PIPE, text=True)
+        )
         return running[-1]
 
     yield begin

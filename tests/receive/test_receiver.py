@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from asking import Shop, ask
 
+from tests.support.asgi_client import Shop, ask
 from tocsin.receive import Once, Receiver
 
 pytestmark = pytest.mark.parametrize("where", ["valkey"], indirect=True)

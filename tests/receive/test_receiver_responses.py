@@ -6,9 +6,9 @@ import asyncio
 import threading
 
 import pytest
-from asking import Shop, ask
-from remembering import Work, tried
 
+from tests.support.asgi_client import Shop, ask
+from tests.support.once_work import Work, tried
 from tocsin.receive import Receiver
 
 pytestmark = pytest.mark.parametrize("where", ["valkey"], indirect=True)

@@ -13,10 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
-from asking import SECRET
-from remembering import KEY
 
-from servers import free_port, until
+from tests.support.asgi_client import SECRET
+from tests.support.once_work import KEY
+from tests.support.python_path import PYTHON_PATH
+from tests.support.servers import free_port, until
 
 pytestmark = pytest.mark.parametrize("where", ["valkey"], indirect=True)
 
@@ -25,9 +26,17 @@ class Served:
     def __init__(self, where: str, name: str, folder: Path, *more: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        program = Path(__file__).with_name("serving.py")
-        command = [sys.executable, str(program), str(self.port), where, name, str(folder), *more]
-        self.process = subprocess.Popen(command)
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.receiver_process",
+            str(self.port),
+            where,
+            name,
+            str(folder),
+            *more,
+        ]
+        self.process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": PYTHON_PATH})
 
     def wait(self) -> None:
         until(self._listens, "the receiver listens", within=60)

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from asking import OTHER, SECRET, Shop, ask, signed
-from remembering import KEY
 from standardwebhooks.webhooks import Webhook
 
+from tests.support.asgi_client import OTHER, SECRET, Shop, ask, signed
+from tests.support.once_work import KEY
 from tocsin.receive import Receiver
 
 pytestmark = pytest.mark.parametrize("where", ["valkey"], indirect=True)

@@ -6,9 +6,9 @@ import asyncio
 import logging
 
 import pytest
-from asking import OTHER, SECRET, Shop, ask, signed
-from remembering import KEY
 
+from tests.support.asgi_client import OTHER, SECRET, Shop, ask, signed
+from tests.support.once_work import KEY
 from tocsin.model.ids import idempotency_key
 from tocsin.receive import Receiver
 

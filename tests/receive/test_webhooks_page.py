@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
-from asking import OTHER, SECRET, signed
-from remembering import KEY
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from servers import free_port, until
+from tests.support.asgi_client import OTHER, SECRET, signed
+from tests.support.once_work import KEY
+from tests.support.servers import free_port, until
 from tocsin.receive import Once
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "webhooks.md"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from remembering import KEY, Work
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from servers import until
+from tests.support.once_work import KEY, Work
+from tests.support.python_path import PYTHON_PATH
+from tests.support.servers import until
 from tocsin.receive import KeyReused, Once, StillRunning
 
 pytestmark = pytest.mark.parametrize("where", ["sqlite", "postgres"], indirect=True)
@@ -111,9 +113,10 @@ async def test_it_respects_those_without_a_transaction_and_they_respect_it(once,
 
 @pytest.mark.parametrize("dies", [True, False], ids=["killed before the commit", "committed"])
 async def test_effect_and_key_are_there_together_or_not_at_all(ledger, where, name, tmp_path: Path, dies):
-    program, noted = Path(__file__).with_name("receiving.py"), tmp_path / "noted"
+    noted = tmp_path / "noted"
     what = "within-die" if dies else "within"
-    process = subprocess.Popen([sys.executable, str(program), what, where, name, KEY, str(noted)])
+    command = [sys.executable, "-m", "tests.support.once_process", what, where, name, KEY, str(noted)]
+    process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": PYTHON_PATH})
     if dies:
         until(noted.exists, "the effect is written", within=30)
         process.kill()

@@ -15,7 +15,7 @@ from http import HTTPStatus
 import pytest
 import redis
 
-from logged import capture_logs
+from tests.support.captured_logs import capture_logs
 from tocsin import InvalidArgument
 from tocsin.model.errors import StoreChanged, StoreFull, StoreUnavailable
 from tocsin.resilience.classify import Classifier, FailureClass

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-from line import Line
 
-from proxy import Proxy
-from servers import Server
+from tests.support.one_queue import Line
 from tocsin.store.store import OpenQueue, Store
 from tocsin.testing import ManualClock
 
@@ -16,9 +12,3 @@ from tocsin.testing import ManualClock
 @pytest.fixture
 def line(store: Store, queue: OpenQueue, clock: ManualClock) -> Line:
     return Line(store, queue, clock)
-
-
-@pytest.fixture
-async def proxy(valkey: Server) -> AsyncIterator[Proxy]:
-    async with Proxy(valkey) as running:
-        yield running

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from line import FOR_EVER, HANDLER, Line
 from msgspec.structs import asdict, replace
 
+from tests.support.one_queue import FOR_EVER, HANDLER, Line
 from tocsin.model import codec
 from tocsin.model.errors import InvalidArgument, RecordUnreadable
 from tocsin.model.job import Failure, Header, Policy, Retry, Spec

@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
-from ordered_model import BANDS, FairModel, OrderedModel
-from test_invariants import EVENTS, WORKERS, Calls, definitions, try_any_sequence, workers
 
-from model import Definition, Model
-from servers import Server
+from tests.support.call_values import EVENTS, WORKERS, definitions, workers
+from tests.support.model_job import Definition
+from tests.support.ordered_model import BANDS, FairModel, OrderedModel
+from tests.support.servers import Server
+from tests.support.state_model import Model
+from tests.support.store_calls import Calls, try_any_sequence
 from tocsin.model import codec
 from tocsin.store.transitions.jobs import read_entry
 

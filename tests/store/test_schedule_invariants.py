@@ -6,10 +6,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from test_invariants import EVENTS, Calls, try_any_sequence
 
-from model import Definition
-from servers import Server
+from tests.support.call_values import EVENTS
+from tests.support.model_job import Definition
+from tests.support.servers import Server
+from tests.support.store_calls import Calls, try_any_sequence
 from tocsin.store.transitions.claims import SUCCEEDED, finish_item
 
 SCHEDULE_EVENTS = [what for what in EVENTS if what not in ("block", "carry")] + ["runs_in_time"] * 12

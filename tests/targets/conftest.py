@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from broker_servers import NatsServer, RabbitServer
-from delivering import dialer
-from kafka_cluster import KafkaCluster
-from receiver import Receiver
-from rigs import RIGS, Rig
 
-from servers import Server
+from tests.support.broker_rigs import RIGS, Rig
+from tests.support.broker_servers import NatsServer, RabbitServer
+from tests.support.http_receiver import Receiver
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.one_delivery import dialer
+from tests.support.servers import Server
 from tocsin import Tocsin
 from tocsin.targets.messages.clients import Clients
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from delivering import Names, OpenGates, Sender
-from programs import make
-from receiver import Receiver
 
+from tests.support.http_receiver import Receiver
+from tests.support.one_delivery import Names, OpenGates, Sender
+from tests.support.subprocess_programs import make
 from tocsin import Http, Message, Secret, Subprocess, Tocsin
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.targets.http.target import HttpTarget

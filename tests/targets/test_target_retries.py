@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from logged import capture_logs
+from tests.support.captured_logs import capture_logs
 from tocsin import Cron, Every, Http, InvalidTrigger, Message, Retry, Subprocess, Tocsin
 from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.testing import ManualClock

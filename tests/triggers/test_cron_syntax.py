@@ -10,8 +10,8 @@ import pytest
 from cronsim import CronSim, CronSimError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import DAY_NAMES, MONTH_NAMES
 
+from tests.support.dst_oracle import DAY_NAMES, MONTH_NAMES
 from tocsin import Cron, InvalidTrigger
 from tocsin.model.cron import parse
 from tocsin.triggers.next_tick import next_at

@@ -13,8 +13,8 @@ import pytest
 from cronsim import CronSim
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from oracle import DAY_NAMES, EDGE_H, MONTH_NAMES, YEARS, ZONES, around_changes, ticks, whole_year
 
+from tests.support.dst_oracle import DAY_NAMES, EDGE_H, MONTH_NAMES, YEARS, ZONES, around_changes, ticks, whole_year
 from tocsin import Cron
 from tocsin.model.trigger import DST
 from tocsin.triggers.next_tick import next_after

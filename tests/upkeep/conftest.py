@@ -1,31 +1,9 @@
-"""Processes of one namespace, with two queues."""
+"""Processes of one namespace with two queues, and workers whose passes a test calls itself."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import AsyncIterator
+from tests.support.orphans import after_look, cleaner, line
+from tests.support.two_queues import make_yard
+from tests.support.worker_fixtures import live_app, make_worker, other_app
 
-import pytest
-from yard import MakeYard, Yard
-
-from servers import Server
-from tocsin.model.queue import Queue
-from tocsin.store.store import Store
-from tocsin.testing import ManualClock
-
-
-@pytest.fixture
-async def make_yard(valkey: Server, clock: ManualClock) -> AsyncIterator[MakeYard]:
-    """Processes of one namespace."""
-    prefix, opened = f"t{secrets.token_hex(4)}:", []
-
-    async def make(kind: type[Store] = Store) -> Yard:
-        store = kind(valkey.url, prefix=prefix, clock=clock)
-        await store.open()
-        opened.append(store)
-        queues = [await store.open_queue(Queue(name, partitions=n)) for name, n in (("one", 1), ("four", 4))]
-        return Yard(store, {queue.name: queue for queue in queues})
-
-    yield make
-    for store in opened:
-        await store.close()
+__all__ = ["after_look", "cleaner", "line", "live_app", "make_worker", "make_yard", "other_app"]

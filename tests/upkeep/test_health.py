@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from logged import capture_logs
+from tests.support.captured_logs import capture_logs
 from tocsin.model.errors import StoreUnavailable
 from tocsin.resilience.breaker import BreakerState
 from tocsin.testing import ManualClock

@@ -1,0 +1,1 @@
+"""Tests of Tocsin. README.md is a map of them."""

@@ -1,0 +1,1 @@
+"""What tests share: servers, programs, models, and ways to wait."""
