@@ -45,7 +45,7 @@ supply: setup
 # Also the store's tests on every server that is installed. TOCSIN_SOAK_S=600 makes the trouble longer, and the time after which a test is taken for hung.
 soak: setup
 	@TOCSIN_SERVERS=all TOCSIN_EXAMPLES=soak $(BIN)/python -m pytest -n 2 tests/store tests/triggers tests/engine tests/worker tests/upkeep
-	@TOCSIN_CLUSTER=1 $(BIN)/python -m pytest -n 2 tests/app tests/inspection/why tests/engine tests/worker tests/targets tests/cli tests/patterns
+	@TOCSIN_CLUSTER=1 $(BIN)/python -m pytest -n 2 tests/app tests/inspection/why tests/engine tests/worker tests/upkeep tests/targets tests/cli tests/patterns
 	@$(BIN)/python -m pytest -m soak -o faulthandler_timeout=$$(($${TOCSIN_SOAK_S:-60} + 120))
 
 bench: setup

@@ -6,23 +6,22 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests.support.proxy import Proxy
+from tests.support.records import HANDLER, record
 from tests.support.servers import Cluster, Server, cluster, flavours
 from tocsin.model import codec
-from tocsin.model.job import Header, Retry, Spec
+from tocsin.model.job import Retry
 from tocsin.model.queue import Queue
-from tocsin.model.trigger import Every
 from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import Runs
-from tocsin.store.transitions.jobs import Jobs, PutItem, record_of
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.testing import ManualClock
-
-HANDLER = "tests.handler"
 
 # The same examples in each run of the suite, so that a run says something about a change; `make soak` draws others.
 # Properties are checked on machines that are busy with other tests: no example is failed for being slow.
@@ -182,15 +181,7 @@ def make_put() -> PutMaker:
         retry: Retry | None = None,
         handler: str = HANDLER,
     ) -> PutItem:
-        trigger = None if every is None else Every(every)
-        spec = Spec(handler, args, {}, trigger, retry)
-        header = Header(
-            recurring=every is not None,
-            timeout=timeout,
-            handler=codec.handler_digest(handler),
-            trigger=codec.trigger_digest(spec),
-            keep=keep,
-        )
-        return PutItem(member, record_of(header, spec), due, relative, mode, expected)
+        about: dict[str, Any] = {"every": every, "keep": keep, "timeout": timeout, "args": args, "retry": retry}
+        return PutItem(member, record(handler=handler, **about), due, relative, mode, expected)
 
     return make

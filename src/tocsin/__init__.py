@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """What runs jobs is loaded when it is asked for: who only receives (`tocsin.receive`) needs none of it."""
+        """Load the app on first use: programs that only receive requests (`tocsin.receive`) do not need it."""
         if name not in ("Handle", "Tocsin"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import tocsin.app
@@ -48,7 +48,7 @@ else:
         return getattr(tocsin.app, name)
 
 
-# A library prints nothing by itself: without a handler Python would write our warnings to stderr.
+# A library must not print by itself: without a handler Python would write our warnings to stderr.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"

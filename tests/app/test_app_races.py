@@ -19,6 +19,8 @@ from tocsin.model.queue import Queue
 from tocsin.store.transitions.claims import Runs
 from tocsin.testing import ManualClock
 
+pytestmark = pytest.mark.one_server(reason="the proxy stands before one server")
+
 LINE = Queue("line", partitions=1)
 
 

@@ -63,7 +63,7 @@ async def test_the_settings_of_a_queue_are_declared_once_for_all_that_wait_for_i
 @pytest.mark.one_server(reason="counts the calls of one server")
 async def test_a_lone_put_is_one_call(tocsin_app, note, one):
     await tocsin_app.enqueue(note, queue=one, delay="1h")
-    await tocsin_app._ringer.quiet()
+    await tocsin_app._parts.ringer.quiet()
     before = await tocsin_app.store.client.info("commandstats")
     await tocsin_app.enqueue(note, queue=one, delay="2h")
     after = await tocsin_app.store.client.info("commandstats")
@@ -159,7 +159,7 @@ async def test_a_queue_that_is_repartitioned_meanwhile_gets_each_put_once(tocsin
 
 
 async def test_closing_waits_for_puts_that_are_on_their_way(tocsin_app, note, one):
-    other = tocsin_app.elsewhere()
+    other = tocsin_app.with_same_declarations()
     await other.open()
     await other.enqueue(note, queue=one, delay="1m")
     # Not the first in line: closing has no bells to wait for.

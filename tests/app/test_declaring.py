@@ -46,7 +46,7 @@ def test_a_function_of_the_main_program_is_named_by_its_file(tmp_path):
     )
     said = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "shop.sell"
-    assert name_of(test_a_function_of_the_main_program_is_named_by_its_file).startswith("test_declaring.")
+    assert name_of(test_a_function_of_the_main_program_is_named_by_its_file).startswith(f"{__name__}.")
 
 
 def test_two_functions_with_one_name_are_refused_and_the_same_one_again_is_not(app):

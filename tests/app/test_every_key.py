@@ -7,7 +7,7 @@ import yaml
 
 from tocsin import Every, InvalidConfig, InvalidTrigger, Retry, Tocsin
 from tocsin.app.connection import store_of
-from tocsin.app.job_options import check_tries
+from tocsin.app.job_options import check_retries_fit_interval, limits_of
 from tocsin.config import Config, load_config
 from tocsin.config.keys import SETTINGS
 from tocsin.engine.runner_pool import RunnerPool
@@ -168,9 +168,9 @@ def observed(config: Config) -> dict[str, object]:
         "redis.connection.connect-timeout": store.connections.connect_timeout_s,
         "recovery.overdue-ms": settings.overdue_s,
         "schedules.retry-exceeds-interval": _refuses_long_retries(config),
-        "results.keep": Tocsin("redis://here", config=config)._default_keep,
+        "results.keep": limits_of(config).keep_s,
         "results.max": store.most_unnamed(OpenQueue(Queue("mail", partitions=1), keys, [])),
-        "limits.arguments-bytes": Tocsin("redis://here", config=config)._largest_arguments,
+        "limits.arguments-bytes": limits_of(config).arguments_bytes,
         "limits.result-bytes": settings.largest_result,
         "http.allow": settings.reach.http_allow,
         "http.max-per-host": settings.reach.max_per_host,
@@ -208,7 +208,7 @@ def observed(config: Config) -> dict[str, object]:
 def _refuses_long_retries(config: Config) -> bool:
     spec = Spec("handler", trigger=Every("1s"), retry=Retry(3, "200ms", "500ms"))
     try:
-        check_tries(spec, "job", config.schedules.retry_exceeds_interval)
+        check_retries_fit_interval(spec, "job", config.schedules.retry_exceeds_interval)
     except InvalidTrigger:
         return True
     return False
@@ -241,6 +241,7 @@ def test_the_type_is_priority_and_no_other(tmp_path):
 
 def test_what_a_program_says_itself_goes_before_the_file(tmp_path):
     config = configured(tmp_path, f"{S}.keys.prefix", "file:")
-    assert Tocsin("redis://here", config=config, prefix="mine:").elsewhere()._prefix == "mine:"
+    app = Tocsin("redis://here", config=config, prefix="mine:")
+    assert app.with_same_declarations()._connection.arguments({})["prefix"] == "mine:"
     assert store_of("redis://here", config, "mine:", "", None).keys.prefix == "mine:"
     assert store_of("redis://here", config, None, None, None).keys.prefix == "file:"

@@ -218,3 +218,5 @@ async def test_an_option_that_cannot_be_is_refused(app, options, why):
 async def test_concurrency_is_a_whole_number(app, concurrency):
     with pytest.raises(InvalidArgument, match="concurrency must be"):
         await asyncio.wait_for(app.work(concurrency=concurrency, until="idle"), 5)
+    with pytest.raises(InvalidArgument, match="concurrency must be"):
+        await app.worker(concurrency=concurrency)

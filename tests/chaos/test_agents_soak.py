@@ -20,7 +20,8 @@ import pytest
 
 from tests.support.agent_process import CREW, Agents
 from tests.support.servers import Server
-from tests.support.worker_fleet import QUICK, Fleet, Member, until
+from tests.support.waiting import eventually
+from tests.support.worker_fleet import QUICK, Fleet, Member
 from tocsin.inspection.doctor import Doctor
 from tocsin.store.transitions.fleet import Fleet as Roll
 from tocsin.store.views.audit import AuditReader
@@ -66,13 +67,13 @@ class Trouble:
         """Once, and give it some time to do its harm."""
         next(self._kinds)()
         on = time.monotonic() + self._chance.uniform(0.2, 0.8)
-        await until(lambda: self._wake() or time.monotonic() > on, "the time for the next")
+        await eventually(lambda: self._wake() or time.monotonic() > on, "the time for the next", within=30)
 
     async def end(self) -> None:
         """No more of it, and as many workers as there were."""
-        await until(lambda: self._wake() or not self._asleep, "all are awake")
+        await eventually(lambda: self._wake() or not self._asleep, "all are awake", within=30)
         for member in self.crew:
-            await until(member.is_ready, "the last of them is ready")
+            await eventually(member.is_ready, "the last of them is ready", within=30)
         self.last = time.monotonic()
 
     def _awake(self) -> list[Member]:
@@ -123,7 +124,7 @@ async def test_nothing_is_lost_and_every_cadence_comes_back(tmp_path: Path, seco
     with Server.valkey(aof=True) as server:
         async with Fleet(server.url, tmp_path) as fleet:
             await fleet.start(WORKERS, **order)
-            await until(lambda: agents.keys() <= fleet.diary.started(), "each agent has run")
+            await eventually(lambda: agents.keys() <= fleet.diary.started(), "each agent has run", within=30)
             trouble, jobs = Trouble(fleet, server, order, chance), set[str]()
             over = time.monotonic() + seconds
             while time.monotonic() < over:
@@ -153,7 +154,7 @@ async def _each_agent_is_back(fleet: Fleet, agents: Agents, since: float) -> Non
                 back.setdefault(start.job, start.at - since)
         return back.keys() == agents.keys()
 
-    await until(are_back, "each agent has run again", within=RECOVERY_S + 3)
+    await eventually(are_back, "each agent has run again", within=RECOVERY_S + 3)
     assert {name: at for name, at in back.items() if at > agents[name][0] + RECOVERY_S} == {}
 
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.servers import Server, sentinel
-from tests.support.worker_fleet import QUICK, Fleet, until
+from tests.support.waiting import eventually
+from tests.support.worker_fleet import QUICK, Fleet
 from tests.support.worker_handlers import nap
 from tocsin import StoreUnavailable, Tocsin
 from tocsin.engine.loop import repeat
@@ -66,12 +67,14 @@ async def _survive(outage: Outage, server: Server, folder: Path, naps: int) -> N
         await fleet.app.enqueue(fleet.does["linger"], "during", id="during", keep=0)
         await fleet.app.enqueue(fleet.does["wait"], "after", id="after", keep=0)
         await fleet.app.enqueue_many(fleet.does["nap"], [(0.2,)] * naps, ids=(f"n{i}" for i in range(naps)), keep=0)
-        await until(lambda: len(diary.started()) >= 150 and {"during", "after"} <= diary.started(), "all are busy")
+        await eventually(
+            lambda: len(diary.started()) >= 150 and {"during", "after"} <= diary.started(), "all are busy", within=30
+        )
         back = time.monotonic() + outage.seconds
         server.pause() if outage.how == "pause" else server.kill()
         fleet.open_gate("during")
-        await until(lambda: any(entry.job == "during" for entry in diary.entries("end")), "it ends")
-        await until(lambda: time.monotonic() > back, "the outage ends", within=outage.seconds + 1)
+        await eventually(lambda: any(entry.job == "during" for entry in diary.entries("end")), "it ends", within=30)
+        await eventually(lambda: time.monotonic() > back, "the outage ends", within=outage.seconds + 1)
         server.resume() if outage.how == "pause" else server.start()
         await fleet.until_left(1, within=30)
         fleet.open_gate("after")
@@ -100,7 +103,7 @@ async def test_a_part_survives_more_failed_passes_than_any_outage_has() -> None:
 
     part, stop = Failing(), asyncio.Event()
     loop = asyncio.create_task(repeat(part, stop))
-    await until(lambda: part.passes > 3000 or loop.done(), "it goes on")
+    await eventually(lambda: part.passes > 3000 or loop.done(), "it goes on", within=30)
     stop.set()
     await loop
 
@@ -123,7 +126,7 @@ async def test_an_answer_that_is_given_again_is_known_to_be_old(server: Server) 
         assert isinstance(unheard, StoreUnavailable)
         server.resume()
         old = time.monotonic() + 1.5
-        await until(lambda: time.monotonic() > old, "its answer is old")
+        await eventually(lambda: time.monotonic() > old, "its answer is old", within=30)
         [again] = await runs.claim([wish], lease)
         assert isinstance(again, ClaimReply)
         now = time.time() * 1000
@@ -143,7 +146,9 @@ async def test_an_idle_worker_hears_new_work_after_the_server_was_restarted(serv
         server.restart()
         with server.client() as client:
             assert client.script_exists(script("run_claim").sha) == [False]
-            await until(lambda: any(each["cmd"] == "blpop" for each in client.client_list()), "it listens again")
+            await eventually(
+                lambda: any(each["cmd"] == "blpop" for each in client.client_list()), "it listens again", within=30
+            )
         asked = time.monotonic()
         await fleet.app.enqueue(fleet.does["nap"], 0, id="later", keep=0)
         await fleet.all_done(within=10)
@@ -157,11 +162,11 @@ async def test_agents_are_registered_again_and_jobs_run_after_the_server_was_emp
 ) -> None:
     async with Fleet(server.url, tmp_path) as fleet:
         [member] = await fleet.start(queues=["agents", "default"], agent_every=0.2)
-        await until(lambda: len(fleet.diary.starts_of("tick")) > 2, "its agent runs")
+        await eventually(lambda: len(fleet.diary.starts_of("tick")) > 2, "its agent runs", within=30)
         await _empty(server, fleet, "tick")
         asked = time.monotonic()
         await fleet.app.enqueue(fleet.does["nap"], 0, id="later", keep=0)
-        await until(lambda: fleet.diary.starts_of("later"), "a new job runs")
+        await eventually(lambda: fleet.diary.starts_of("later"), "a new job runs", within=30)
         assert fleet.diary.starts_of("later")[0].at - asked < 3
         [name] = await fleet.alive()
         assert f":{member.pid}:" in name
@@ -173,7 +178,7 @@ async def test_an_agent_that_was_running_while_the_server_was_emptied_is_registe
     """Not the part that claims notices it first, but the one that writes down what has ended."""
     async with Fleet(server.url, tmp_path) as fleet:
         await fleet.start(queues=["agents"], agent_every=0.2)
-        await until(lambda: "patrol" in fleet.diary.started(), "its agent runs")
+        await eventually(lambda: "patrol" in fleet.diary.started(), "its agent runs", within=30)
         await _empty(server, fleet, "patrol")
 
 
@@ -182,7 +187,11 @@ async def _empty(server: Server, fleet: Fleet, agent: str) -> None:
     with server.client() as client:
         client.flushall()
         fleet.open_gate("patrol")
-    await until(lambda: len({entry.run for entry in fleet.diary.starts_of(agent)} - before) > 2, "the agent runs again")
+    await eventually(
+        lambda: len({entry.run for entry in fleet.diary.starts_of(agent)} - before) > 2,
+        "the agent runs again",
+        within=30,
+    )
 
 
 async def test_workers_go_on_with_the_new_primary_after_a_failover(tmp_path: Path) -> None:
@@ -191,7 +200,7 @@ async def test_workers_go_on_with_the_new_primary_after_a_failover(tmp_path: Pat
             await fleet.start(2)
             diary, runs = fleet.diary, 300
             await fleet.app.enqueue_many(fleet.does["nap"], [(0.1,)] * runs, ids=(f"n{i}" for i in range(runs)), keep=0)
-            await until(lambda: len(diary.started()) >= runs // 4, "they are busy")
+            await eventually(lambda: len(diary.started()) >= runs // 4, "they are busy", within=30)
             watched.primary.kill()
             await fleet.all_done(within=30)
             await fleet.app.enqueue(fleet.does["nap"], 0, id="later", keep=0)

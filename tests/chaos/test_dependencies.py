@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.worker_fleet import Fleet, until
+from tests.support.waiting import eventually
+from tests.support.worker_fleet import Fleet
 
 QUEUES = ("default", "line")
 CHAIN = 60
@@ -13,7 +14,7 @@ async def test_a_chain_and_diamonds_survive_a_killed_worker_in_order(fleet: Flee
     upstreams = await _put_everything(fleet)
     # Alone at first: others might leave nothing to it.
     (victim,) = await fleet.start(1, queues=list(QUEUES))
-    await until(lambda: len(fleet.diary.started(victim.pid)) >= 5, "the worker is in the middle of it")
+    await eventually(lambda: len(fleet.diary.started(victim.pid)) >= 5, "the worker is in the middle of it", within=30)
     victim.kill()
     assert fleet.diary.started() < set(upstreams)
     await fleet.start(2, queues=list(QUEUES))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from tests.support.agent_process import CREW, Agents
-from tests.support.worker_fleet import Fleet, until
+from tests.support.waiting import eventually
+from tests.support.worker_fleet import Fleet
 
 
 async def test_an_agent_whose_worker_was_killed_runs_again_elsewhere_within_15_seconds(fleet: Fleet) -> None:
@@ -13,11 +14,11 @@ async def test_an_agent_whose_worker_was_killed_runs_again_elsewhere_within_15_s
     # No settings: those that a worker has by itself.
     order = CREW | {"agents": agents, "settings": {}}
     [victim] = await fleet.start(1, **order)
-    await until(lambda: fleet.diary.started(victim.pid) == agents.keys(), "it runs them all")
+    await eventually(lambda: fleet.diary.started(victim.pid) == agents.keys(), "it runs them all", within=30)
     [other] = await fleet.start(1, **order)
     victim.kill()
     killed = time.monotonic()
-    await until(lambda: fleet.diary.started(other.pid) == agents.keys(), "the other runs them all", within=15)
+    await eventually(lambda: fleet.diary.started(other.pid) == agents.keys(), "the other runs them all", within=15)
     starts = fleet.diary.entries("start")
     assert max(start.at for start in starts) - killed < 15
     assert {(start.attempt, start.recoveries) for start in starts if start.pid == other.pid} == {(1, 1)}

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from tests.support.servers import Server, cluster
-from tests.support.worker_fleet import QUICK, Fleet, until
+from tests.support.waiting import eventually
+from tests.support.worker_fleet import QUICK, Fleet
 
 # Polls so seldom that a job which starts soon was not found by polling.
 DEAF = QUICK | {"poll_s": 600}
@@ -30,7 +31,7 @@ async def test_a_bell_wakes_an_idle_worker_for_a_job_of_another_process(fleet: F
     for i in range(40):
         asked = time.monotonic()
         await fleet.app.enqueue(fleet.does["nap"], 0, id=f"n{i}", keep=0)
-        await until(lambda n=f"n{i}": fleet.diary.starts_of(n), "it starts", within=10)
+        await eventually(lambda n=f"n{i}": fleet.diary.starts_of(n), "it starts", within=10)
         assert fleet.diary.starts_of(f"n{i}")[0].at - asked < 3
 
 
@@ -40,7 +41,7 @@ async def test_no_job_of_a_burst_is_overheard(fleet: Fleet) -> None:
     for burst in range(50):
         jobs = {f"n{burst}.{i}" for i in range(20)}
         await asyncio.gather(*(fleet.app.enqueue(fleet.does["nap"], 0, id=job, keep=0) for job in jobs))
-        await until(lambda jobs=jobs: jobs <= fleet.diary.started(), f"all of burst {burst} start", within=10)
+        await eventually(lambda jobs=jobs: jobs <= fleet.diary.started(), f"all of burst {burst} start", within=10)
 
 
 async def test_a_sleeping_worker_is_woken_for_a_job_that_comes_before_what_it_waits_for(fleet: Fleet) -> None:
@@ -48,7 +49,7 @@ async def test_a_sleeping_worker_is_woken_for_a_job_that_comes_before_what_it_wa
     await fleet.app.enqueue(fleet.does["nap"], 0, id="far", queue="line", delay="1h")
     await fleet.app.enqueue(fleet.does["nap"], 0, id="near", queue="line", delay=0.5)
     asked = time.monotonic()
-    await until(lambda: fleet.diary.starts_of("near"), "the near one starts", within=10)
+    await eventually(lambda: fleet.diary.starts_of("near"), "the near one starts", within=10)
     assert 0.49 <= fleet.diary.starts_of("near")[0].at - asked < 3
     assert "far" not in fleet.diary.started()
 
@@ -57,11 +58,11 @@ async def test_a_stopping_worker_wakes_another_for_the_run_that_it_cancels(fleet
     [first] = await fleet.start(settings=DEAF, grace=0)
     for i in range(5):
         await fleet.app.enqueue(fleet.does["linger"], "a", id=f"n{i}", keep=0)
-    await until(lambda: len(fleet.diary.started(first.pid)) == 5, "it runs them")
+    await eventually(lambda: len(fleet.diary.started(first.pid)) == 5, "it runs them", within=30)
     [second] = await fleet.start(settings=DEAF)
     await first.end()
     left = time.monotonic()
-    await until(lambda: len(fleet.diary.started(second.pid)) == 5, "the other runs them")
+    await eventually(lambda: len(fleet.diary.started(second.pid)) == 5, "the other runs them", within=30)
     assert max(entry.at for entry in fleet.diary.entries("start", pid=second.pid)) - left < 3
     fleet.open_gate("a")
     await fleet.all_done(within=10)
@@ -73,7 +74,7 @@ async def test_a_stopping_worker_wakes_another_for_what_it_had_fetched_ahead(fle
     jobs = 6000
     first, second = await fleet.start(2, settings=DEAF, concurrency=5)
     await fleet.app.enqueue_many(fleet.does["nap"], [(0.002,)] * jobs, ids=(f"n{i}" for i in range(jobs)), keep=0)
-    await until(lambda: len(fleet.diary.started(first.pid)) > 500, "it is in the middle of it")
+    await eventually(lambda: len(fleet.diary.started(first.pid)) > 500, "it is in the middle of it", within=30)
     await first.end()
     await fleet.all_done(within=15)
     assert not fleet.diary.started_twice()
@@ -102,7 +103,7 @@ async def test_jobs_that_nobody_knows_are_parked_until_a_worker_that_does_starts
         await fleet.start(handlers=["f"])
         await fleet.app.enqueue_many(fleet.does["g"], [()] * 200, ids=(f"g{i}" for i in range(200)), keep=0)
         await fleet.app.enqueue_many(fleet.does["f"], [()] * 20, ids=(f"f{i}" for i in range(20)), keep=0)
-        await until(lambda: len(fleet.diary.started()) == 20, "what waits behind them is not held up")
+        await eventually(lambda: len(fleet.diary.started()) == 20, "what waits behind them is not held up", within=30)
         await _until_parked(fleet, 200)
         await fleet.start(handlers=["g"], settings=DEAF)
         await fleet.all_done(within=5)
@@ -128,7 +129,7 @@ async def _until_parked(fleet: Fleet, jobs: int, queue: str = "default") -> None
     async def are_parked() -> bool:
         return sum(await fleet.ask_each("ZCARD", "parked", queue=queue)) == jobs
 
-    await until(are_parked, "they are parked")
+    await eventually(are_parked, "they are parked", within=30)
 
 
 async def test_workers_drain_a_queue_that_is_spread_over_a_cluster(tmp_path: Path) -> None:

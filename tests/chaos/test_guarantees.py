@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import Server, ask, follow, until
+from tests.support.servers import Server, ask, follow
+from tests.support.waiting import until
 from tocsin import Tocsin
 from tocsin.model.errors import StoreUnavailable
 from tocsin.worker import WorkerSettings
@@ -35,7 +36,7 @@ async def shop(url: str, ran: list[str]) -> AsyncIterator[Tocsin]:
 
 
 async def put(app: Tocsin, what: str, delay: str = "0s") -> None:
-    await app.enqueue(app._registry.catalog.by_name["work"], what, id=what, delay=delay)
+    await app.enqueue(app.declarations.catalog.by_name["work"], what, id=what, delay=delay)
 
 
 def log_file(server: Server) -> Path:

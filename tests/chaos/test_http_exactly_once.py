@@ -13,7 +13,8 @@ from aiohttp import web
 from tests.support.http_receiver import Receiver
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
-from tests.support.worker_fleet import Fleet, Member, until
+from tests.support.waiting import eventually
+from tests.support.worker_fleet import Fleet, Member
 from tocsin import Http
 from tocsin.receive import Once
 
@@ -90,7 +91,7 @@ async def test_a_worker_killed_before_it_was_answered_is_followed_by_one_effect(
     [victim] = await fleet.start(reach=LOOPBACK)
     shop.close()
     orders = await put(fleet, shop, ORDERS)
-    await until(lambda: shop.waiting.total() == len(orders), "all are delivered, and none is answered")
+    await eventually(lambda: shop.waiting.total() == len(orders), "all are delivered, and none is answered", within=30)
     await fleet.start(reach=LOOPBACK)
     victim.kill()
     shop.open()
@@ -108,10 +109,12 @@ async def test_a_worker_killed_after_it_was_answered_and_before_it_wrote_that_is
         [victim] = await fleet.start(url=way.url, reach=LOOPBACK)
         shop.close()
         orders = await put(fleet, shop, ORDERS)
-        await until(lambda: shop.waiting.total() == len(orders), "all are delivered, and none is answered")
+        await eventually(
+            lambda: shop.waiting.total() == len(orders), "all are delivered, and none is answered", within=30
+        )
         way.cut_off()
         shop.open()
-        await until(lambda: shop.answered == len(orders), "all are answered")
+        await eventually(lambda: shop.answered == len(orders), "all are answered", within=30)
         await _until_it_knows(victim, len(orders))
         victim.kill()
     assert await fleet.held_by(victim.mark) == set(orders)
@@ -126,7 +129,7 @@ async def _until_it_knows(worker: Member, ended: int) -> None:
     async def knows() -> bool:
         return (await worker.stats()).ran == ended
 
-    await until(knows, "the worker has got the answers")
+    await eventually(knows, "the worker has got the answers", within=30)
 
 
 async def test_of_many_orders_each_has_one_effect_while_workers_are_killed(fleet: Fleet, shop: Shop) -> None:
@@ -134,11 +137,11 @@ async def test_of_many_orders_each_has_one_effect_while_workers_are_killed(fleet
     unanswered = 0
     for wave in range(WAVES):
         [victim] = await fleet.start(reach=LOOPBACK)
-        await until(lambda: not shop.waiting.total(), "nobody waits for an answer")
+        await eventually(lambda: not shop.waiting.total(), "nobody waits for an answer", within=30)
         shop.close()
         await put(fleet, shop, PER_WAVE, first=wave * PER_WAVE)
         for worker in (survivor, victim):
-            await until(lambda by=worker: _some_of(fleet, shop, by), "it has delivered some")
+            await eventually(lambda by=worker: _some_of(fleet, shop, by), "it has delivered some", within=30)
         unanswered += len(await _unanswered(fleet, shop, victim))
         victim.kill()
         shop.open()

@@ -7,7 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
-from tests.support.worker_fleet import Fleet, until
+from tests.support.waiting import eventually
+from tests.support.worker_fleet import Fleet
 from tocsin import Every, Stage
 
 RUNS = 1000
@@ -18,7 +19,9 @@ async def test_a_worker_killed_in_the_middle_of_a_thousand_runs_loses_none(fleet
     diary = fleet.diary
     began = time.monotonic()
     await fleet.app.enqueue_many(fleet.does["nap"], [(0.05,)] * RUNS, ids=(f"n{i}" for i in range(RUNS)), keep=0)
-    await until(lambda: len(diary.started(victim.pid)) >= RUNS // 5, "the worker is in the middle of it")
+    await eventually(
+        lambda: len(diary.started(victim.pid)) >= RUNS // 5, "the worker is in the middle of it", within=30
+    )
     victim.kill()
     in_flight = await fleet.held_by(victim.mark)
     assert in_flight
@@ -43,23 +46,27 @@ async def test_a_worker_that_wakes_after_its_burial_is_refused_and_begins_anew(f
     jobs = {f"async{i}": "linger" for i in range(4)} | {f"thread{i}": "wait" for i in range(4)}
     for job, chore in jobs.items():
         await fleet.app.enqueue(fleet.does[chore], chore, id=job, keep=0)
-    await until(lambda: diary.started(sleeper.pid) == set(jobs), "it runs them all")
+    await eventually(lambda: diary.started(sleeper.pid) == set(jobs), "it runs them all", within=30)
     [other] = await fleet.start()
     sleeper.send(signal.SIGSTOP)
-    await until(lambda: diary.started(other.pid) == set(jobs), "the other runs them all")
+    await eventually(lambda: diary.started(other.pid) == set(jobs), "the other runs them all", within=30)
     assert await fleet.alive() == {other.first_name}
     fleet.open_gate("linger")
-    await until(lambda: len(diary.entries("end", pid=other.pid)) == 4, "the other ends what it can")
+    await eventually(lambda: len(diary.entries("end", pid=other.pid)) == 4, "the other ends what it can", within=30)
     sleeper.send(signal.SIGCONT)
-    await until(lambda: len(diary.entries("told", pid=sleeper.pid)) == 4, "its threads are told to stop")
+    await eventually(
+        lambda: len(diary.entries("told", pid=sleeper.pid)) == 4, "its threads are told to stop", within=30
+    )
     fleet.open_gate("wait", only=sleeper)
     # What runs on the loop may be cancelled before it can end; threads always end.
-    await until(lambda: len(diary.entries("end", "cancelled", pid=sleeper.pid)) == 8, "nothing runs there any more")
+    await eventually(
+        lambda: len(diary.entries("end", "cancelled", pid=sleeper.pid)) == 8, "nothing runs there any more", within=30
+    )
 
     async def refused() -> bool:
         return 4 <= (await sleeper.stats()).lost <= 8
 
-    await until(refused, "it is told that these are not its to finish")
+    await eventually(refused, "it is told that these are not its to finish", within=30)
     assert await fleet.left() == 4
     fleet.open_gate("wait")
     await fleet.all_done(within=10)
@@ -87,11 +94,11 @@ async def test_a_worker_that_was_stopped_claims_nothing_in_the_name_that_was_bur
     async def is_buried() -> bool:
         return sleeper.first_name not in await fleet.alive()
 
-    await until(is_buried, "it is buried")
+    await eventually(is_buried, "it is buried", within=30)
     last = max([job.due_ms async for job in fleet.app.jobs(queue="line")])
-    await until(lambda: time.time() * 1000 > last, "all are due")
+    await eventually(lambda: time.time() * 1000 > last, "all are due", within=30)
     sleeper.send(signal.SIGCONT)
-    await until(lambda: fleet.diary.started() == jobs, "it runs them")
+    await eventually(lambda: fleet.diary.started() == jobs, "it runs them", within=30)
     assert await fleet.held_by(sleeper.first_name, "line") == set()
     assert await fleet.held_by(sleeper.mark, "line") == jobs
     fleet.open_gate("a")
@@ -105,10 +112,10 @@ async def test_what_a_dead_worker_held_is_run_by_another_all_at_once(fleet: Flee
     [victim] = await fleet.start()
     for job in jobs:
         await fleet.app.enqueue(fleet.does["linger"], "a", id=job, keep=0)
-    await until(lambda: fleet.diary.started() == jobs, "it runs them")
+    await eventually(lambda: fleet.diary.started() == jobs, "it runs them", within=30)
     [other] = await fleet.start()
     victim.kill()
-    await until(lambda: fleet.diary.started(other.pid) == jobs, "the other runs them all")
+    await eventually(lambda: fleet.diary.started(other.pid) == jobs, "the other runs them all", within=30)
     fleet.open_gate("a")
     await fleet.all_done(within=10)
     assert await fleet.count("succeeded") == len(jobs)
@@ -159,4 +166,4 @@ async def _keep_working_until(fleet: Fleet, condition: Callable[[], Awaitable[bo
             fleet.launch(concurrency=10)
         return await condition()
 
-    await until(met, "what the workers were kept for", within=40)
+    await eventually(met, "what the workers were kept for", within=40)

@@ -10,7 +10,8 @@ import sys
 
 from tests.support.python_path import PYTHON_PATH
 from tests.support.servers import Server
-from tests.support.worker_fleet import Fleet, until
+from tests.support.waiting import eventually
+from tests.support.worker_fleet import Fleet
 from tocsin.app.handle import Handle
 from tocsin.inspection.doctor import Doctor
 from tocsin.inspection.inspector import Inspector
@@ -79,7 +80,7 @@ async def test_nothing_is_lost_and_nothing_runs_twice_while_partitions_change(va
 
     async def busy(more: int) -> None:
         started = len(fleet.diary.started())
-        await until(lambda: len(fleet.diary.started()) > started + more, "jobs run")
+        await eventually(lambda: len(fleet.diary.started()) > started + more, "jobs run", within=30)
 
     await busy(50)
     assert await ran("tests.support.repartition_process", valkey.url, prefix, "default", "7") == -9
@@ -88,11 +89,11 @@ async def test_nothing_is_lost_and_nothing_runs_twice_while_partitions_change(va
     where = ("--url", valkey.url, "--prefix", prefix)
     assert await ran("tocsin.cli", "queues", "repartition", "default", "7", *where) == 0
     await busy(50)
-    await until(lambda: has(7), "this program has learned of it by its puts")
-    async with app.elsewhere() as operator:
+    await eventually(lambda: has(7), "this program has learned of it by its puts", within=30)
+    async with app.with_same_declarations() as operator:
         await operator.repartition_queue("default", 2)
     await busy(50)
-    await until(lambda: has(2), "this program has learned of it by its puts")
+    await eventually(lambda: has(2), "this program has learned of it by its puts", within=30)
     put = set().union(*[await producer.stop() for producer in producers])
     await fleet.all_done(within=30)
     assert fleet.diary.started() == put | later | waiting.keys()

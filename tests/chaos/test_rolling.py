@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.agent_process import CREW, Agents
-from tests.support.worker_fleet import QUICK, Diary, Entry, Fleet, Member, until
+from tests.support.waiting import eventually
+from tests.support.worker_fleet import QUICK, Diary, Entry, Fleet, Member
 
 # Rounds of up to half a second, which end within the grace period. A round that ends after the next is due skips it:
 # the intervals are that much longer than the rounds for a busy machine to be late and miss none.
@@ -23,7 +24,7 @@ async def test_three_workers_replaced_in_turn_under_load_skip_no_occurrence_and_
 ) -> None:
     diary, order = fleet.diary, CREW | {"agents": BUSY, "spread": 1.5}
     members = await fleet.start(3, **order)
-    await until(lambda: len(diary.started()) == len(BUSY), "each agent has run")
+    await eventually(lambda: len(diary.started()) == len(BUSY), "each agent has run", within=30)
     began = _now_ms()
     for turn in range(3 * times):
         replaced = members.pop(0)
@@ -34,7 +35,7 @@ async def test_three_workers_replaced_in_turn_under_load_skip_no_occurrence_and_
             members += await fleet.start(1, **order)
             await _end_in_the_middle_of_it(fleet, replaced)
     over = _now_ms()
-    await until(lambda: _due_after(over, diary) == BUSY.keys(), "each agent has run again")
+    await eventually(lambda: _due_after(over, diary) == BUSY.keys(), "each agent has run again", within=30)
     starts = diary.starts_by_job()
     assert all(starts[name][0].due <= began for name in BUSY)
     assert {name: dues for name in BUSY if (dues := _uneven(name, starts[name]))} == {}
@@ -47,7 +48,9 @@ async def test_three_workers_replaced_in_turn_under_load_skip_no_occurrence_and_
 async def _end_in_the_middle_of_it(fleet: Fleet, member: Member) -> None:
     """What it is running ends, and is the last that it runs."""
     diary, pid = fleet.diary, member.pid
-    await until(lambda: len(diary.entries("start", pid=pid)) > 2 + len(diary.entries("end", pid=pid)), "it is busy")
+    await eventually(
+        lambda: len(diary.entries("start", pid=pid)) > 2 + len(diary.entries("end", pid=pid)), "it is busy", within=30
+    )
     told = time.monotonic()
     await member.end()
     starts, ends = diary.entries("start", pid=pid), diary.entries("end", pid=pid)
@@ -81,20 +84,20 @@ async def test_rounds_that_do_not_end_within_the_grace_are_run_by_another_at_onc
     # Polls so seldom that what it starts soon was not found by polling.
     order: dict[str, Any] = CREW | {"agents": agents, "grace": 0.5, "settings": QUICK | {"poll_s": 600}}
     [first] = await fleet.start(1, **order)
-    await until(lambda: diary.started(first.pid) == names, "it runs them all")
+    await eventually(lambda: diary.started(first.pid) == names, "it runs them all", within=30)
     [second] = await fleet.start(1, **order)
     first.send(signal.SIGTERM)
     # Threads are given 2 s more to see that they are cancelled.
     assert await first.ended(within=8) == 0
     left = time.monotonic()
-    await until(lambda: diary.started(second.pid) == names, "the other runs them all")
+    await eventually(lambda: diary.started(second.pid) == names, "the other runs them all", within=30)
     assert max(entry.at for entry in diary.entries("start", pid=second.pid)) - left < 3
     assert {entry.job for entry in diary.entries(noted, pid=first.pid)} == names
     before, after = ({e.job: e.run for e in diary.entries("start", pid=m.pid)} for m in (first, second))
     assert before == after
     assert {(entry.attempt, entry.recoveries) for entry in diary.entries("start")} == {(1, 0)}
     fleet.open_gate("a")
-    await until(lambda: len(diary.entries("end", pid=second.pid)) == len(names), "they end there")
+    await eventually(lambda: len(diary.entries("end", pid=second.pid)) == len(names), "they end there", within=30)
     await second.end()
     for start in diary.entries("start", pid=second.pid):
         agent = await fleet.app.get(start.job, queue="agents")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.servers import Server
-from tests.support.worker_fleet import Fleet, until
+from tests.support.waiting import eventually
+from tests.support.worker_fleet import Fleet
 
 # As `app.work` has them.
 OWN = {"settings": None}
@@ -21,10 +22,10 @@ async def test_runs_end_within_the_grace_period(fleet: Fleet, number: signal.Sig
     member = fleet.launch(**OWN, concurrency=2, grace=20)
     for i, chore in enumerate(("linger", "wait")):
         await fleet.app.enqueue(fleet.does[chore], "a", id=f"n{i}", keep=0)
-    await until(lambda: diary.started() == {"n0", "n1"}, "it runs them")
+    await eventually(lambda: diary.started() == {"n0", "n1"}, "it runs them", within=30)
     await fleet.app.enqueue(fleet.does["nap"], 0, id="not claimed", keep=0)
     member.send(number)
-    await until(lambda: "claiming nothing more" in fleet.log(), "it has understood")
+    await eventually(lambda: "claiming nothing more" in fleet.log(), "it has understood", within=30)
     await fleet.app.enqueue(fleet.does["nap"], 0, id="too late", keep=0)
     fleet.open_gate("a")
     assert await member.ended(within=5) == 0
@@ -40,7 +41,7 @@ async def test_what_does_not_end_in_time_is_handed_over_at_its_due_time(fleet: F
     chores = {"async": "linger", "thread": "wait", "process": "toil"}
     for job, chore in chores.items():
         await fleet.app.enqueue(fleet.does[chore], "a", id=job, keep=0)
-    await until(lambda: diary.started() == set(chores), "it runs them")
+    await eventually(lambda: diary.started() == set(chores), "it runs them", within=30)
     runs = {entry.run for entry in diary.entries("start")}
     await fleet.start(settings={"poll_s": 600})
     began = time.monotonic()
@@ -61,9 +62,9 @@ async def test_what_does_not_end_in_time_is_handed_over_at_its_due_time(fleet: F
 async def test_a_second_signal_hurries(fleet: Fleet) -> None:
     member = fleet.launch(**OWN, grace=60)
     await fleet.app.enqueue(fleet.does["linger"], "a", id="n", keep=0)
-    await until(lambda: fleet.diary.started() == {"n"}, "it runs it")
+    await eventually(lambda: fleet.diary.started() == {"n"}, "it runs it", within=30)
     member.send(signal.SIGTERM)
-    await until(lambda: "stopping" in fleet.log(), "it has understood")
+    await eventually(lambda: "stopping" in fleet.log(), "it has understood", within=30)
     member.send(signal.SIGINT)
     assert await member.ended(within=5) == 0
     assert fleet.diary.entries("cancelled")
@@ -76,7 +77,7 @@ async def test_a_handler_that_never_ends_does_not_keep_a_worker_from_exiting(fle
     member = fleet.launch(**OWN, grace=0)
     await fleet.app.enqueue(fleet.does["wait"], "never", id="thread", keep=0)
     await fleet.app.enqueue(fleet.does["stubborn"], id="async", keep=0)
-    await until(lambda: fleet.diary.started() == {"thread", "async"}, "it runs them")
+    await eventually(lambda: fleet.diary.started() == {"thread", "async"}, "it runs them", within=30)
     member.send(signal.SIGTERM)
     assert await member.ended(within=10) == 0
     assert await fleet.count("succeeded") == 0
@@ -97,12 +98,12 @@ async def test_what_a_worker_could_not_write_before_it_ended_is_run_again_by_ano
         async with Fleet(server.url, tmp_path) as fleet:
             [member] = await fleet.start(grace=0)
             await fleet.app.enqueue(fleet.does["linger"], "a", id="n", keep=0)
-            await until(lambda: fleet.diary.started() == {"n"}, "it runs it")
+            await eventually(lambda: fleet.diary.started() == {"n"}, "it runs it", within=30)
             server.kill()
             fleet.open_gate("a")
-            await until(lambda: fleet.diary.entries("end"), "it ends")
+            await eventually(lambda: fleet.diary.entries("end"), "it ends", within=30)
             member.send(signal.SIGTERM)
-            await until(lambda: "could not be written" in fleet.log(), "it gives up")
+            await eventually(lambda: "could not be written" in fleet.log(), "it gives up", within=30)
             server.start()
             assert await member.ended(within=10) == 0
             await fleet.start()

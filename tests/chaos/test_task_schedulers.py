@@ -11,7 +11,8 @@ import pytest
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.task_scheduler_process import CLERK, QUEUE
-from tests.support.worker_fleet import Fleet, until
+from tests.support.waiting import eventually
+from tests.support.worker_fleet import Fleet
 from tocsin.patterns import Schedule, TaskQueue, TaskScheduler
 
 # Many, so that whoever is in trouble has some of them in its hands.
@@ -52,13 +53,13 @@ async def pass_seconds(fleet: Fleet, more: int) -> None:
     def done() -> bool:
         return sum(due > after for dues in seconds_of(fleet).values() for due in dues) >= SCHEDULES * more
 
-    await until(done, f"{more} more seconds", within=20)
+    await eventually(done, f"{more} more seconds", within=20)
 
 
 async def in_the_middle(fleet: Fleet) -> None:
     """Until the first tasks of another second are there, and not all."""
     before = last_second(fleet)
-    await until(lambda: last_second(fleet) > before, "another second begins", within=20)
+    await eventually(lambda: last_second(fleet) > before, "another second begins", within=20)
 
 
 async def put_to_rest(planner: TaskScheduler) -> dict[str, Schedule]:
@@ -75,7 +76,7 @@ async def put_to_rest(planner: TaskScheduler) -> dict[str, Schedule]:
         # What somebody held when he was told rests when that has ended.
         return not any(schedule.is_active for schedule in await asyncio.to_thread(shown))
 
-    await until(all_rest, "all rest")
+    await eventually(all_rest, "all rest", within=30)
     return {schedule.schedule_id: schedule for schedule in await asyncio.to_thread(shown)}
 
 
@@ -103,7 +104,7 @@ async def test_no_occurrence_is_doubled_or_skipped(
     others = [fleet.launch(**CLERK), fleet.launch(**CLERK)]
     victim = fleet.launch(**CLERK | {"url": proxy.url})
     for member in (*others, victim):
-        await until(member.is_ready, "the scheduler runs")
+        await eventually(member.is_ready, "the scheduler runs", within=30)
 
     def add() -> dict[str, int]:
         made = [planner.add_schedule("* * * * * *", f"user-{n % 7}") for n in range(SCHEDULES)]

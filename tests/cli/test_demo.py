@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import until
+from tests.support.waiting import until
 
 
 def traces(folder: Path) -> list[str]:

@@ -14,7 +14,8 @@ import pytest
 
 from tests.support.apps import shop
 from tests.support.command_line import APPS, Tool
-from tests.support.servers import Server, until
+from tests.support.servers import Server
+from tests.support.waiting import until
 from tocsin import Every, Http, Message, Tocsin
 from tocsin.store.keys import Keys
 

@@ -199,7 +199,7 @@ def test_the_doctor_counts_what_is_ready_and_mends_a_broken_line(lines: Tool, va
         "wide": 0,
     }
     assert [finding["examples"] for finding in report["findings"] if finding["level"] == "wrong"] == [["acme 1"]]
-    assert "places in line belong to no job, or to one that stands elsewhere: 1 in fair (acme 1); 1 mended" in lines(
+    assert "places in line belong to no job, or to a job that has another place: 1 in fair (acme 1); 1 mended" in lines(
         "doctor", "--repair"
     )
     assert "nothing is wrong" in lines.quick("doctor")

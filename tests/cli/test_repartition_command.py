@@ -11,7 +11,7 @@ from tocsin.store.repartition import repartition
 
 
 async def fill(app: Tocsin) -> None:
-    app = Tocsin(app._url, prefix=app._prefix, hash_tag=app._hash_tag)
+    app = Tocsin(**app._connection.arguments({}))
     app.queue("wide", partitions=4)
 
     @app.job(queue="wide")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.apps import shop
 from tests.support.command_line import Tool
-from tests.support.servers import until
+from tests.support.waiting import until
 from tocsin import Tocsin
 
 

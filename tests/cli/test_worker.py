@@ -16,7 +16,8 @@ import pytest
 
 from tests.support.apps import shop
 from tests.support.command_line import APPS, Running, Tool, alive
-from tests.support.servers import Server, until
+from tests.support.servers import Server
+from tests.support.waiting import until
 from tocsin import Tocsin
 from tocsin.inspection.inspector import Inspector
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.config_files import problems, write
 from tocsin.config import load_config
-from tocsin.config.file_text import LARGEST_BYTES
+from tocsin.config.load import LARGEST_BYTES
 
 BOMB = "a: &a [x, x]\n" + "".join(
     f"{b}: &{b} [*{a}, *{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)

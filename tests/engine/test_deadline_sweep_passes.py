@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 from tests.support.deadline_sweeps import ALWAYS, THRESHOLD_S, claim, look, write_down
+from tests.support.stepping_clock import SteppingClock
 from tests.support.waiting import eventually
 from tocsin import Retry, Run
 from tocsin.engine.deadline_sweep import AGAIN_S
@@ -142,17 +143,6 @@ async def test_a_server_that_does_not_answer_keeps_no_other_run_from_its_deadlin
         door.set()
 
 
-class Ticking:
-    """A clock on which a second passes with every look at it."""
-
-    def __init__(self, clock) -> None:
-        self._clock = clock
-
-    def monotonic(self) -> float:
-        self._clock.advance("1s")
-        return self._clock.monotonic()
-
-
 async def test_a_pass_over_zombies_ends_with_its_budget_and_the_next_goes_on(
     tocsin_app, tocsin_clock, patient, stubborn
 ):
@@ -164,7 +154,7 @@ async def test_a_pass_over_zombies_ends_with_its_budget_and_the_next_goes_on(
 
     for n in range(5):
         await tocsin_app.enqueue(never_listens, id=f"{n}")
-    worker = await patient(clock=Ticking(tocsin_clock), budget_s=2.0)
+    worker = await patient(clock=SteppingClock(tocsin_clock), budget_s=2.0)
     await claim(worker, 5)
     await eventually(lambda: len(inside.told) == 5, "all run")
     tocsin_clock.advance("30s")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.schedule_bench import JOB, QUEUE, Ticking
+from tests.support.schedule_bench import JOB, QUEUE, ScheduleBench
 from tests.support.servers import Server
 from tocsin import Every, Retry, Tocsin
 from tocsin.model.job import MISFIRES, OVERLAPS, Stage
@@ -43,7 +43,7 @@ events = st.lists(
 class Story:
     """What was planned: a cadence from its first tick until it was replaced."""
 
-    def __init__(self, ticking: Ticking) -> None:
+    def __init__(self, ticking: ScheduleBench) -> None:
         self.ticking = ticking
         self.cadences: list[tuple[int, int, int | None]] = []
 
@@ -116,7 +116,7 @@ class Story:
 async def tell(server: Server, overlap: str, seconds: int, given: dict[str, Any], events: list[Any]) -> None:
     clock = ManualClock()
     async with Tocsin(server.url, prefix=f"e{secrets.token_hex(4)}:", clock=clock) as app:
-        ticking = Ticking(app, clock)
+        ticking = ScheduleBench(app, clock)
         ticking.worker = await app.worker(queues=[QUEUE])
         try:
             story = Story(ticking)
@@ -130,7 +130,7 @@ async def tell(server: Server, overlap: str, seconds: int, given: dict[str, Any]
             await ticking.close()
 
 
-async def check(ticking: Ticking, ticks: list[int], overlap: str) -> None:
+async def check(ticking: ScheduleBench, ticks: list[int], overlap: str) -> None:
     told = await ticking.decisions()
     for tick in ticks:
         found = [decision for decision in told if decision.first_ms <= tick < decision.until_ms]

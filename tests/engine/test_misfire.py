@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.schedule_bench import QUEUE, Ticking
+from tests.support.schedule_bench import QUEUE, ScheduleBench
 
 
 @pytest.mark.parametrize("overlap", ["skip", "buffer_one"])
-async def test_coalesce_runs_one_for_all_that_are_due(ticking: Ticking, overlap: str):
+async def test_coalesce_runs_one_for_all_that_are_due(ticking: ScheduleBench, overlap: str):
     await ticking.schedule(overlap=overlap)
     await ticking.work(45)
     await ticking.end()
@@ -18,7 +18,7 @@ async def test_coalesce_runs_one_for_all_that_are_due(ticking: Ticking, overlap:
     assert await ticking.next_due() == 50
 
 
-async def test_skip_runs_none_and_waits_for_the_next_to_come(ticking: Ticking):
+async def test_skip_runs_none_and_waits_for_the_next_to_come(ticking: ScheduleBench):
     await ticking.schedule(misfire="skip")
     await ticking.work(45)
     assert ticking.started == []
@@ -27,7 +27,7 @@ async def test_skip_runs_none_and_waits_for_the_next_to_come(ticking: Ticking):
     assert ticking.started == [50]
 
 
-async def test_skip_with_a_grace_runs_what_is_within_it(ticking: Ticking):
+async def test_skip_with_a_grace_runs_what_is_within_it(ticking: ScheduleBench):
     await ticking.schedule(misfire="skip", grace="3s")
     await ticking.work(13)
     assert ticking.started == [10]
@@ -37,7 +37,7 @@ async def test_skip_with_a_grace_runs_what_is_within_it(ticking: Ticking):
     assert await ticking.told() == [(10, 10, "succeeded"), (20, 30, "misfire")]
 
 
-async def test_all_runs_each_that_is_owed_one_after_the_other(ticking: Ticking):
+async def test_all_runs_each_that_is_owed_one_after_the_other(ticking: ScheduleBench):
     await ticking.schedule(misfire="all")
     await ticking.work(45)
     for due in (10, 20, 30, 40):
@@ -48,7 +48,7 @@ async def test_all_runs_each_that_is_owed_one_after_the_other(ticking: Ticking):
     assert await ticking.told() == [(due, due, "succeeded") for due in (10, 20, 30, 40)]
 
 
-async def test_all_is_owed_within_catch_up_only(ticking: Ticking):
+async def test_all_is_owed_within_catch_up_only(ticking: ScheduleBench):
     await ticking.schedule(misfire="all", catch_up="20s")
     await ticking.work(45)
     assert ticking.started == [30]
@@ -58,7 +58,7 @@ async def test_all_is_owed_within_catch_up_only(ticking: Ticking):
     assert await ticking.told() == [(10, 30, "misfire"), (30, 30, "succeeded"), (40, 40, "succeeded")]
 
 
-async def test_all_with_runs_of_their_own_starts_them_together(ticking: Ticking):
+async def test_all_with_runs_of_their_own_starts_them_together(ticking: ScheduleBench):
     await ticking.schedule(misfire="all", overlap="allow", catch_up="20s")
     await ticking.work(45)
     assert ticking.started == [30, 40]
@@ -70,21 +70,21 @@ async def test_all_with_runs_of_their_own_starts_them_together(ticking: Ticking)
 
 
 @pytest.mark.parametrize("overlap", ["buffer_one", "buffer_all"])
-async def test_in_a_buffer_only_an_explicit_grace_makes_a_misfire(ticking: Ticking, overlap: str):
+async def test_in_a_buffer_only_an_explicit_grace_makes_a_misfire(ticking: ScheduleBench, overlap: str):
     await ticking.schedule(misfire="skip", overlap=overlap)
     await ticking.work(45)
     assert ticking.started == [10]
 
 
 @pytest.mark.parametrize("overlap", ["buffer_one", "buffer_all", "allow", "cancel_other"])
-async def test_a_grace_that_is_over_skips_under_each_overlap(ticking: Ticking, overlap: str):
+async def test_a_grace_that_is_over_skips_under_each_overlap(ticking: ScheduleBench, overlap: str):
     await ticking.schedule(misfire="skip", overlap=overlap, grace="3s")
     await ticking.work(45)
     assert ticking.started == []
     assert await ticking.told() == [(10, 50, "misfire")]
 
 
-async def test_a_retry_is_not_late(ticking: Ticking):
+async def test_a_retry_is_not_late(ticking: ScheduleBench):
     """It was begun in time."""
     from tocsin import Retry
 
@@ -97,7 +97,7 @@ async def test_a_retry_is_not_late(ticking: Ticking):
     assert await ticking.told() == [(20, 25, "coalesced"), (10, 10, "succeeded")]
 
 
-async def test_a_failure_that_is_waited_out_tells_what_passes_meanwhile(ticking: Ticking):
+async def test_a_failure_that_is_waited_out_tells_what_passes_meanwhile(ticking: ScheduleBench):
     await ticking.schedule()
     await ticking.app.update("j", error_interval="25s")
     await ticking.work(10)
@@ -107,7 +107,7 @@ async def test_a_failure_that_is_waited_out_tells_what_passes_meanwhile(ticking:
     assert await ticking.told() == [(20, due, "backoff"), (10, 10, "failed")]
 
 
-async def test_the_end_of_a_schedule_leaves_no_tick_untold(ticking: Ticking):
+async def test_the_end_of_a_schedule_leaves_no_tick_untold(ticking: ScheduleBench):
     from datetime import timedelta
 
     await ticking.schedule(ends=ticking.clock.now + timedelta(seconds=30))
@@ -118,7 +118,7 @@ async def test_the_end_of_a_schedule_leaves_no_tick_untold(ticking: Ticking):
     assert await ticking.told() == [(20, 75, "overlap"), (10, 10, "succeeded")]
 
 
-async def test_what_the_queues_cap_holds_back_is_told_as_capped(ticking: Ticking):
+async def test_what_the_queues_cap_holds_back_is_told_as_capped(ticking: ScheduleBench):
     """Another job has the one slot from second 5 on, the schedule is due at 10, 20 and 30, and starts at 35."""
     await ticking.app.queue_update(QUEUE, max_active=1)
     await ticking.schedule(10)

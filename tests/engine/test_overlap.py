@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.schedule_bench import JOB, QUEUE, Ticking
+from tests.support.schedule_bench import JOB, QUEUE, ScheduleBench
 from tocsin import Every, InvalidArgument, Retry
 from tocsin.model.job import OVERLAPS
 
@@ -12,7 +12,7 @@ each_overlap = pytest.mark.parametrize("overlap", OVERLAPS)
 APART = ("allow", "cancel_other")
 
 
-async def test_skip_skips_them(ticking: Ticking):
+async def test_skip_skips_them(ticking: ScheduleBench):
     await ticking.schedule()
     await ticking.work(10)
     await ticking.work(35)
@@ -22,7 +22,7 @@ async def test_skip_skips_them(ticking: Ticking):
     assert await ticking.told() == [(20, 50, "overlap"), (10, 10, "succeeded")]
 
 
-async def test_buffer_one_runs_the_first_of_them_right_after(ticking: Ticking):
+async def test_buffer_one_runs_the_first_of_them_right_after(ticking: ScheduleBench):
     await ticking.schedule(overlap="buffer_one")
     await ticking.work(10)
     await ticking.work(35)
@@ -34,7 +34,7 @@ async def test_buffer_one_runs_the_first_of_them_right_after(ticking: Ticking):
     assert await ticking.told() == [(10, 10, "succeeded"), (30, 45, "coalesced"), (20, 20, "succeeded")]
 
 
-async def test_buffer_one_that_may_not_coalesce_skips_the_others(ticking: Ticking):
+async def test_buffer_one_that_may_not_coalesce_skips_the_others(ticking: ScheduleBench):
     await ticking.schedule(overlap="buffer_one", misfire="skip")
     await ticking.work(10)
     await ticking.work(35)
@@ -44,7 +44,7 @@ async def test_buffer_one_that_may_not_coalesce_skips_the_others(ticking: Tickin
     assert await ticking.told() == [(10, 10, "succeeded"), (30, 50, "overlap"), (20, 20, "succeeded")]
 
 
-async def test_buffer_all_runs_each_in_order(ticking: Ticking):
+async def test_buffer_all_runs_each_in_order(ticking: ScheduleBench):
     await ticking.schedule(overlap="buffer_all")
     await ticking.work(10)
     await ticking.work(35)
@@ -57,7 +57,7 @@ async def test_buffer_all_runs_each_in_order(ticking: Ticking):
     assert await ticking.told() == [(due, due, "succeeded") for due in (10, 20, 30, 40)]
 
 
-async def test_allow_runs_each_at_its_time(ticking: Ticking):
+async def test_allow_runs_each_at_its_time(ticking: ScheduleBench):
     await ticking.schedule(overlap="allow")
     for _ in range(4):
         await ticking.work(10)
@@ -70,7 +70,7 @@ async def test_allow_runs_each_at_its_time(ticking: Ticking):
     assert (job.succeeded, job.stage) == (2, "waiting")
 
 
-async def test_a_run_of_its_own_has_the_retries_of_its_job(ticking: Ticking):
+async def test_a_run_of_its_own_has_the_retries_of_its_job(ticking: ScheduleBench):
     await ticking.schedule(overlap="allow", retry=Retry(1, "5s"))
     await ticking.work(10)
     await ticking.end(how="fail")
@@ -80,7 +80,7 @@ async def test_a_run_of_its_own_has_the_retries_of_its_job(ticking: Ticking):
     assert await ticking.told() == [(10, 10, "succeeded")]
 
 
-async def test_cancel_other_stops_the_run_that_goes_on(ticking: Ticking):
+async def test_cancel_other_stops_the_run_that_goes_on(ticking: ScheduleBench):
     await ticking.schedule(overlap="cancel_other")
     await ticking.work(10)
     await ticking.work(10)
@@ -94,7 +94,7 @@ async def test_cancel_other_stops_the_run_that_goes_on(ticking: Ticking):
     assert await ticking.told() == [(10, 10, "cancelled"), (20, 20, "succeeded")]
 
 
-async def test_cancel_other_with_a_run_that_ends_before_it_hears_of_it(ticking: Ticking):
+async def test_cancel_other_with_a_run_that_ends_before_it_hears_of_it(ticking: ScheduleBench):
     await ticking.schedule(overlap="cancel_other")
     await ticking.work(10)
     await ticking.work(10)
@@ -105,7 +105,7 @@ async def test_cancel_other_with_a_run_that_ends_before_it_hears_of_it(ticking: 
     assert await ticking.told() == [(10, 10, "succeeded"), (20, 20, "succeeded")]
 
 
-async def test_cancel_other_with_a_run_that_does_not_stop_keeps_the_last_of_those_that_wait(ticking: Ticking):
+async def test_cancel_other_with_a_run_that_does_not_stop_keeps_the_last_of_those_that_wait(ticking: ScheduleBench):
     await ticking.schedule(overlap="cancel_other")
     for _ in range(4):
         await ticking.work(10)
@@ -121,7 +121,7 @@ async def test_cancel_other_with_a_run_that_does_not_stop_keeps_the_last_of_thos
     ]
 
 
-async def test_cancel_other_with_a_worker_that_died(ticking: Ticking):
+async def test_cancel_other_with_a_worker_that_died(ticking: ScheduleBench):
     await ticking.schedule(overlap="cancel_other")
     await ticking.work(10)
     await ticking.work(10)
@@ -134,7 +134,7 @@ async def test_cancel_other_with_a_worker_that_died(ticking: Ticking):
 
 
 @pytest.mark.parametrize("overlap", APART)
-async def test_a_run_of_its_own_is_cancelled_by_its_id(ticking: Ticking, overlap: str):
+async def test_a_run_of_its_own_is_cancelled_by_its_id(ticking: ScheduleBench, overlap: str):
     await ticking.schedule(overlap=overlap)
     await ticking.work(10)
     assert await ticking.app.cancel(f"{JOB}@{ticking.begun + 10_000}")
@@ -147,7 +147,7 @@ async def test_a_run_of_its_own_is_cancelled_by_its_id(ticking: Ticking, overlap
 
 
 @each_overlap
-async def test_a_job_that_is_removed_during_a_run_does_not_come_back(ticking: Ticking, overlap: str):
+async def test_a_job_that_is_removed_during_a_run_does_not_come_back(ticking: ScheduleBench, overlap: str):
     await ticking.schedule(overlap=overlap)
     await ticking.work(10)
     assert await ticking.app.remove(JOB)
@@ -159,7 +159,7 @@ async def test_a_job_that_is_removed_during_a_run_does_not_come_back(ticking: Ti
 
 
 @each_overlap
-async def test_a_job_that_is_removed_in_a_backlog_does_not_come_back(ticking: Ticking, overlap: str):
+async def test_a_job_that_is_removed_in_a_backlog_does_not_come_back(ticking: ScheduleBench, overlap: str):
     await ticking.schedule(overlap=overlap)
     await ticking.work(10)
     ticking.clock.advance("35s")
@@ -171,7 +171,7 @@ async def test_a_job_that_is_removed_in_a_backlog_does_not_come_back(ticking: Ti
 
 @each_overlap
 @pytest.mark.parametrize("pause", [3, 33])
-async def test_a_pause_during_a_run_fires_nothing_at_its_end(ticking: Ticking, overlap: str, pause: int):
+async def test_a_pause_during_a_run_fires_nothing_at_its_end(ticking: ScheduleBench, overlap: str, pause: int):
     """Shorter or longer than the interval."""
     await ticking.schedule(overlap=overlap)
     await ticking.work(12)
@@ -190,7 +190,7 @@ async def test_a_pause_during_a_run_fires_nothing_at_its_end(ticking: Ticking, o
     assert ticking.started == [10, due]
 
 
-async def test_a_replayed_pause_is_a_misfire_like_another(ticking: Ticking):
+async def test_a_replayed_pause_is_a_misfire_like_another(ticking: ScheduleBench):
     await ticking.schedule(overlap="allow", misfire="all")
     await ticking.app.pause(JOB)
     await ticking.work(35)
@@ -200,7 +200,7 @@ async def test_a_replayed_pause_is_a_misfire_like_another(ticking: Ticking):
 
 
 @each_overlap
-async def test_an_edit_during_a_run_counts_from_now_and_fires_nothing(ticking: Ticking, overlap: str):
+async def test_an_edit_during_a_run_counts_from_now_and_fires_nothing(ticking: ScheduleBench, overlap: str):
     await ticking.schedule(overlap=overlap)
     await ticking.work(10)
     ticking.clock.advance("5s")
@@ -214,7 +214,7 @@ async def test_an_edit_during_a_run_counts_from_now_and_fires_nothing(ticking: T
 
 
 @each_overlap
-async def test_an_edit_in_a_backlog_drops_it(ticking: Ticking, overlap: str):
+async def test_an_edit_in_a_backlog_drops_it(ticking: ScheduleBench, overlap: str):
     await ticking.schedule(overlap=overlap, misfire="all")
     await ticking.work(10)
     ticking.clock.advance("35s")
@@ -230,7 +230,7 @@ async def test_an_edit_in_a_backlog_drops_it(ticking: Ticking, overlap: str):
 
 
 @each_overlap
-async def test_a_changed_overlap_keeps_the_due_time(ticking: Ticking, overlap: str):
+async def test_a_changed_overlap_keeps_the_due_time(ticking: ScheduleBench, overlap: str):
     await ticking.schedule()
     await ticking.work(3)
     assert await ticking.app.update(JOB, overlap=overlap)
@@ -240,13 +240,13 @@ async def test_a_changed_overlap_keeps_the_due_time(ticking: Ticking, overlap: s
     assert ticking.started == [10]
 
 
-async def test_schedules_in_bulk_take_an_overlap(ticking: Ticking):
+async def test_schedules_in_bulk_take_an_overlap(ticking: ScheduleBench):
     await ticking.app.schedule_many(ticking.handler, [("b", Every("1h"), ())], overlap="allow")
     assert (await ticking.app.get("b")).spec.rules.overlap == "allow"
 
 
 @pytest.mark.agents
-async def test_an_agent_runs_one_at_a_time(ticking: Ticking):
+async def test_an_agent_runs_one_at_a_time(ticking: ScheduleBench):
     @ticking.app.agent(every="10s", name="agent")
     async def agent() -> None: ...
 
@@ -255,12 +255,12 @@ async def test_an_agent_runs_one_at_a_time(ticking: Ticking):
         await ticking.app.update("agent", overlap="allow")
 
 
-async def test_an_unknown_overlap_is_refused_by_name(ticking: Ticking):
+async def test_an_unknown_overlap_is_refused_by_name(ticking: ScheduleBench):
     with pytest.raises(InvalidArgument, match="did you mean 'buffer_all'"):
         await ticking.schedule(overlap="buffer_al")
 
 
-async def test_a_decision_says_what_and_why_and_when(ticking: Ticking):
+async def test_a_decision_says_what_and_why_and_when(ticking: ScheduleBench):
     await ticking.schedule(misfire="skip")
     await ticking.work(45)
     [decision] = await ticking.decisions()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import Server, launch, until
+from tests.support.servers import Server, launch
+from tests.support.waiting import until
 from tocsin import Tocsin
 
 ROOT = Path(__file__).parents[2]

@@ -11,22 +11,20 @@ from typing import Any
 
 import pytest
 
+from tests.support.records import record
 from tests.support.servers import Server
 from tocsin import Retry, Tocsin
 from tocsin.inspection.doctor import Doctor, DoctorReport
 from tocsin.inspection.inspector import Inspector
-from tocsin.model import codec
-from tocsin.model.job import Header, Spec
 from tocsin.model.run import Claim
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions import queue_settings
 from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, finish_item
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.transitions.jobs import Jobs, PutItem, record_of
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.store.views.audit import AuditReader
 
 FOR_EVER = 1e15
-HANDLER = "tests.handler"
 
 
 class Bench:
@@ -38,10 +36,7 @@ class Bench:
         self.keys = queue.keys[0]
 
     async def put(self, member: str, tenant: str = "acme", band: int = 2, due: int = 0) -> None:
-        header = Header(
-            recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER), band=band, tenant=tenant
-        )
-        await self.jobs.put(self.queue, PutItem(member, record_of(header, Spec(HANDLER)), due, relative=True))
+        await self.jobs.put(self.queue, PutItem(member, record(band=band, tenant=tenant), due, relative=True))
 
     async def claim(self, limit: int = 1000) -> list[Claim]:
         [answer] = await self.runs.claim([ClaimRequest(self.queue, 0, limit)], FOR_EVER)

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from tests.support.lost_writes import Snapshot
-from tests.support.two_queues import MakeYard, Yard
+from tests.support.two_queues import MakeTwoQueues, TwoQueues
 from tocsin.inspection.doctor import Doctor
 from tocsin.store.transitions.dependencies import Outbox
 from tocsin.store.transitions.fleet import Fleet
 from tocsin.store.views.audit import AuditReader
 
 
-async def kinds(yard: Yard, *, repair: bool = False) -> dict[str, tuple[int, int]]:
+async def kinds(yard: TwoQueues, *, repair: bool = False) -> dict[str, tuple[int, int]]:
     """kind -> found, mended; only what is wrong, or left over."""
     report = await Doctor(AuditReader(yard.store), Fleet(yard.store), repair=repair, patience_s=0).run()
     return {
@@ -22,12 +22,12 @@ async def kinds(yard: Yard, *, repair: bool = False) -> dict[str, tuple[int, int
     }
 
 
-async def keys_of(yard: Yard, queue: str, member: str) -> dict[str, str]:
+async def keys_of(yard: TwoQueues, queue: str, member: str) -> dict[str, str]:
     where = yard.queues[queue]
     return where.keys[where.partition_of(member)]
 
 
-async def test_each_step_of_a_wait_is_in_order(make_yard: MakeYard) -> None:
+async def test_each_step_of_a_wait_is_in_order(make_yard: MakeTwoQueues) -> None:
     yard = await make_yard()
     await yard.put("one", "a")
     await yard.put("four", "b", after=(("one", "a"),))
@@ -42,7 +42,7 @@ async def test_each_step_of_a_wait_is_in_order(make_yard: MakeYard) -> None:
     assert await kinds(yard, repair=True) == {}
 
 
-async def test_who_has_lost_what_it_waits_for_is_paused_for_a_person(make_yard: MakeYard) -> None:
+async def test_who_has_lost_what_it_waits_for_is_paused_for_a_person(make_yard: MakeTwoQueues) -> None:
     yard = await make_yard()
     await yard.put("one", "a")
     await yard.put("one", "b", after=(("one", "a"),))
@@ -53,7 +53,7 @@ async def test_who_has_lost_what_it_waits_for_is_paused_for_a_person(make_yard: 
     assert await yard.stage("one", "b") == "paused"
 
 
-async def test_what_is_left_of_a_wait_is_dropped(make_yard: MakeYard) -> None:
+async def test_what_is_left_of_a_wait_is_dropped(make_yard: MakeTwoQueues) -> None:
     yard = await make_yard()
     await yard.put("one", "a")
     await yard.put("one", "b", after=(("one", "a"),))
@@ -66,7 +66,7 @@ async def test_what_is_left_of_a_wait_is_dropped(make_yard: MakeYard) -> None:
     assert await yard.stage("one", "b") == "waiting"
 
 
-async def test_a_name_without_a_record_leaves_with_its_wait(make_yard: MakeYard) -> None:
+async def test_a_name_without_a_record_leaves_with_its_wait(make_yard: MakeTwoQueues) -> None:
     yard = await make_yard()
     await yard.put("one", "a")
     await yard.put("one", "b", after=(("one", "a"),))
@@ -75,7 +75,7 @@ async def test_a_name_without_a_record_leaves_with_its_wait(make_yard: MakeYard)
     assert await kinds(yard) == {}
 
 
-async def test_who_would_never_be_told_asks_anew(make_yard: MakeYard) -> None:
+async def test_who_would_never_be_told_asks_anew(make_yard: MakeTwoQueues) -> None:
     """Somebody emptied the keys of the upstream: nobody knows of the wait, and the upstream is no more."""
     yard = await make_yard()
     await yard.put("four", "a")
@@ -91,7 +91,7 @@ async def test_who_would_never_be_told_asks_anew(make_yard: MakeYard) -> None:
 
 @pytest.mark.parametrize(("bury", "then"), [(False, "waiting"), (True, "cancelled")])
 async def test_who_was_told_and_is_blocked_again_is_mended_at_once_without_a_worker(
-    make_yard: MakeYard, bury: bool, then: str
+    make_yard: MakeTwoQueues, bury: bool, then: str
 ) -> None:
     """The server of the dependent lost its last writes."""
     yard = await make_yard()
@@ -113,7 +113,7 @@ async def test_who_was_told_and_is_blocked_again_is_mended_at_once_without_a_wor
     assert await yard.store.client.llen(bell) == (0 if bury else 1)
 
 
-async def test_nothing_is_found_while_all_of_it_moves(make_yard: MakeYard) -> None:
+async def test_nothing_is_found_while_all_of_it_moves(make_yard: MakeTwoQueues) -> None:
     busy, auditor = await make_yard(), await make_yard()
     over = asyncio.Event()
 

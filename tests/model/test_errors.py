@@ -9,7 +9,7 @@ import pytest
 import tocsin
 from tocsin import ClaimLost, ConflictingJobs, InvalidConfig, StoreUnavailable, TocsinError, UnknownJob
 from tocsin.model import errors
-from tocsin.model.errors import nearest
+from tocsin.model.errors import did_you_mean
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from tocsin.model.errors import nearest
     ],
 )
 def test_the_nearest_known_word_is_named_or_else_all_of_them(word, says):
-    assert nearest(word, ["tenant", "queue", "delay"]) == says
+    assert did_you_mean(word, ["tenant", "queue", "delay"]) == says
 
 
 def test_every_error_is_a_tocsin_error_and_stands_in_the_tree():

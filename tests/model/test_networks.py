@@ -7,7 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from tocsin import InvalidArgument
-from tocsin.model.allowed_hosts import entry_of, places
+from tocsin.model.allowed_hosts import allowed_hosts, entry_of
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from tocsin.model.allowed_hosts import entry_of, places
     ],
 )
 def test_hosts_are_known_by_name(entry: str, host: str) -> None:
-    assert places([entry]).have_name(host)
+    assert allowed_hosts([entry]).have_name(host)
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_hosts_are_known_by_name(entry: str, host: str) -> None:
     ],
 )
 def test_other_hosts_are_not(entry: str, host: str) -> None:
-    assert not places([entry]).have_name(host)
+    assert not allowed_hosts([entry]).have_name(host)
 
 
 def test_networks_and_single_addresses() -> None:
-    known = places(["10.0.0.0/8", "127.0.0.1", "::1", "fd00::/8", " 192.168.0.0/16 "])
+    known = allowed_hosts(["10.0.0.0/8", "127.0.0.1", "::1", "fd00::/8", " 192.168.0.0/16 "])
     inside = ["10.255.0.1", "127.0.0.1", "::1", "fd00::1", "192.168.3.4"]
     assert [known.have_address(ip_address(each)) for each in inside] == [True] * 5
     outside = ["11.0.0.1", "127.0.0.2", "::2", "fe00::1", "8.8.8.8"]

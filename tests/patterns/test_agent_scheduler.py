@@ -160,7 +160,7 @@ async def test_an_instrumentation_that_raises_is_logged_and_changes_nothing(sche
     works, fails_too = [await tocsin_app.get(name, queue=AGENTS) for name in ("works", "fails")]
     assert (works.succeeded, notes.ran) == (1, ["works"])
     assert (fails_too.failed, fails_too.failure.error) == (1, "ValueError: vendor is down")
-    noted = {(entry["agent"], entry["told"]) for entry in logs if "instrumentation" in entry["event"]}
+    noted = {(entry["agent"], entry["method"]) for entry in logs if "instrumentation" in entry["event"]}
     assert noted == {("works", "started"), ("works", "completed"), ("fails", "started"), ("fails", "failed")}
 
 

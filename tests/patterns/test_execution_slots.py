@@ -227,7 +227,7 @@ class TestQueue:
         assert [each.id async for each in tocsin_app.jobs(stage="parked")] == ["theirs"]
 
     async def test_an_app_that_is_opened_again_goes_on(self, tocsin_app):
-        app = tocsin_app.elsewhere(prefix=tocsin_app.store.keys.prefix)
+        app = tocsin_app.with_same_declarations(prefix=tocsin_app.store.keys.prefix)
         executions = ExecutionQueue(app)
         async with app:
             await enqueue_all(executions, "a", "b")

@@ -228,7 +228,7 @@ async def test_an_edit_between_the_look_and_the_write_of_a_pass_is_not_undone(de
         looks.append(job.version)
         if len(looks) == 1:
             scheduler.update_schedule(made, payload="new")
-        return schedules.noted(job, tocsin_clock.ms, tocsin_clock.ms)
+        return schedules.with_last_run(job, tocsin_clock.ms, tocsin_clock.ms)
 
     assert await schedules.revise(desk.app.store, where, made, note)
     shown = scheduler.get_schedule(made)

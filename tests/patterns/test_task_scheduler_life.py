@@ -9,7 +9,8 @@ import time
 import pytest
 
 from tests.support.captured_logs import capture_logs
-from tests.support.servers import Server, until
+from tests.support.servers import Server
+from tests.support.waiting import until
 from tocsin import StoreRefused, StoreUnavailable, Tocsin, TocsinError
 from tocsin.patterns import State, Task, TaskQueue, TaskScheduler
 from tocsin.worker import WorkerSettings

@@ -98,7 +98,7 @@ async def test_what_is_left_to_tell_is_told_when_the_scheduler_ends(desk, tocsin
         scheduler.add_schedule("0 1 * * *", f"user-{n}")
     tocsin_clock.move_to(at("01:00:00"))
     await desk.push(worker)
-    scheduler._book.ended()
+    scheduler._recorder.ended()
     assert [line["tasks"] for line in said(logs, "more tasks pushed")] == [3]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.once_work import KEY, Work, tried
 from tests.support.python_path import PYTHON_PATH
-from tests.support.servers import until
+from tests.support.waiting import until
 from tocsin.receive import Once, StillRunning
 
 Start = Callable[[str], "subprocess.Popen[str]"]

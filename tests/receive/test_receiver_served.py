@@ -17,7 +17,8 @@ import pytest
 from tests.support.asgi_client import SECRET
 from tests.support.once_work import KEY
 from tests.support.python_path import PYTHON_PATH
-from tests.support.servers import free_port, until
+from tests.support.servers import free_port
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.parametrize("where", ["valkey"], indirect=True)
 

@@ -16,7 +16,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.support.asgi_client import OTHER, SECRET, signed
 from tests.support.once_work import KEY
-from tests.support.servers import free_port, until
+from tests.support.servers import free_port
+from tests.support.waiting import until
 from tocsin.receive import Once
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "webhooks.md"

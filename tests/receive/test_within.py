@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from tests.support.once_work import KEY, Work
 from tests.support.python_path import PYTHON_PATH
-from tests.support.servers import until
+from tests.support.waiting import until
 from tocsin.receive import KeyReused, Once, StillRunning
 
 pytestmark = pytest.mark.parametrize("where", ["sqlite", "postgres"], indirect=True)

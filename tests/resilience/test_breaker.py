@@ -259,7 +259,7 @@ def test_the_status_can_be_written_down(breaker):
 
 def test_a_success_may_make_up_for_one_failure(breaker, time):
     fail(breaker, 4)
-    breaker.forgive(breaker.allow())
+    breaker.drop_oldest_failure(breaker.allow())
     fail(breaker)
     assert breaker.state is BreakerState.CLOSED
     fail(breaker)
@@ -271,7 +271,7 @@ def test_a_success_of_before_the_trip_makes_up_for_nothing(breaker, time):
     opened(breaker)
     breaker.reset()
     fail(breaker, 4)
-    breaker.forgive(early)
+    breaker.drop_oldest_failure(early)
     fail(breaker)
     assert breaker.state is BreakerState.OPEN
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
-from tests.support.one_queue import FOR_EVER, HANDLER, Line
+from tests.support.one_queue import FOR_EVER, Line
+from tests.support.records import HANDLER
 from tocsin.model import codec
 from tocsin.model.errors import InvalidArgument, RecordUnreadable
 from tocsin.model.job import Failure, Header, Policy, Retry, Spec

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.one_queue import Line, packed_block, record
+from tests.support.one_queue import Line
+from tests.support.records import packed_block, record
 from tocsin.store.transitions.jobs import IGNORE
 
 

@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from tests.support.servers import certificate, free_port, freeze, launch, until
+from tests.support.servers import certificate, free_port, freeze, launch
+from tests.support.waiting import until
 
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 

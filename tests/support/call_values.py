@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from tests.support.model_job import Definition
-from tests.support.one_queue import record as a_record
+from tests.support.records import record as a_record
 from tocsin.model import codec
 
 START = 1_900_000_000_000

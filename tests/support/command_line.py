@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.apps import shop
-from tests.support.servers import until
+from tests.support.waiting import until
 from tocsin import Tocsin
 from tocsin.cli.main import run
 
@@ -104,7 +104,7 @@ class Tool:
         return running
 
     def app(self) -> Tocsin:
-        return Tocsin(self.url, prefix=self.prefix, hash_tag=self.hash_tag, registry=shop.app._registry)
+        return Tocsin(self.url, prefix=self.prefix, hash_tag=self.hash_tag, registry=shop.app.declarations)
 
     def do(self, work: Callable[[Tocsin], Coroutine[Any, Any, Any]]) -> Any:
         async def opened() -> Any:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from tests.support.one_queue import packed_block
-from tests.support.one_queue import record as a_record
+from tests.support.records import packed_block
+from tests.support.records import record as a_record
 from tocsin.model import codec
 from tocsin.store.transitions.claims import CANCELLED, FAILED, SUCCEEDED
 from tocsin.store.transitions.dependencies import IS_WORKING

@@ -15,10 +15,10 @@ SILENT = DeliveryFailed("no answer")
 
 
 async def send(gates: HostGates, outcome: bool | BaseException = True, host: str = HOST) -> None:
-    async with gates.to(host) as passage:
+    async with gates.delivery_to(host) as delivery:
         if isinstance(outcome, BaseException):
             raise outcome
-        passage.ok = outcome
+        delivery.ok = outcome
 
 
 async def fail(gates: HostGates, times: int = 5, error: BaseException = SILENT) -> None:

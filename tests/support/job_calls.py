@@ -14,7 +14,7 @@ from tests.support.call_values import (
     delays,
 )
 from tests.support.model_job import Definition
-from tests.support.one_queue import packed
+from tests.support.records import packed
 from tocsin.model import codec
 from tocsin.model.ids import job_of
 from tocsin.store.store import RESULTS_MAX

@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.support.one_queue import FOR_EVER, HANDLER, STRANGE, record
+from tests.support.one_queue import FOR_EVER
+from tests.support.records import HANDLER, STRANGE, record
 from tocsin.inspection.doctor import Doctor
 from tocsin.model import codec
 from tocsin.model.errors import StoreError

@@ -12,7 +12,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tocsin import DeliveryFailed, Http
 from tocsin.engine.work_item import WorkItem
-from tocsin.model.allowed_hosts import places
+from tocsin.model.allowed_hosts import allowed_hosts
 from tocsin.model.codec import handler_digest
 from tocsin.model.delivery import Delivered
 from tocsin.model.job import Header, Spec
@@ -59,7 +59,7 @@ def unit_of(target: Http, attempt: int = 1, job: str = "job") -> WorkItem:
 
 def dialer(*allow: str, resolve: Any = None, most: int | None = None) -> Dialer:
     """Of an operator who allows `allow` for messages."""
-    return Dialer(Guard(places(allow), "message.allow"), resolve, most)
+    return Dialer(Guard(allowed_hosts(allow), "message.allow"), resolve, most)
 
 
 class OpenGates(HostGates):
@@ -67,7 +67,7 @@ class OpenGates(HostGates):
 
     def __init__(self) -> None: ...
 
-    def to(self, host: str, deadline: float = 0.0) -> Any:
+    def delivery_to(self, host: str, deadline: float = 0.0) -> Any:
         return contextlib.nullcontext()
 
 
@@ -76,7 +76,15 @@ class Sender:
 
     def __init__(self, *allow: str, resolver: AbstractResolver | None = None, longest_wait_s: float = 600.0) -> None:
         self.clock = ManualClock()
-        self.target = HttpTarget("test:", self.clock, OpenGates(), Secrets(), longest_wait_s, allow, resolver=resolver)
+        self.target = HttpTarget(
+            namespace="test:",
+            clock=self.clock,
+            gates=OpenGates(),
+            secrets=Secrets(),
+            longest_wait_s=longest_wait_s,
+            allow=allow,
+            resolver=resolver,
+        )
 
     async def __aenter__(self) -> Sender:
         return self

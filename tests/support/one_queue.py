@@ -6,15 +6,13 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
+from tests.support.records import HANDLER, record
 from tocsin.model import codec
 from tocsin.model.errors import StoreError
-from tocsin.model.job import NORMAL, Header, Job, Spec
-from tocsin.model.queue import check_weights, checked
+from tocsin.model.job import Job
+from tocsin.model.queue import check_weights, settings_as_text
 from tocsin.model.run import Claim
 from tocsin.model.skipped_ticks import SkippedTicks
-from tocsin.model.trigger import Every
 from tocsin.store import suspect_scores
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
@@ -31,60 +29,12 @@ from tocsin.store.transitions.claims import (
     release_item,
     retry_item,
 )
-from tocsin.store.transitions.jobs import EDIT, IGNORE, ClaimEntry, Jobs, PutItem, read_entry, record_of
+from tocsin.store.transitions.jobs import EDIT, IGNORE, ClaimEntry, Jobs, PutItem, read_entry
 from tocsin.store.transitions.queue_settings import update
 from tocsin.store.views.events import decisions
 from tocsin.testing import ManualClock
 
-HANDLER = "tests.handler"
-STRANGE = "tests.strange"
 FOR_EVER = 1e15
-
-
-def record(
-    *,
-    every: float | None = None,
-    keep: int = 0,
-    timeout: int = 60_000,
-    args: tuple[object, ...] = (),
-    handler: str = HANDLER,
-    recurring: bool = True,
-    band: int = NORMAL,
-    tenant: str = "",
-    unnamed: bool = False,
-    cost: int = 1,
-) -> bytes:
-    """A job of HANDLER that does nothing, as bytes. An extra run has a trigger and is not recurring."""
-    spec = Spec(handler, args, {}, None if every is None else Every(every))
-    header = Header(
-        recurring=recurring and every is not None,
-        timeout=timeout,
-        handler=codec.handler_digest(handler),
-        trigger=codec.trigger_digest(spec),
-        keep=keep,
-        band=band,
-        tenant=tenant,
-        cost=cost,
-        unnamed=unnamed,
-    )
-    return record_of(header, spec)
-
-
-def packed(
-    member: str, record: bytes, due: int, relative: bool = False, mode: int = IGNORE, expected: int = 0
-) -> bytes:
-    """The items of job_put, for calls that do not go through `Jobs`."""
-    values = [msgspec.msgpack.encode(value) for value in (due, int(relative), mode, expected)]
-    return b"\x96" + codec.text(member.encode()) + b"".join(values) + codec.text(record)
-
-
-def packed_block(
-    member: str, record: bytes, due: int, life: str, *sources: str, anyway: bool = False, mode: int = IGNORE
-) -> bytes:
-    """The items of job_block, likewise; sources are queue NUL upstream."""
-    needs = msgspec.msgpack.encode([life, int(anyway), *sources])
-    values = [msgspec.msgpack.encode(value) for value in (due, 0, mode)]
-    return b"\x96" + codec.text(member.encode()) + b"".join(values) + codec.text(record) + codec.text(needs)
 
 
 async def dump(client: Any, prefix: str) -> dict[str, Any]:
@@ -140,7 +90,7 @@ class Line:
 
     async def set(self, weights: dict[str, float] | None = None, **settings: Any) -> None:
         """As an operator does."""
-        wanted = checked(self.queue.queue, settings)
+        wanted = settings_as_text(self.queue.queue, settings)
         await update(self.store, self.queue, wanted, check_weights(weights or {}), operator=True)
 
     async def delete(self, member: str, only: str = "") -> bool:

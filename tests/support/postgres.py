@@ -18,7 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from tests.support.servers import _in_package, until
+from tests.support.servers import _in_package
+from tests.support.waiting import until
 
 # PostgreSQL refuses to run as root, so its launcher becomes somebody else. It dies with its parent, as in servers.py.
 _LAUNCHER = """

@@ -17,7 +17,7 @@ QUEUE = "line"
 JOB = "j"
 
 
-class Ticking:
+class ScheduleBench:
     """One job with the id j. Times are seconds since the test began."""
 
     def __init__(self, app: Tocsin, clock: ManualClock) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from tests.support.one_queue import Line, packed, packed_block, record
+from tests.support.one_queue import Line
+from tests.support.records import packed, packed_block, record
 from tocsin.store.scripts.script import orders_of, script, script_names
 from tocsin.store.store import RESULTS_MAX
 from tocsin.store.transitions.claims import (

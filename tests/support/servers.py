@@ -22,14 +22,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from tests.support.waiting import until
 
 # prctl(PR_SET_PDEATHSIG, SIGKILL) in a launcher rather than in a preexec_fn: that one makes Python 3.12
 # warn about threads, and warnings are errors here. The parent may be gone before the call: look again.
@@ -42,15 +43,6 @@ if os.getppid() == int(sys.argv[1]):
 """
 
 SERVICE = "tocsin"
-
-
-def until(condition: Callable[[], object], what: str, *, within: float = 10.0) -> None:
-    """Look again every 10 ms; the deadline is there to fail the test, not to pace it."""
-    deadline = time.monotonic() + within
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within:g} s: {what}")
-        time.sleep(0.01)
 
 
 def _in_package(package: str, pattern: str) -> Path | None:

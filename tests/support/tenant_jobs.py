@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from tests.support.one_queue import Line, record
+from tests.support.one_queue import Line
+from tests.support.records import record
 from tocsin.store.transitions.jobs import PutItem
 
 

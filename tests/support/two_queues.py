@@ -8,37 +8,19 @@ from typing import Any
 
 import pytest
 
+from tests.support.records import record
 from tests.support.servers import Server
 from tocsin.app.dependencies import DependentWriter, UpstreamRefs
 from tocsin.app.lookup import Lookup
-from tocsin.model import codec
-from tocsin.model.job import Header, Spec
 from tocsin.model.queue import Queue
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, failed_item, finish_item
 from tocsin.store.transitions.dependencies import Outbox, Upstream
-from tocsin.store.transitions.jobs import Jobs, PutItem, record_of
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.testing import ManualClock
 from tocsin.upkeep.outbox_carrier import OutboxCarrier
 
-HANDLER = "tests.handler"
 KEPT = 600
-
-
-class Killed(BaseException):
-    """What kill -9 looks like from inside: nothing of what follows is done."""
-
-
-class Mortal(Store):
-    """Dies after so many changes."""
-
-    left = 10**9
-
-    async def change(self, *args: Any) -> list[Any]:
-        if self.left == 0:
-            raise Killed
-        self.left -= 1
-        return await super().change(*args)
 
 
 class Overtaken(Store):
@@ -63,7 +45,7 @@ class Repeating(Store):
         return first
 
 
-class Yard:
+class TwoQueues:
     """Two queues, of which one has partitions; what a program does, and what workers do."""
 
     def __init__(self, store: Store, queues: dict[str, OpenQueue]) -> None:
@@ -80,22 +62,19 @@ class Yard:
         self, queue: str, member: str, *, after: tuple[tuple[str, str], ...] = (), anyway: bool = False
     ) -> None:
         """Those that wait for others are remembered, so that a test sees their end. The others are not."""
-        spec, keep = Spec(HANDLER), KEPT if after else 0
-        header = Header(recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER), keep=keep)
-        put = PutItem(member, record_of(header, spec), 0, True)
+        put = PutItem(member, record(keep=KEPT if after else 0), 0, True)
         where = self.queues[queue]
         if not after:
             await self.jobs.put(where, put)
             return
-        dependents = DependentWriter(self.store, Lookup(self.store, self.jobs), self.jobs, self.carrier)
+        dependents = DependentWriter(self.store, Lookup(self.store, self.jobs), self.jobs, lambda: self.carrier)
         await dependents.put(where, put, UpstreamRefs([Upstream(*each) for each in after], anyway))
 
     async def put_many(self, queue: str, members: list[str], *, after: tuple[str, str]) -> None:
         """As `put`, all of which wait for the same."""
-        header = Header(recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER))
-        dependents = DependentWriter(self.store, Lookup(self.store, self.jobs), self.jobs, self.carrier)
+        dependents = DependentWriter(self.store, Lookup(self.store, self.jobs), self.jobs, lambda: self.carrier)
         send, most = await dependents.bulk(self.queues[queue], UpstreamRefs([Upstream(*after)], False))
-        puts = [PutItem(member, record_of(header, Spec(HANDLER)), 0, True) for member in members]
+        puts = [PutItem(member, record(), 0, True) for member in members]
         for first in range(0, len(puts), most):
             await send(puts[first : first + most])
         await self.carry_everything()
@@ -121,7 +100,7 @@ class Yard:
         places = [(queue, p) for queue in self.queues.values() for p in range(queue.partitions)]
         while filled := await Outbox(self.store).filled(places):
             for place in filled:
-                self.carrier.hear(*place)
+                self.carrier.note_filled(*place)
             await self.carrier.carry_some()
 
     async def left(self) -> dict[str, int]:
@@ -135,20 +114,20 @@ async def dump(store: Store) -> dict[bytes, bytes]:
     return {key: await store.client.dump(key) async for key in store.client.scan_iter(match=f"{store.keys.prefix}*")}
 
 
-MakeYard = Callable[..., Awaitable[Yard]]
+MakeTwoQueues = Callable[..., Awaitable[TwoQueues]]
 
 
 @pytest.fixture
-async def make_yard(valkey: Server, clock: ManualClock) -> AsyncIterator[MakeYard]:
+async def make_yard(valkey: Server, clock: ManualClock) -> AsyncIterator[MakeTwoQueues]:
     """Processes of one namespace."""
     prefix, opened = f"t{secrets.token_hex(4)}:", []
 
-    async def make(kind: type[Store] = Store) -> Yard:
+    async def make(kind: type[Store] = Store) -> TwoQueues:
         store = kind(valkey.url, prefix=prefix, clock=clock)
         await store.open()
         opened.append(store)
         queues = [await store.open_queue(Queue(name, partitions=n)) for name, n in (("one", 1), ("four", 4))]
-        return Yard(store, {queue.name: queue for queue in queues})
+        return TwoQueues(store, {queue.name: queue for queue in queues})
 
     yield make
     for store in opened:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable
 from typing import Any
 
 from tocsin.model.clock import monotonic
 from tocsin.worker import Worker
+
+
+def until(condition: Callable[[], object], what: str, *, within: float = 10.0) -> None:
+    """Look again every 10 ms, without an event loop; the deadline is there to fail the test, not to pace it."""
+    deadline = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within:g} s: {what}")
+        time.sleep(0.01)
 
 
 async def eventually(condition: Callable[[], Any], what: str, *, within: float = 10.0) -> Any:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
 from tests.support.python_path import PYTHON_PATH
+from tests.support.waiting import eventually
 from tests.support.worker_handlers import FOLDER, ORDINARY, declare
 from tocsin import Tocsin
 from tocsin.store.store import OpenQueue
@@ -25,18 +22,6 @@ from tocsin.store.transitions.fleet import Fleet as Roll
 
 # In the ratio of the defaults, and as quick as a busy machine can keep up with: a late look starts over.
 QUICK = {"beat_s": 0.3, "ttl_s": 1.2}
-
-
-async def until(condition: Callable[[], Any], what: str, *, within: float = 30.0) -> None:
-    """Look again every 10 ms; the deadline is there to fail the test, not to pace it."""
-    deadline = time.monotonic() + within
-    while True:
-        met = condition()
-        if await met if inspect.isawaitable(met) else met:
-            return
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within:g} s: {what}")
-        await asyncio.sleep(0.01)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -153,13 +138,15 @@ class Member:
 
     async def ended(self, within: float = 30.0) -> int:
         """Its exit code."""
-        await until(lambda: not self.alive, f"worker {self.pid} ends", within=within)
+        await eventually(lambda: not self.alive, f"worker {self.pid} ends", within=within)
         return int(self._process.returncode)
 
     async def stats(self) -> Entry:
         before = len(self._diary.entries("stats", pid=self.pid))
         self.send(signal.SIGUSR1)
-        await until(lambda: len(self._diary.entries("stats", pid=self.pid)) > before, "the worker tells its stats")
+        await eventually(
+            lambda: len(self._diary.entries("stats", pid=self.pid)) > before, "the worker tells its stats", within=30
+        )
         return self._diary.entries("stats", pid=self.pid)[-1]
 
 
@@ -204,7 +191,7 @@ class Fleet:
     async def start(self, n: int = 1, **order: Any) -> list[Member]:
         members = [self.launch(**order) for _ in range(n)]
         for member in members:
-            await until(member.is_ready, "the worker is ready", within=30)
+            await eventually(member.is_ready, "the worker is ready", within=30)
         return members
 
     def log(self) -> str:
@@ -239,7 +226,7 @@ class Fleet:
         async def so_many() -> bool:
             return await self.left(queue) == n
 
-        await until(so_many, f"all jobs but {n} have ended", within=within)
+        await eventually(so_many, f"all jobs but {n} have ended", within=within)
 
     async def all_done(self, *, within: float, queue: str = "default") -> None:
         await self.until_left(0, within=within, queue=queue)

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tocsin.model.allowed_hosts import places
+from tocsin.model.allowed_hosts import allowed_hosts
 from tocsin.targets.address_guard import AddressRefused, Guard
 
 REFUSED = [
@@ -60,12 +60,12 @@ PUBLIC = ["1.1.1.1", "8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::8
 @pytest.mark.parametrize(("address", "what"), REFUSED, ids=[address for address, _ in REFUSED])
 def test_what_is_not_public_is_refused(address: str, what: str) -> None:
     with pytest.raises(AddressRefused, match=f"^.Errno 13. {address} is a {what}.* address.*`http.allow`"):
-        Guard(places([])).check(address)
+        Guard(allowed_hosts([])).check(address)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_what_is_public_is_not(address: str) -> None:
-    Guard(places([])).check(address)
+    Guard(allowed_hosts([])).check(address)
 
 
 @pytest.mark.parametrize(
@@ -82,18 +82,18 @@ def test_what_is_public_is_not(address: str) -> None:
     ],
 )
 def test_what_the_operator_allows_is_permitted(allowed: str, address: str) -> None:
-    Guard(places([allowed])).check(address)
+    Guard(allowed_hosts([allowed])).check(address)
 
 
 @pytest.mark.parametrize(
     ("allowed", "address"), [("127.0.0.1", "127.0.0.2"), ("::1", "127.0.0.1"), ("10.0.0.0/8", "192.168.0.1")]
 )
 def test_nothing_else_is(allowed: str, address: str) -> None:
-    assert not Guard(places([allowed])).permits(address)
+    assert not Guard(allowed_hosts([allowed])).permits(address)
 
 
 def test_no_socket_is_made_for_an_address_that_is_refused() -> None:
-    guard = Guard(places(["127.0.0.1"]))
+    guard = Guard(allowed_hosts(["127.0.0.1"]))
     info = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
     with pytest.raises(AddressRefused):
         guard.open_socket((*info, ("127.0.0.2", 80)))

@@ -162,7 +162,7 @@ async def test_connections_to_brokers_are_bounded_whatever_opens_them(
                 while not host.entries:
                     with contextlib.suppress(DeliveryFailed):
                         await send(made, f"redis://127.0.0.1:{host.port}/s")
-        assert sum(each.fileno() >= 0 for each in made._dialer._made) <= 4
+        assert sum(each.fileno() >= 0 for each in made._dialer._sockets) <= 4
     finally:
         await made.close()
 
@@ -180,7 +180,7 @@ async def test_messages_that_gave_up_leave_no_connections_behind(
                 with pytest.raises(TimeoutError):
                     await send(made, f"nats://127.0.0.1:{host.getsockname()[1]}/x", timeout=0.02)
             assert len(made._clients) == 3
-            alive = made._dialer._made
+            alive = made._dialer._sockets
             await eventually(lambda: sum(each.fileno() >= 0 for each in alive) <= 3, "the others are closed")
         finally:
             await made.close()
@@ -194,7 +194,7 @@ async def test_a_broker_that_does_not_say_goodbye_keeps_no_connection(
     with Server.redis7(tls=True) as server:
         made = Clients(tocsin_app.store, dialer("127.0.0.1", "::1"))
         await send(made, f"rediss://localhost:{server.port}/x?ca={server.folder / 'tls.crt'}")
-        alive = list(made._dialer._made)
+        alive = list(made._dialer._sockets)
         assert any(each.fileno() >= 0 for each in alive)
         server.pause()
         try:
@@ -213,8 +213,8 @@ async def test_idle_connections_to_receivers_are_bounded(monkeypatch: pytest.Mon
         async with Sender("127.0.0.1") as sender:
             for each in receivers:
                 await sender.send(Http.get(each.url))
-            assert sender.target._sessions is not None
-            connector: Any = sender.target._sessions._guarded.connector
+            assert sender.target._connections is not None
+            connector: Any = sender.target._connections._guarded.connector
             assert sum(map(len, connector._conns.values())) == 4
     finally:
         for each in receivers:

@@ -45,29 +45,29 @@ FORMS: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_a_secret_is_found_in_each_form(form: str) -> None:
     said = FORMS[form](SESAME)
-    veiled = SecretMask([SESAME]).text(f"you sent {said}, and no more")
-    assert said.strip("\"'{}") not in veiled
-    assert "***" in veiled
-    assert "sesame" not in veiled.lower()
-    assert veiled.startswith("you sent ")
-    assert veiled.endswith(", and no more")
+    masked = SecretMask([SESAME]).text(f"you sent {said}, and no more")
+    assert said.strip("\"'{}") not in masked
+    assert "***" in masked
+    assert "sesame" not in masked.lower()
+    assert masked.startswith("you sent ")
+    assert masked.endswith(", and no more")
 
 
 @pytest.mark.parametrize("before", ["", "a", "ab", "user:"])
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
 def test_a_secret_is_found_in_base64_whatever_stands_around_it(before: str, encode: Callable[[bytes], bytes]) -> None:
-    veil = SecretMask([PLAIN])
+    mask = SecretMask([PLAIN])
     for after in ("", "x", "xy"):
         said = encode(f"{before}{PLAIN}{after}".encode()).decode()
-        left = veil.text(said).replace("***", "")
+        left = mask.text(said).replace("***", "")
         # No more than the characters that it shares with what stands around it.
         assert len(left) <= len(said) - len(PLAIN) * 4 // 3 + 2
 
 
 def test_what_is_no_secret_stays_as_it_is() -> None:
-    veil = SecretMask([PLAIN])
+    mask = SecretMask([PLAIN])
     for said in ("open-sesame", "4711", "", "é\udcff"):
-        assert veil.text(said) == said
+        assert mask.text(said) == said
     assert SecretMask(["", "ab"]).text("abc") == "***c"
     assert SecretMask([]).text(PLAIN) == PLAIN
     assert SecretMask(["half \udcff a character"]).data(b"\xfe half \xff a character") == b"\xfe ***"
@@ -79,10 +79,10 @@ def test_a_line_of_a_long_secret_is_one_too() -> None:
 
 
 def test_where_something_was_cut_off_a_part_of_a_secret_is_hidden_too() -> None:
-    veil = SecretMask([PLAIN])
+    mask = SecretMask([PLAIN])
     for length in range(1, len(PLAIN)):
-        assert veil.beginning(b"it is " + PLAIN[:length].encode()) == b"it is ***"
-        assert veil.end(PLAIN[length:].encode() + b" it was") == b"*** it was"
+        assert mask.beginning(b"it is " + PLAIN[:length].encode()) == b"it is ***"
+        assert mask.end(PLAIN[length:].encode() + b" it was") == b"*** it was"
 
 
 # Whole deliveries

@@ -157,7 +157,9 @@ class BoundSender(Sender):
     def __init__(self, host: str, *allow: str, **options: Any) -> None:
         super().__init__(*allow, **options)
         secrets = Secrets({"TOCSIN_SECRET_HOOK": (host,)})
-        self.target = HttpTarget("test:", self.clock, OpenGates(), secrets, 600.0, allow, **options)
+        self.target = HttpTarget(
+            namespace="test:", clock=self.clock, gates=OpenGates(), secrets=secrets, allow=allow, **options
+        )
 
 
 @pytest.mark.parametrize("how", ["header", "signature"])

@@ -167,7 +167,7 @@ def test_long_lists_cost_little():
     ],
 )
 def test_steps_beyond_a_field_are_odd(expression, odd):
-    assert list(parse(expression).odd) == ([] if odd is None else [odd])
+    assert list(parse(expression).mistakes) == ([] if odd is None else [odd])
 
 
 # Against cronsim, with all that both can read

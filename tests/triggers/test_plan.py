@@ -84,7 +84,7 @@ def test_after_a_run_the_next_tick_and_those_that_pass(rules, started, now, foll
     assert told(misfires.after_run(spec(**rules), T, ms(started), ms(now))) == (following, passed)
 
 
-@pytest.mark.parametrize("overlap", sorted(misfires.APART))
+@pytest.mark.parametrize("overlap", sorted(misfires.EXTRA_RUN_OVERLAPS))
 @pytest.mark.parametrize(
     ("rules", "now", "following", "passed"),
     [
@@ -98,7 +98,7 @@ def test_after_a_run_the_next_tick_and_those_that_pass(rules, started, now, foll
     ],
 )
 def test_a_tick_with_a_run_of_its_own_moves_the_job_on_at_once(overlap, rules, now, following, passed):
-    assert told(misfires.apart(spec(overlap=overlap, **rules), T, ms(now))) == (following, passed)
+    assert told(misfires.plan_extra_run(spec(overlap=overlap, **rules), T, ms(now))) == (following, passed)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_run_is_too_late_where_late_runs_are_to_be_skipped(rules, late, misfir
     ],
 )
 def test_a_misfire_is_passed_over_with_all_that_are_as_late(rules, now, following, passed):
-    assert told(misfires.pass_over(spec(**rules), T, ms(now))) == (following, passed)
+    assert told(misfires.skip_misfire(spec(**rules), T, ms(now))) == (following, passed)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_what_passes_while_the_cap_of_the_queue_holds_a_run_back_is_capped(start
     [(-5, [(0, 40, "capped")]), (15, [(0, 15, "misfire"), (20, 40, "capped")]), (35, [(0, 35, "misfire")])],
 )
 def test_a_run_that_the_cap_made_too_late_was_capped(held, passed):
-    assert told(misfires.pass_over(spec(misfire="skip"), T, ms(35), held_since=ms(held)))[1] == passed
+    assert told(misfires.skip_misfire(spec(misfire="skip"), T, ms(35), held_since=ms(held)))[1] == passed
 
 
 @pytest.mark.parametrize(

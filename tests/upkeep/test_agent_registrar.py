@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.support.servers import Server
+from tests.support.stepping_clock import SteppingClock
 from tests.support.waiting import run_dry
 from tocsin import Every, StoreUnavailable, Tocsin
 from tocsin.testing import run_until_idle
@@ -42,7 +43,7 @@ class Owner:
 @pytest.fixture
 async def make(tocsin_app):
     """A reconciler of the app's agents, and what it says is ours."""
-    where = await tocsin_app.store.open_queue(tocsin_app._registry.queues[AGENTS])
+    where = await tocsin_app.store.open_queue(tocsin_app.declarations.queues[AGENTS])
 
     def build(owns=lambda _: True, rules: RegistrationRules | None = None, clock=None) -> AgentRegistrar:
         owned: set[str] = set()
@@ -54,8 +55,9 @@ async def make(tocsin_app):
             owned.difference_update(lost)
 
         made = AgentRegistrar(
-            tocsin_app.store, where, tocsin_app._agents, owns, own, lambda waiting: None,
-            clock or tocsin_app.store.clock, lambda *_: None, rules or RegistrationRules(),
+            store=tocsin_app.store, queue=where, declared=tocsin_app._parts.agents.puts, owns=owns, on_owned=own,
+            on_waiting=lambda waiting: None, clock=clock or tocsin_app.store.clock, ring=lambda *_: None,
+            rules=rules or RegistrationRules(),
         )  # fmt: skip
         made.owned = owned
         return made
@@ -149,21 +151,10 @@ async def test_one_on_which_the_sharding_fails_does_not_stop_the_others(tocsin_a
     assert reconciler.owned == {"a", "c"}
 
 
-class Ticking:
-    """A monotonic clock on which every look takes a second."""
-
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def monotonic(self) -> float:
-        self.at += 1
-        return self.at
-
-
 async def test_a_round_that_is_longer_than_its_budget_goes_on_in_the_next_pass(tocsin_app, make):
     names = [f"a{n:04d}" for n in range(2 * PAGE + 10)]
     declare(tocsin_app, *names)
-    reconciler = make(rules=RegistrationRules(budget_s=1.0), clock=Ticking())
+    reconciler = make(rules=RegistrationRules(budget_s=1.0), clock=SteppingClock())
     rests = [await reconciler.step() for _ in range(3)]
     assert rests[:2] == [0.0, 0.0]
     assert 0 < rests[2] <= RegistrationRules().every_s
@@ -282,7 +273,7 @@ async def test_an_outage_in_the_middle_of_a_round_leaves_nobody_out(monkeypatch)
     with Server.valkey(aof=True) as server:
         async with Tocsin(server.url) as app:
             declare(app, *names)
-            where = await app.store.open_queue(app._registry.queues[AGENTS])
+            where = await app.store.open_queue(app.declarations.queues[AGENTS])
             seen: list[str] = []
 
             def owns(name: str) -> bool:
@@ -292,8 +283,8 @@ async def test_an_outage_in_the_middle_of_a_round_leaves_nobody_out(monkeypatch)
                 return True
 
             reconciler = AgentRegistrar(
-                app.store, where, app._agents, owns, lambda *_: None, lambda _: None, app.store.clock,
-                lambda *_: None, RegistrationRules(),
+                store=app.store, queue=where, declared=app._parts.agents.puts, owns=owns, on_owned=lambda *_: None,
+                on_waiting=lambda _: None, clock=app.store.clock, ring=lambda *_: None, rules=RegistrationRules(),
             )  # fmt: skip
             with pytest.raises(StoreUnavailable):
                 await reconciler.step()

@@ -125,8 +125,8 @@ async def test_an_interval_that_becomes_shorter_is_noticed(
         ran.append("b")
 
     if by == "this program":
-        agent = tocsin_app._registry.agents["b"]
-        tocsin_app._registry.agents["b"] = replace(agent, every=Every("10s"))
+        agent = tocsin_app.declarations.agents["b"]
+        tocsin_app.declarations.agents["b"] = replace(agent, every=Every("10s"))
         await worker.reconciler.step()
     else:
         other_app.agent(every="10s", name="b")(refresh_b)

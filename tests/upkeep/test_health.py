@@ -16,7 +16,6 @@ from tocsin.testing import ManualClock
 from tocsin.upkeep.health import (
     ACTIONS,
     Health,
-    HealthCheck,
     HealthState,
     Signal,
     Snapshot,
@@ -24,6 +23,7 @@ from tocsin.upkeep.health import (
     assess,
     summary_line,
 )
+from tocsin.upkeep.health_check import HealthCheck
 
 # The worker of the seed's example line.
 FINE = Snapshot(
@@ -128,7 +128,7 @@ STALL = but(redis_breaker=BreakerState.HALF_OPEN)
 
 def look(dogs: Watchdogs, snapshot: Snapshot, *times: float) -> list[Signal]:
     """What was to be warned of in all these cycles."""
-    return [signal for at in times for signal in dogs.look(snapshot, at)]
+    return [signal for at in times for signal in dogs.observe(snapshot, at)]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ import contextlib
 import pytest
 
 from tests.support.captured_logs import capture_logs
-from tests.support.one_queue import Line, record
+from tests.support.one_queue import Line
 from tests.support.orphans import Cleaner, zadd
+from tests.support.records import record
 from tests.support.servers import Server, cluster
+from tests.support.stepping_clock import SteppingClock
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.queue import Queue
 from tocsin.store import store as store_module
@@ -26,14 +28,6 @@ async def many(line: Line, count: int) -> None:
         await line.store.client.zadd(line.keys["waiting"], {f"x{n}": line.now for n in range(first, first + 1000)})
 
 
-class Ticking(ManualClock):
-    """A clock on which each look takes a second."""
-
-    def monotonic(self) -> float:
-        self.advance("1s")
-        return super().monotonic()
-
-
 @pytest.fixture
 def small_pages(monkeypatch) -> None:
     monkeypatch.setattr(strays_module, "PAGE", 100)
@@ -42,7 +36,7 @@ def small_pages(monkeypatch) -> None:
 @pytest.mark.usefixtures("small_pages")
 async def test_a_pass_ends_with_its_budget_and_the_next_goes_on_there(line: Line):
     await many(line, 3000)
-    cleaner = Cleaner(line.store, [line.queue], Ticking(), run_budget_ms=4000)
+    cleaner = Cleaner(line.store, [line.queue], SteppingClock(), run_budget_ms=4000)
     done = []
     while sum(done) < 3000:
         before = cleaner.done.get("no_record", 0)
@@ -56,7 +50,7 @@ async def test_a_pass_ends_with_its_budget_and_the_next_goes_on_there(line: Line
 @pytest.mark.usefixtures("small_pages")
 async def test_without_a_budget_a_pass_goes_all_the_way(line: Line):
     await many(line, 3000)
-    cleaner = Cleaner(line.store, [line.queue], Ticking(), run_budget_ms=0)
+    cleaner = Cleaner(line.store, [line.queue], SteppingClock(), run_budget_ms=0)
     await cleaner.step()
     assert cleaner.done == {"no_record": 3000}
 
@@ -68,7 +62,7 @@ async def test_a_small_budget_reaches_every_place_in_the_end(store: Store, clock
         for keys in queue.keys:
             for stage in ("waiting", "working"):
                 await store.client.zadd(keys[stage], {stage: clock.ms})
-    cleaner = Cleaner(store, queues, Ticking(), run_budget_ms=1)
+    cleaner = Cleaner(store, queues, SteppingClock(), run_budget_ms=1)
     for _ in range(8):
         await cleaner.step()
     assert cleaner.done == {"no_record": 8}
@@ -79,7 +73,7 @@ async def test_what_is_in_order_is_passed_by(line: Line):
     for first in range(0, 3000, 1000):
         await line.jobs.put_many(line.queue, [PutItem(f"{first + n}", record(), line.now) for n in range(1000)])
     await zadd(line, "working", "stray", line.now)
-    cleaner = Cleaner(line.store, [line.queue], Ticking(), run_budget_ms=1)
+    cleaner = Cleaner(line.store, [line.queue], SteppingClock(), run_budget_ms=1)
     passes = 0
     while not cleaner.done:
         passes += 1

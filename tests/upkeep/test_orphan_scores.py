@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from tests.support.one_queue import Line, record
+from tests.support.one_queue import Line
 from tests.support.orphans import CENTURY, YEAR_2500, Cleaner, score, set_apart, zadd
+from tests.support.records import record
 from tocsin.store.transitions.jobs import EDIT, PutItem
 
 

@@ -6,8 +6,9 @@ from collections.abc import Awaitable
 
 import pytest
 
+from tests.support.crashes import DyingStore, Killed
 from tests.support.servers import Server
-from tests.support.two_queues import Killed, MakeYard, Mortal, Overtaken, Repeating, Yard
+from tests.support.two_queues import MakeTwoQueues, Overtaken, Repeating, TwoQueues
 from tocsin.store.store import Store
 from tocsin.store.transitions.claims import FAILED
 from tocsin.store.transitions.dependencies import PAGE, Outbox
@@ -17,9 +18,9 @@ from tocsin.upkeep.outbox_carrier import EVERY_S, OutboxCarrier
 NOTHING = {"blocked": 0, "needs": 0, "watchers": 0, "outbox": 0}
 
 
-async def killed_after(changes: int, yard: Yard, work: Awaitable[None]) -> bool:
+async def killed_after(changes: int, yard: TwoQueues, work: Awaitable[None]) -> bool:
     """Whether it died on the way."""
-    assert isinstance(yard.store, Mortal)
+    assert isinstance(yard.store, DyingStore)
     yard.store.left = changes
     try:
         await work
@@ -32,9 +33,9 @@ async def killed_after(changes: int, yard: Yard, work: Awaitable[None]) -> bool:
 
 @pytest.mark.parametrize("changes", range(8))
 @pytest.mark.parametrize("ends", ["before", "after"])
-async def test_a_program_that_dies_while_it_puts_a_dependent(make_yard: MakeYard, changes: int, ends: str) -> None:
+async def test_a_program_that_dies_while_it_puts_a_dependent(make_yard: MakeTwoQueues, changes: int, ends: str) -> None:
     """Either it is not there, or it runs after both have ended; whether they end before or after it is carried."""
-    program, worker = await make_yard(Mortal), await make_yard()
+    program, worker = await make_yard(DyingStore), await make_yard()
     await program.put("one", "a")
     await program.put("four", "b")
     died = await killed_after(changes, program, program.put("four", "c", after=(("one", "a"), ("four", "b"))))
@@ -51,7 +52,9 @@ async def test_a_program_that_dies_while_it_puts_a_dependent(make_yard: MakeYard
 
 
 @pytest.mark.parametrize("changes", range(2, 6))
-async def test_an_upstream_that_ends_while_a_dependent_is_put_is_not_missed(make_yard: MakeYard, changes: int) -> None:
+async def test_an_upstream_that_ends_while_a_dependent_is_put_is_not_missed(
+    make_yard: MakeTwoQueues, changes: int
+) -> None:
     """And whose end was told, and which would be forgotten, before its dependent was there."""
     program, worker = await make_yard(Overtaken), await make_yard()
     await program.put("one", "a")
@@ -72,9 +75,9 @@ async def test_an_upstream_that_ends_while_a_dependent_is_put_is_not_missed(make
 
 
 @pytest.mark.parametrize("changes", range(8))
-async def test_a_worker_that_dies_while_it_tells(make_yard: MakeYard, changes: int) -> None:
+async def test_a_worker_that_dies_while_it_tells(make_yard: MakeTwoQueues, changes: int) -> None:
     """Of a success and of a failure that is told on along a chain."""
-    victim, worker = await make_yard(Mortal), await make_yard()
+    victim, worker = await make_yard(DyingStore), await make_yard()
     await victim.put("one", "a")
     await victim.put("four", "b", after=(("one", "a"),))
     await victim.put("one", "x")
@@ -90,7 +93,7 @@ async def test_a_worker_that_dies_while_it_tells(make_yard: MakeYard, changes: i
 
 
 @pytest.mark.parametrize("bury", [False, True])
-async def test_doing_each_step_twice_changes_nothing(make_yard: MakeYard, bury: bool) -> None:
+async def test_doing_each_step_twice_changes_nothing(make_yard: MakeTwoQueues, bury: bool) -> None:
     yard = await make_yard(Repeating)
     await yard.put("one", "a")
     await yard.put("four", "b", after=(("one", "a"),))
@@ -106,7 +109,7 @@ async def test_doing_each_step_twice_changes_nothing(make_yard: MakeYard, bury: 
     assert await yard.left() == NOTHING
 
 
-async def test_an_end_that_was_read_before_and_is_told_late_reaches_nobody_else(make_yard: MakeYard) -> None:
+async def test_an_end_that_was_read_before_and_is_told_late_reaches_nobody_else(make_yard: MakeTwoQueues) -> None:
     """A carrier is stopped with an entry in its hands; meanwhile ids are used again."""
     slow, quick = await make_yard(), await make_yard()
     await quick.put("one", "a")
@@ -133,7 +136,7 @@ async def test_an_end_that_was_read_before_and_is_told_late_reaches_nobody_else(
 
 
 async def test_who_asks_while_an_earlier_end_is_on_its_way_waits_for_the_job_that_is_there_now(
-    make_yard: MakeYard,
+    make_yard: MakeTwoQueues,
 ) -> None:
     yard = await make_yard()
     await yard.put("one", "a")
@@ -147,14 +150,14 @@ async def test_who_asks_while_an_earlier_end_is_on_its_way_waits_for_the_job_tha
     assert await yard.stage("one", "c") == "waiting"
 
 
-async def test_more_than_a_page_is_carried_by_many_passes(make_yard: MakeYard) -> None:
+async def test_more_than_a_page_is_carried_by_many_passes(make_yard: MakeTwoQueues) -> None:
     yard, count = await make_yard(), 2 * PAGE + 10
     for n in range(count):
         await yard.put("one", f"{n}")
     await yard.put("four", "all", after=tuple(("one", f"{n}") for n in range(count)))
     for n in range(count):
         await yard.end("one", f"{n}")
-    yard.carrier.hear(yard.queues["one"], 0)
+    yard.carrier.note_filled(yard.queues["one"], 0)
     passes = 1
     while await yard.carrier.carry_some():
         passes += 1
@@ -164,7 +167,7 @@ async def test_more_than_a_page_is_carried_by_many_passes(make_yard: MakeYard) -
 
 
 async def test_it_finds_what_others_left_and_rests_when_there_is_nothing(
-    make_yard: MakeYard, clock: ManualClock
+    make_yard: MakeTwoQueues, clock: ManualClock
 ) -> None:
     left, yard = await make_yard(), await make_yard()
     assert await yard.carrier.step() == EVERY_S
@@ -182,19 +185,19 @@ async def test_it_finds_what_others_left_and_rests_when_there_is_nothing(
     assert yard.rung == [("four", yard.queues["four"].partition_of("b"))]
 
 
-async def test_an_entry_that_cannot_be_read_stops_nobody(make_yard: MakeYard) -> None:
+async def test_an_entry_that_cannot_be_read_stops_nobody(make_yard: MakeTwoQueues) -> None:
     yard = await make_yard()
     await yard.put("one", "a")
     await yard.put("one", "b", after=(("one", "a"),))
     await yard.store.client.zadd(yard.queues["one"].keys[0]["outbox"], {b"A\xff": 0, b"W\0x": 0, b"E\0b\0c\0d": 0})
     await yard.end("one", "a")
-    yard.carrier.hear(yard.queues["one"], 0)
+    yard.carrier.note_filled(yard.queues["one"], 0)
     while await yard.carrier.carry_some():
         pass
     assert await yard.stage("one", "b") == "waiting"
 
 
-async def test_a_queue_that_is_no_more_counts_as_cancelled(make_yard: MakeYard, valkey: Server) -> None:
+async def test_a_queue_that_is_no_more_counts_as_cancelled(make_yard: MakeTwoQueues, valkey: Server) -> None:
     yard, other = await make_yard(), await make_yard()
     await yard.put("four", "a")
     await yard.put("one", "b", after=(("four", "a"),))
@@ -205,14 +208,14 @@ async def test_a_queue_that_is_no_more_counts_as_cancelled(make_yard: MakeYard, 
     where = await fresh.find_queue("one")
     assert where is not None
     carrier = OutboxCarrier(fresh, fresh.clock, lambda queue, partition: None)
-    carrier.hear(where, 0)
+    carrier.note_filled(where, 0)
     while await carrier.carry_some():
         pass
     assert await other.stage("one", "b") == "cancelled"
     await fresh.close()
 
 
-async def test_what_cannot_be_carried_yet_keeps_none_behind_it_waiting(make_yard: MakeYard) -> None:
+async def test_what_cannot_be_carried_yet_keeps_none_behind_it_waiting(make_yard: MakeTwoQueues) -> None:
     """More than a page of entries that nobody can read, which sort before all others."""
     yard = await make_yard()
     await yard.put("one", "a")
@@ -221,6 +224,6 @@ async def test_what_cannot_be_carried_yet_keeps_none_behind_it_waiting(make_yard
     await yard.store.client.zadd(outbox, {f"A{n:03}": 0 for n in range(PAGE + 20)})
     await yard.end("one", "a")
     for _ in range(4):
-        yard.carrier.hear(yard.queues["one"], 0)
+        yard.carrier.note_filled(yard.queues["one"], 0)
         await yard.carrier.carry_some()
     assert await yard.stage("one", "b") == "waiting"

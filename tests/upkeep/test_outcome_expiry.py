@@ -9,7 +9,7 @@ from tocsin import Tocsin
 from tocsin.engine.handlers import Handler
 from tocsin.store.store import OpenQueue
 from tocsin.testing import ManualClock, run_until_idle
-from tocsin.upkeep.outcome_expiry import EVERY_S, PLACES, OutcomeExpiry
+from tocsin.upkeep.outcome_expiry import EVERY_S, PARTITIONS, OutcomeExpiry
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_outcomes_go_when_their_time_is_over_without_new_traffic(
 async def test_what_is_too_much_goes_too_the_oldest_first(tocsin_app: Tocsin, tocsin_clock: ManualClock) -> None:
     """Ends that no finish wrote, as of jobs that were cancelled with what they waited for."""
     tocsin_app.queue("mail", partitions=1)
-    queue = await tocsin_app.store.open_queue(tocsin_app._registry.known_queue("mail"))
+    queue = await tocsin_app.store.open_queue(tocsin_app.declarations.known_queue("mail"))
     await remember(tocsin_app, queue, 102_500, tocsin_clock.ms + 600_000)
     await until_done(forgetter(tocsin_app))
     assert await sizes(tocsin_app, "mail") == (100_000, 100_000, 100_000)
@@ -106,7 +106,7 @@ async def test_a_pass_looks_at_some_partitions_however_many_there_are(tocsin_app
     for _ in range(2):
         before = await reads()
         assert await part.step() == EVERY_S
-        assert await reads() - before <= 2 * PLACES
+        assert await reads() - before <= 2 * PARTITIONS
 
 
 async def test_all_partitions_have_their_turn(tocsin_app: Tocsin, tocsin_clock: ManualClock, returns: Handler) -> None:
@@ -116,7 +116,7 @@ async def test_all_partitions_have_their_turn(tocsin_app: Tocsin, tocsin_clock: 
     await run_until_idle(tocsin_app)
     tocsin_clock.advance("11m")
     part = forgetter(tocsin_app)
-    for _ in range(80 // PLACES + 2):
+    for _ in range(80 // PARTITIONS + 2):
         await until_done(part)
     assert part.forgotten == 10
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.two_queues import MakeYard
+from tests.support.two_queues import MakeTwoQueues
 from tocsin.store.transitions.fleet import Fleet, HeartbeatSender, WorkerInfo, WorkerRecord
 from tocsin.testing import ManualClock
 from tocsin.upkeep import silent_workers
@@ -39,7 +39,7 @@ def test_the_age_of_the_last_beat_says_how_a_worker_stands(
 
 
 @pytest.fixture
-async def fleet(make_yard: MakeYard) -> Fleet:
+async def fleet(make_yard: MakeTwoQueues) -> Fleet:
     return Fleet((await make_yard()).store)
 
 
@@ -59,7 +59,7 @@ async def test_a_worker_that_beat_a_moment_ago_is_not_listened_for(
 ) -> None:
     await beat(heart, 1)
     clock.advance("2s")
-    [worker], silent = await silent_workers.listen(fleet, 5)
+    [worker], silent = await silent_workers.find_silent(fleet, 5)
     assert (worker.age, silent) == (2000, set())
 
 
@@ -68,9 +68,9 @@ async def test_a_late_worker_is_silent_unless_it_is_heard(
 ) -> None:
     await beat(heart, 1)
     clock.advance("10s")
-    _, silent = await silent_workers.listen(fleet, 0)
+    _, silent = await silent_workers.find_silent(fleet, 0)
     assert silent == {"w"}
-    listening = asyncio.create_task(silent_workers.listen(fleet, 5))
+    listening = asyncio.create_task(silent_workers.find_silent(fleet, 5))
     await beat(heart, 2)
     assert (await listening)[1] == set()
 

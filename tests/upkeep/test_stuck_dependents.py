@@ -8,18 +8,25 @@ import pytest
 
 from tests.support.captured_logs import capture_logs
 from tests.support.lost_writes import Snapshot
-from tests.support.two_queues import MakeYard, Yard, dump
+from tests.support.two_queues import MakeTwoQueues, TwoQueues, dump
 from tocsin.model.queue import Queue
 from tocsin.store.repartition import repartition
 from tocsin.store.store import Store
 from tocsin.store.transitions.claims import FAILED
 from tocsin.store.transitions.dependencies import Outbox
 from tocsin.testing import ManualClock
-from tocsin.upkeep.stuck_dependents import COMMANDS_PER_S, EVERY_S, HURRIED_PER_S, PLACES, UPSTREAMS, StuckDependents
+from tocsin.upkeep.stuck_dependents import (
+    COMMANDS_PER_S,
+    EVERY_S,
+    HURRIED_PER_S,
+    PARTITIONS,
+    UPSTREAMS,
+    StuckDependents,
+)
 
 
-def part_of(yard: Yard, *, leads: bool = True) -> StuckDependents:
-    return StuckDependents(yard.store, yard.store.clock, yard.carrier.hear, leading=lambda: leads)
+def part_of(yard: TwoQueues, *, leads: bool = True) -> StuckDependents:
+    return StuckDependents(yard.store, yard.store.clock, yard.carrier.note_filled, leading=lambda: leads)
 
 
 async def look_everywhere(part: StuckDependents) -> None:
@@ -30,7 +37,7 @@ async def look_everywhere(part: StuckDependents) -> None:
     raise AssertionError("it never rests")
 
 
-async def heal(yard: Yard) -> int:
+async def heal(yard: TwoQueues) -> int:
     """What the leader does, and then the carrier. For how many jobs it asked anew."""
     part = part_of(yard)
     await look_everywhere(part)
@@ -39,7 +46,7 @@ async def heal(yard: Yard) -> int:
     return part.renewed
 
 
-async def why_cancelled(yard: Yard, queue: str, member: str) -> str:
+async def why_cancelled(yard: TwoQueues, queue: str, member: str) -> str:
     outcome = await yard.jobs.outcome(yard.queues[queue], member)
     assert outcome is not None
     return str(outcome.result)
@@ -49,7 +56,7 @@ class TestTheNodeOfTheDependent:
     """It was told, and is blocked again."""
 
     @staticmethod
-    async def told_and_lost(yard: Yard, *, anyway: bool = False, **end: Any) -> None:
+    async def told_and_lost(yard: TwoQueues, *, anyway: bool = False, **end: Any) -> None:
         await yard.put("one", "up")
         await yard.put("four", "down", after=(("one", "up"),), anyway=anyway)
         snapshot = Snapshot(yard.store, "four")
@@ -61,7 +68,7 @@ class TestTheNodeOfTheDependent:
         await yard.carry_everything()
         assert await yard.stage("four", "down") == "blocked"
 
-    async def test_a_success_is_told_again(self, make_yard: MakeYard) -> None:
+    async def test_a_success_is_told_again(self, make_yard: MakeTwoQueues) -> None:
         yard = await make_yard()
         await self.told_and_lost(yard)
         with capture_logs() as logs:
@@ -71,7 +78,7 @@ class TestTheNodeOfTheDependent:
         assert (line["queue"], line["jobs"], line["example"], line["after"]) == ("four", 1, "down", "up")
         assert yard.rung[-1] == ("four", yard.queues["four"].partition_of("down"))
 
-    async def test_a_success_is_told_for_an_hour_after_it(self, make_yard: MakeYard, clock: ManualClock) -> None:
+    async def test_a_success_is_told_for_an_hour_after_it(self, make_yard: MakeTwoQueues, clock: ManualClock) -> None:
         yard = await make_yard()
         await self.told_and_lost(yard)
         clock.advance("59m")
@@ -81,7 +88,7 @@ class TestTheNodeOfTheDependent:
         assert await yard.stage("four", "down") == "waiting"
 
     @pytest.mark.parametrize(("anyway", "then"), [(False, "cancelled"), (True, "waiting")])
-    async def test_a_death_is_told_again(self, make_yard: MakeYard, anyway: bool, then: str) -> None:
+    async def test_a_death_is_told_again(self, make_yard: MakeTwoQueues, anyway: bool, then: str) -> None:
         yard = await make_yard()
         await self.told_and_lost(yard, anyway=anyway, bury=True)
         await heal(yard)
@@ -91,7 +98,7 @@ class TestTheNodeOfTheDependent:
 
     @pytest.mark.parametrize(("anyway", "then"), [(False, "cancelled"), (True, "waiting")])
     async def test_one_that_ended_otherwise_and_is_forgotten_counts_as_cancelled(
-        self, make_yard: MakeYard, anyway: bool, then: str
+        self, make_yard: MakeTwoQueues, anyway: bool, then: str
     ) -> None:
         yard = await make_yard()
         await self.told_and_lost(yard, anyway=anyway, outcome=FAILED)
@@ -100,7 +107,7 @@ class TestTheNodeOfTheDependent:
         if not anyway:
             assert "which it waited for, is not known any more" in await why_cancelled(yard, "four", "down")
 
-    async def test_one_that_waits_for_more_waits_for_the_rest(self, make_yard: MakeYard) -> None:
+    async def test_one_that_waits_for_more_waits_for_the_rest(self, make_yard: MakeTwoQueues) -> None:
         yard = await make_yard()
         await yard.put("one", "later")
         await yard.put("one", "up")
@@ -120,7 +127,7 @@ class TestTheNodeOfTheDependent:
 class TestTheNodeOfTheUpstream:
     """It forgot who watches, or more."""
 
-    async def test_a_job_that_is_there_is_watched_again(self, make_yard: MakeYard) -> None:
+    async def test_a_job_that_is_there_is_watched_again(self, make_yard: MakeTwoQueues) -> None:
         yard = await make_yard()
         await yard.put("four", "up")
         snapshot = Snapshot(yard.store, "four")
@@ -133,7 +140,9 @@ class TestTheNodeOfTheUpstream:
         await yard.carry_everything()
         assert await yard.stage("one", "down") == "waiting"
 
-    async def test_a_success_that_nobody_watched_any_more_is_found_among_the_events(self, make_yard: MakeYard) -> None:
+    async def test_a_success_that_nobody_watched_any_more_is_found_among_the_events(
+        self, make_yard: MakeTwoQueues
+    ) -> None:
         yard = await make_yard()
         await yard.put("four", "up")
         await yard.put("four", "removed")
@@ -149,7 +158,7 @@ class TestTheNodeOfTheUpstream:
 
     @pytest.mark.parametrize(("anyway", "then"), [(False, "cancelled"), (True, "waiting")])
     async def test_a_job_that_was_lost_with_it_counts_as_cancelled(
-        self, make_yard: MakeYard, anyway: bool, then: str
+        self, make_yard: MakeTwoQueues, anyway: bool, then: str
     ) -> None:
         yard = await make_yard()
         snapshot = Snapshot(yard.store, "four")
@@ -160,7 +169,7 @@ class TestTheNodeOfTheUpstream:
         assert await heal(yard) == 1
         assert await yard.stage("one", "down") == then
 
-    async def test_an_end_of_which_no_entry_is_left_is_told(self, make_yard: MakeYard) -> None:
+    async def test_an_end_of_which_no_entry_is_left_is_told(self, make_yard: MakeTwoQueues) -> None:
         yard = await make_yard()
         await yard.put("four", "up")
         await yard.put("one", "down", after=(("four", "up"),))
@@ -171,7 +180,7 @@ class TestTheNodeOfTheUpstream:
         assert await yard.stage("one", "down") == "waiting"
 
 
-async def test_what_is_in_order_is_left_alone(make_yard: MakeYard) -> None:
+async def test_what_is_in_order_is_left_alone(make_yard: MakeTwoQueues) -> None:
     """Waits that are watched, one that is still to be carried, and one whose end is on its way."""
     yard = await make_yard()
     for n in range(3):
@@ -187,21 +196,23 @@ async def test_what_is_in_order_is_left_alone(make_yard: MakeYard) -> None:
     assert await dump(yard.store) == before
 
 
-async def test_a_queue_that_was_repartitioned_meanwhile_is_looked_at_in_the_next_round(make_yard: MakeYard) -> None:
+async def test_a_queue_that_was_repartitioned_meanwhile_is_looked_at_in_the_next_round(
+    make_yard: MakeTwoQueues,
+) -> None:
     """The watchers are elsewhere by then, and nothing is wrong with them."""
     yard, operator = await make_yard(), await make_yard()
     await yard.put("four", "up")
     await yard.put("one", "down", after=(("four", "up"),))
     part = part_of(yard)
     await part.step()
-    part._filled, part._cursor = [(yard.queues["one"], 0)], 0
+    part._with_blocked, part._cursor = [(yard.queues["one"], 0)], 0
     await repartition.repartition(operator.store, "four", 7)
     await part.step()
     await look_everywhere(part)
     assert part.renewed == 0
 
 
-async def test_nobody_but_the_leader_looks(make_yard: MakeYard) -> None:
+async def test_nobody_but_the_leader_looks(make_yard: MakeTwoQueues) -> None:
     yard = await make_yard()
     await yard.put("one", "up")
     await yard.put("four", "down", after=(("one", "up"),))
@@ -218,7 +229,7 @@ async def commands(store: Store) -> int:
 
 
 @pytest.mark.one_server
-async def test_where_nothing_is_blocked_each_partition_is_asked_once_in_ten_seconds(make_yard: MakeYard) -> None:
+async def test_where_nothing_is_blocked_each_partition_is_asked_once_in_ten_seconds(make_yard: MakeTwoQueues) -> None:
     yard = await make_yard()
     part = part_of(yard)
     await part.step()
@@ -226,11 +237,11 @@ async def test_where_nothing_is_blocked_each_partition_is_asked_once_in_ten_seco
     assert await part.step() == EVERY_S
     # The register, and one EXISTS for each of the five.
     assert await commands(yard.store) - before == 6
-    assert PLACES / EVERY_S < COMMANDS_PER_S
+    assert PARTITIONS / EVERY_S < COMMANDS_PER_S
 
 
 @pytest.mark.one_server
-async def test_many_blocked_jobs_cost_a_few_commands_a_second(make_yard: MakeYard) -> None:
+async def test_many_blocked_jobs_cost_a_few_commands_a_second(make_yard: MakeTwoQueues) -> None:
     yard, blocked = await make_yard(), 3000
     await yard.put("one", "up")
     await yard.put_many("four", [f"down{n}" for n in range(blocked)], after=("one", "up"))
@@ -247,10 +258,10 @@ async def test_many_blocked_jobs_cost_a_few_commands_a_second(make_yard: MakeYar
 
 
 async def test_after_an_outage_all_is_looked_at_at_once_but_not_more_than_once_a_minute(
-    make_yard: MakeYard, clock: ManualClock
+    make_yard: MakeTwoQueues, clock: ManualClock
 ) -> None:
     yard = await make_yard()
-    for n in range(2 * PLACES):
+    for n in range(2 * PARTITIONS):
         await yard.store.open_queue(Queue(f"queue-{n}", partitions=1))
     part = part_of(yard)
 
@@ -264,7 +275,7 @@ async def test_after_an_outage_all_is_looked_at_at_once_but_not_more_than_once_a
     part.hurry()
     assert part.wake.is_set()
     # 37 partitions.
-    assert await until_it_rests() == [PLACES / HURRIED_PER_S] * 2 + [EVERY_S]
+    assert await until_it_rests() == [PARTITIONS / HURRIED_PER_S] * 2 + [EVERY_S]
     part.hurry()
     assert await until_it_rests() == [EVERY_S]
     clock.advance("1m")

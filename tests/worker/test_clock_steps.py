@@ -147,6 +147,6 @@ async def test_a_server_with_another_time_than_the_heartbeats_is_named(app, make
     with capture_logs() as logs:
         for _ in range(3):
             await worker.reaper.step()
-    [line] = [line for line in logs if line["event"] == "deadlines are not believed"]
+    [line] = [line for line in logs if line["event"] == "deadlines are not trusted"]
     assert "+600.0 s" in line["error"]
     assert "NTP" in line["error"]

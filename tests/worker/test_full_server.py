@@ -53,7 +53,7 @@ async def app(small_server: Server) -> AsyncIterator[Tocsin]:
 
 
 def work_of(app: Tocsin) -> Handler:
-    return next(handler for handler in app._registry.catalog if handler.name == "work")
+    return next(handler for handler in app.declarations.catalog if handler.name == "work")
 
 
 async def fill(app: Tocsin) -> None:
@@ -91,7 +91,7 @@ async def test_a_worker_that_starts_now_runs_what_is_there(app, small_server, ma
 
 
 async def test_a_worker_starts_although_its_agents_cannot_be_added_yet(app, make_worker):
-    await app.store.open_queue(app._registry.queues["agents"])
+    await app.store.open_queue(app.declarations.queues["agents"])
     await fill(app)
     worker = await make_worker(app, queues=["agents"])
     assert worker.reconciler is not None

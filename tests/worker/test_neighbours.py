@@ -76,7 +76,7 @@ async def bury(dead: Worker, witness: Worker) -> None:
     fleet, store = witness._fleet, witness.store
     counter = await store.client.hget(store.keys.fleet()["beats"], dead.name)
     assert await fleet.bury(dead.name, counter, 0)
-    witness.reaper.saw(HeartbeatReply(True, 0, buried=[dead.name]), 0.0)
+    witness.reaper.on_heartbeat(HeartbeatReply(True, 0, buried=[dead.name]), 0.0)
 
 
 @pytest.mark.parametrize("what", TROUBLES)

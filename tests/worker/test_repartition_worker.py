@@ -7,7 +7,7 @@ import pytest
 from tests.support.waiting import Gate, eventually, run_dry
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store.repartition import repartition
-from tocsin.upkeep.reaper import Burial
+from tocsin.upkeep.reaper import WorkerRecovery
 
 MANY = 20
 
@@ -166,5 +166,5 @@ async def test_the_runs_of_a_dead_worker_are_brought_back_from_where_they_are(
     await eventually(lambda: len(gate.inside) == MANY, "all run")
     other = await make_worker(queues=["wide"], concurrency=100)
     await repartition.repartition(other_app.store, "wide", 9)
-    await other.reaper._bring_back(worker.name, Burial(1, tocsin_app.store.clock.monotonic(), set()))
+    await other.reaper._bring_back(worker.name, WorkerRecovery(1, tocsin_app.store.clock.monotonic(), set()))
     assert await counted(tocsin_app, "recovered") == MANY

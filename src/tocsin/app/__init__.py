@@ -1,4 +1,4 @@
-"""What a program may ask: the `Tocsin` object, its handles, and its blocking twin."""
+"""What programs use: the `Tocsin` object, with its blocking calls in `app.sync`, and the handles of jobs."""
 
 from tocsin.app.handle import Handle
 from tocsin.app.tocsin import Tocsin

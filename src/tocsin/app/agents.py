@@ -1,27 +1,50 @@
-"""The agents of a program, as they are put into Redis."""
+"""The agents that a program declares, encoded for Redis and registered there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
-
-from msgspec.structs import replace
+from collections.abc import Iterator, Mapping
 
 from tocsin.app import job_options
-from tocsin.app.declarations import DeclaredAgent
-from tocsin.engine.handlers import Catalog
-from tocsin.model.errors import InvalidArgument
+from tocsin.app.declarations import Declarations, DeclaredAgent
 from tocsin.model.queue import AGENTS_QUEUE
+from tocsin.store.store import Store
+from tocsin.store.transitions.fleet import BellRinger
 from tocsin.store.transitions.jobs import UPDATE, PutItem
-from tocsin.worker import Worker, WorkerSettings
-from tocsin.worker.settings import settings_of
-
-if TYPE_CHECKING:
-    from tocsin.app.tocsin import Tocsin
+from tocsin.upkeep.agent_ownership import Ownership
+from tocsin.upkeep.agent_registrar import AgentRegistrar, RegistrationRules
 
 
-class DeclaredAgents(Mapping[str, PutItem]):
-    """By id, as Redis is to have them. Each is encoded when it is first asked for, and again if it is declared anew."""
+class Agents:
+    """The agents of one app, while it is open."""
+
+    def __init__(self, store: Store, declarations: Declarations, ringer: BellRinger) -> None:
+        self._store = store
+        self._declarations = declarations
+        self._ringer = ringer
+        self._puts = AgentPuts(declarations.agents)
+
+    def puts(self) -> Mapping[str, PutItem]:
+        """The puts of all agents that are declared now, by id."""
+        return self._puts
+
+    async def register(self) -> None:
+        where = await self._store.open_queue(self._declarations.queues[AGENTS_QUEUE])
+        registrar = AgentRegistrar(
+            store=self._store,
+            queue=where,
+            declared=self.puts,
+            owns=Ownership(),
+            on_owned=_no_timetable,
+            on_waiting=_no_timetable,
+            clock=self._store.clock,
+            ring=self._ringer.ring,
+            rules=RegistrationRules(),
+        )
+        await registrar.step()
+
+
+class AgentPuts(Mapping[str, PutItem]):
+    """The puts of agents by id. Each is encoded when it is first needed, and again if its agent is declared anew."""
 
     def __init__(self, agents: Mapping[str, DeclaredAgent]) -> None:
         """`agents` may grow while modules are imported."""
@@ -46,38 +69,12 @@ class DeclaredAgents(Mapping[str, PutItem]):
 
 
 def put_of(name: str, agent: DeclaredAgent) -> PutItem:
-    """One that is there keeps its due time as long as its interval stays."""
+    """The put of an agent. An agent that Redis has already keeps its due time as long as its interval stays."""
     rules = job_options.policy(error_interval=agent.error_interval, agent=True)
-    planned = job_options.plan(agent.handler, (), {}, trigger=agent.every, timeout=agent.timeout, policy=rules)
-    # An interval counts from when the server gets it: what time it is here does not matter.
-    return job_options.recurring(planned, name, 0, UPDATE)
+    job = job_options.define_job(agent.handler, (), {}, trigger=agent.every, timeout=agent.timeout, policy=rules)
+    # The server counts the interval from its own now, so the time here does not matter.
+    return job_options.recurring(job, name, 0, UPDATE)
 
 
-# For patterns that keep agents of their own, beside those that the app declares
-
-
-def refuse_declared(app: Tocsin, name: str) -> None:
-    if name in app._registry.agents:
-        raise InvalidArgument(f"{name!r} is declared with @app.agent on this app: choose another name")
-
-
-async def worker_for(
-    app: Tocsin,
-    catalog: Catalog,
-    agents: Callable[[], Mapping[str, PutItem]],
-    settings: WorkerSettings | None,
-    shard: Callable[[str], bool] | None,
-) -> Worker:
-    """A worker of the agents' queue alone, not started yet. What `agents` says now is registered."""
-    settings = settings or settings_of(app.config)
-    if shard is not None:
-        settings = replace(settings, owns=_both(settings.owns, shard))
-    queue = await app.store.open_queue(app._registry.queues[AGENTS_QUEUE])
-    worker = Worker(app.store, [queue], catalog, settings, agents, app._registry.classifier)
-    if worker.reconciler is not None:
-        await worker.reconciler.register()
-    return worker
-
-
-def _both(owns: Callable[[str], bool], shard: Callable[[str], bool]) -> Callable[[str], bool]:
-    return lambda name: owns(name) and shard(name)
+def _no_timetable(*_: object) -> None:
+    """No worker is here that would claim the agents."""

@@ -1,4 +1,4 @@
-"""The same calls, blocking, for Django, Flask and scripts: an event loop of its own on a thread of its own."""
+"""The calls of the app, blocking, for Django, Flask and scripts. They run on an event loop in a thread of their own."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tocsin.app.handle import Handle
 
-if TYPE_CHECKING:
-    from tocsin.app.connection import AppConnection
+
+class Openable(Protocol):
+    """An app."""
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 class BlockingApp:
-    """`app.sync.enqueue(...)` is `await app.enqueue(...)` without the await; handles block likewise."""
+    """`app.sync.enqueue(...)` is `await app.enqueue(...)` without the await. The handles that it returns block too."""
 
-    def __init__(self, make: Callable[[], AppConnection]) -> None:
+    def __init__(self, make: Callable[[], Openable]) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._app: AppConnection | None = None
+        self._app: Openable | None = None
         self._inherited: list[object] = []
         os.register_at_fork(after_in_child=functools.partial(_start_over, weakref.ref(self)))
 
@@ -36,7 +40,7 @@ class BlockingApp:
         return self._blocking(getattr(self._opened(), name))
 
     def run(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
-        """`await work(app)` on that thread, for what takes several calls to do."""
+        """`await work(app)` on that thread, for work that takes several calls."""
         return self._plain(work(self._opened()))
 
     def close(self) -> None:
@@ -47,7 +51,7 @@ class BlockingApp:
                 self._app = None
                 self._end_loop()
 
-    def _opened(self) -> AppConnection:
+    def _opened(self) -> Openable:
         with self._lock:
             if self._app is None:
                 self._begin_loop()
@@ -92,14 +96,14 @@ class BlockingApp:
         return BlockingHandle(value, self._plain) if isinstance(value, Handle) else value
 
     def _wait(self, awaitable: Any) -> Any:
-        async def ask() -> Any:
+        async def wait() -> Any:
             return await awaitable
 
         assert self._loop is not None
         if threading.current_thread() is self._thread:
             awaitable.close()
             raise RuntimeError("app.sync was called from inside its own event loop: use the async call there")
-        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(wait(), self._loop).result()
 
     def _iterate(self, values: AsyncIterator[Any]) -> Iterator[Any]:
         while True:
@@ -110,7 +114,8 @@ class BlockingApp:
 
 
 def _start_over(sync: weakref.ref[BlockingApp]) -> None:
-    """In a forked child, of a pre-forking web server for one: the thread is the parent's, so are the connections."""
+    """Called in a forked child, for example of a pre-forking web server. The thread and the connections belong to the
+    parent; keeping a reference to them prevents the child from closing them."""
     here = sync()
     if here is not None:
         here._inherited += [here._loop, here._app]
@@ -119,7 +124,7 @@ def _start_over(sync: weakref.ref[BlockingApp]) -> None:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """On a thread of its own, until the loop is stopped; then nothing of it is left."""
+    """Run the loop until it is stopped, then close all that belongs to it."""
     loop.run_forever()
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.run_until_complete(loop.shutdown_default_executor())

@@ -1,4 +1,4 @@
-"""Bulk puts, for millions: rows are consumed lazily, sent in batches per partition, a few batches at a time."""
+"""Puts millions of rows: consumes them lazily and sends them in batches per partition, a few batches at a time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tocsin.store.open_queue import LARGEST_BYTES
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
 from tocsin.store.transitions.jobs import Jobs, PutItem
 
-# Batches on their way at once.
+# The most batches that are sent and not answered yet.
 IN_FLIGHT = 4
 # Rows of a plain iterable after which other tasks get a turn: a few milliseconds.
 TURN_AFTER = 500
 
 
 class Bulk:
-    """Collects puts by partition and sends each when it is full."""
+    """Collects puts by partition, and sends the batch of a partition when it is full."""
 
     def __init__(
         self,
@@ -31,14 +31,15 @@ class Bulk:
         put_many: Callable[[list[PutItem]], Awaitable[tuple[bytes, Millis]]] | None = None,
         batch: int = LARGEST_BATCH,
     ) -> None:
-        """`put_many`: how a batch is put, if not as Jobs does."""
+        """`put_many` puts a batch; None: as Jobs does."""
         self.new = 0
-        # Rows that the server has answered for.
+        # How many rows the server has acknowledged.
         self.written = 0
         self._put_many = put_many or functools.partial(jobs.put_many, queue)
         self._batch = batch
         self._queue = queue
-        # As it is now: should it be repartitioned meanwhile, a batch is of several partitions, and put in them.
+        # The number of partitions now. If the queue is repartitioned meanwhile, the rows of one batch belong to several
+        # partitions, and `put_many` finds the right one for each.
         self._partitions = queue.partitions
         self._ring = ring
         self._puts: list[list[PutItem]] = [[] for _ in range(queue.partitions)]
@@ -47,7 +48,7 @@ class Bulk:
         self._sending: set[asyncio.Task[None]] = set()
 
     async def put_all(self, rows: Iterable[Any] | AsyncIterable[Any], make: Callable[[Any], PutItem]) -> int:
-        """Put what `make` makes of each row, and say how many were new."""
+        """Put what `make` makes of each row. Returns how many were new."""
         try:
             if isinstance(rows, AsyncIterable):
                 async for row in rows:
@@ -71,7 +72,7 @@ class Bulk:
     async def _add(self, put: PutItem) -> None:
         partition = partition_of(put.member, self._partitions)
         if put.member in self._members[partition]:
-            # The same id twice: the second must find the first there.
+            # The same id a second time: its put must find the first one written.
             await self._send(partition)
             await self._wait_for(0)
         self._puts[partition].append(put)
@@ -88,7 +89,7 @@ class Bulk:
         return self.new
 
     async def _count_rest(self) -> None:
-        """Batches on their way when another failed may still be written, and their rows are counted."""
+        """Wait for the batches that were under way when one failed: rows of theirs that are written count too."""
         rest, self._sending = self._sending, set()
         await asyncio.gather(*rest, return_exceptions=True)
 
@@ -96,7 +97,7 @@ class Bulk:
         puts, self._puts[partition] = self._puts[partition], []
         self._members[partition] = set()
         self._bytes[partition] = 0
-        # What is served first come, first served must come in its order.
+        # Queues that serve in the order of arrival must get the batches one after the other.
         await self._wait_for(IN_FLIGHT - 1 if self._queue.queue.order == "due" else 0)
         self._sending.add(asyncio.create_task(self._put(partition, puts)))
 
@@ -113,7 +114,7 @@ class Bulk:
     async def _wait_for(self, most: int) -> None:
         while len(self._sending) > most:
             done, self._sending = await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
-            # All are asked: asyncio complains about errors that nobody looked at.
+            # Ask every task for its error: asyncio logs errors that are never retrieved.
             failed = [error for error in [task.exception() for task in done] if error is not None]
             if failed:
                 raise failed[0]

@@ -1,25 +1,27 @@
-"""What a program may do to many jobs at once: count, remove or retry all that match, empty a queue and delete it."""
+"""What a program can do to many jobs at once: count, remove or retry all that match, or empty a queue."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from msgspec import Struct
 
 from tocsin.app import job_options
-from tocsin.app.job_control import JobControl, wanted_of
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.app.lookup import Lookup
+from tocsin.app.queue_control import check_exists, ring_all
+from tocsin.model.errors import InvalidArgument
 from tocsin.model.job import Stage
 from tocsin.store.keys import STAGE_KEYS
-from tocsin.store.repartition import delete_queue as retire
+from tocsin.store.store import Store
+from tocsin.store.transitions.fleet import BellRinger
+from tocsin.store.transitions.jobs import Jobs
 from tocsin.store.views.job_pages import ANY, JobFilter
 from tocsin.store.views.job_selection import Progress, Selection, unseen
-from tocsin.upkeep import silent_workers
 
 STAGES = (Stage.READY, *map(Stage, STAGE_KEYS))
-# In which stage job_delete must find a job, where one was asked for: `waiting` is all of the line.
-_ONLY = {Stage.READY: "waiting", Stage.WORKING: ""}
+# What job_delete calls the stage of a job, where it is not the stage's own name: "waiting" includes what is ready, and
+# "" is any stage, because a running job is only marked.
+_STAGE_TO_DELETE_FROM = {Stage.READY: "waiting", Stage.WORKING: ""}
 
 
 class Removed(Struct, frozen=True):
@@ -29,37 +31,22 @@ class Removed(Struct, frozen=True):
     running: int
 
 
-class BulkControl(JobControl):
-    """Page by page, a thousand jobs a call. Jobs that are put meanwhile may be met or not."""
+class BulkControl:
+    """Goes page by page, a thousand jobs a call. A walk may or may not see jobs that are put while it goes on."""
 
-    async def count_jobs(
-        self,
-        *,
-        queue: str | None = None,
-        tenant: str | None = None,
-        stage: str | Stage | None = None,
-        name: str | None = None,
-        due_before: datetime | None = None,
-        due_after: datetime | None = None,
-    ) -> int:
-        """How many jobs `jobs` would list."""
-        wanted = wanted_of(tenant, name, due_before, due_after)
+    def __init__(self, store: Store, jobs: Jobs, lookup: Lookup, ringer: BellRinger) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._lookup = lookup
+        self._ringer = ringer
+
+    async def count(self, queue: str | None, stage: str | Stage | None, wanted: JobFilter) -> int:
         chosen = await self._choose(queue, _stages(stage), wanted, unseen)
         return sum([len(members) async for _, members in chosen.walk()])
 
-    async def remove_many(
-        self,
-        *,
-        queue: str | None = None,
-        tenant: str | None = None,
-        stage: str | Stage | None = None,
-        name: str | None = None,
-        due_before: datetime | None = None,
-        due_after: datetime | None = None,
-        progress: Progress = unseen,
+    async def remove(
+        self, queue: str | None, stage: str | Stage | None, wanted: JobFilter, progress: Progress
     ) -> Removed:
-        """Remove all jobs that match. Those that are running are removed when their runs end."""
-        wanted = wanted_of(tenant, name, due_before, due_after)
         if wanted == ANY and stage is None:
             raise InvalidArgument(
                 "say which jobs: by tenant, stage, name, due_before or due_after; "
@@ -67,74 +54,32 @@ class BulkControl(JobControl):
             )
         return await self._remove(queue, _stages(stage), wanted, progress)
 
-    async def retry_dead_many(
-        self,
-        *,
-        queue: str | None = None,
-        tenant: str | None = None,
-        name: str | None = None,
-        progress: Progress = unseen,
-    ) -> int:
-        """Give all jobs that are dead now, and match, another life with all their retries. How many."""
-        # Those that die again meanwhile are left alone: otherwise this might never end.
-        began, retried = await self.store.now(), 0
-        chosen = await self._choose(queue, [Stage.DEAD], wanted_of(tenant, name), progress)
+    async def retry_dead(self, queue: str | None, wanted: JobFilter, progress: Progress) -> int:
+        # Jobs that die again after this moment are left alone: otherwise the walk might never end.
+        began, retried = await self._store.now(), 0
+        chosen = await self._choose(queue, [Stage.DEAD], wanted, progress)
         async for where, members in chosen.walk(until=began):
             retried += (await self._jobs.revive_many(where, members)).count(b"1")
-            self._ring_all(where)
+            ring_all(self._ringer, where)
         return retried
 
-    async def drop_dead_many(
-        self,
-        *,
-        queue: str | None = None,
-        tenant: str | None = None,
-        name: str | None = None,
-        progress: Progress = unseen,
-    ) -> int:
-        """Remove all dead jobs that match. How many."""
-        return (await self._remove(queue, [Stage.DEAD], wanted_of(tenant, name), progress)).removed
+    async def drop_dead(self, queue: str | None, wanted: JobFilter, progress: Progress) -> int:
+        return (await self._remove(queue, [Stage.DEAD], wanted, progress)).removed
 
-    async def purge_queue(self, name: str, progress: Progress = unseen) -> Removed:
-        """Remove all jobs of a queue. Its settings stay, and so does what it remembers of jobs that ended."""
-        await self._must_exist(name)
+    async def purge_queue(self, name: str, progress: Progress) -> Removed:
+        await check_exists(self._store, name)
         return await self._remove(name, STAGES, ANY, progress)
-
-    async def delete_queue(self, name: str, *, force: bool = False) -> None:
-        """Delete an empty queue with its settings and all that it remembers. Raises InvalidArgument while it has jobs.
-
-        A program that declares the queue and uses it again creates it anew. So this is refused while live workers
-        serve it, unless it is forced.
-        """
-        await self._must_exist(name)
-        serving = await self._served_by(name)
-        if serving and not force:
-            raise InvalidArgument(
-                f"queue {name!r} is served by {', '.join(serving)}, and would be created anew at once: "
-                "stop these workers, or start them without this queue"
-            )
-        await retire.delete(self.store, name)
-
-    async def _served_by(self, name: str) -> list[str]:
-        """Live workers."""
-        workers, silent = await silent_workers.listen(self._fleet, silent_workers.PATIENCE_S)
-        return [worker.id for worker in workers if name in worker.about.queues and worker.id not in silent]
-
-    async def _must_exist(self, name: str) -> None:
-        known = await self.store.queue_names()
-        if name not in known:
-            raise InvalidArgument(f"there is no queue {name!r}" + (f"; {nearest(name, known)}" if known else ""))
 
     async def _choose(
         self, queue: str | None, stages: Sequence[Stage], wanted: JobFilter, progress: Progress
     ) -> Selection:
-        return Selection(self.store, await self._lookup.as_they_are(queue), stages, wanted, progress)
+        return Selection(self._store, await self._lookup.as_they_are(queue), stages, wanted, progress)
 
     async def _remove(
         self, queue: str | None, stages: Sequence[Stage], wanted: JobFilter, progress: Progress
     ) -> Removed:
         removed = running = 0
-        only = _ONLY.get(stages[0], stages[0].value) if len(stages) == 1 else ""
+        only = _STAGE_TO_DELETE_FROM.get(stages[0], stages[0].value) if len(stages) == 1 else ""
         chosen = await self._choose(queue, stages, wanted, progress)
         async for where, members in chosen.walk():
             codes = await self._jobs.delete_many(where, members, only)

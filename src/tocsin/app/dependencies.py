@@ -1,14 +1,14 @@
-"""Jobs that wait for other jobs: which ones, and how they are put.
+"""Puts jobs that wait for other jobs.
 
-Those that are waited for are watched first, then the dependent is put, then they are watched once more by the entries
-that the put left in its outbox. So whichever of them ends in between is known to have ended.
+The upstreams, the jobs to wait for, are watched first. Then the dependent is put; the put leaves entries in its outbox.
+These watch the upstreams once more, so an upstream that ends in between is not missed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -16,7 +16,7 @@ from msgspec import Struct
 from tocsin.app.blocking import BlockingHandle
 from tocsin.app.handle import Handle
 from tocsin.app.lookup import Lookup
-from tocsin.model.errors import InvalidArgument, StoreError, TocsinError, UnknownJob, nearest
+from tocsin.model.errors import InvalidArgument, StoreError, TocsinError, UnknownJob, did_you_mean
 from tocsin.model.ids import check_job_id, new_id
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.transitions.claims import SUCCEEDED
@@ -30,24 +30,26 @@ from tocsin.store.transitions.dependencies import (
     Outbox,
     Upstream,
 )
-from tocsin.store.transitions.jobs import NEW, Jobs, PutItem
+from tocsin.store.transitions.jobs import CHANGED, NEW, Jobs, PutItem
 from tocsin.upkeep.outbox_carrier import LONGEST_CARRY, OutboxCarrier
 
 MOST = 1000
 _POLICIES = ("cancel", "run")
+# The codes of a block are ASCII digits.
+_ZERO = ord("0")
 
 
 class UpstreamRefs(Struct, frozen=True):
-    """What `after` and `on_upstream_failure` say."""
+    """The jobs of `after`. `anyway`: run whether they succeed or not, as `on_upstream_failure` says."""
 
     refs: Sequence[str | Upstream]
     anyway: bool
 
 
 def check_after(after: Iterable[Any], on_upstream_failure: str) -> UpstreamRefs | None:
-    """None if there is nothing to wait for."""
+    """None if no job is to be waited for."""
     if on_upstream_failure not in _POLICIES:
-        hint = nearest(str(on_upstream_failure), _POLICIES)
+        hint = did_you_mean(str(on_upstream_failure), _POLICIES)
         raise InvalidArgument(f"there is no on_upstream_failure={on_upstream_failure!r}; {hint}")
     if after == ():
         return None
@@ -65,18 +67,40 @@ def _ref(ref: Any) -> str | Upstream:
     return check_job_id(ref)
 
 
+class EndCarrier:
+    """Carries on what calls of this program leave in outboxes, so that dependents need not wait for a worker.
+
+    Each call has a carrier of its own. One carrier for all would return to a call whose entries another call still
+    carries, and fail a call because a server is away that only another call needs.
+    """
+
+    def __init__(self, store: Store, ring: Callable[[OpenQueue, int], None]) -> None:
+        self._store = store
+        self._ring = ring
+
+    def new(self) -> OutboxCarrier:
+        return OutboxCarrier(self._store, self._store.clock, self._ring)
+
+    async def carry(self, queue: OpenQueue, partition: int) -> None:
+        """Carry the ends of jobs from that outbox to their dependents. What fails now is left to a worker."""
+        carrier = self.new()
+        carrier.note_filled(queue, partition)
+        with contextlib.suppress(StoreError):
+            await _carry_on(carrier)
+
+
 class DependentWriter:
     """Puts jobs that wait for others."""
 
-    def __init__(self, store: Store, lookup: Lookup, jobs: Jobs, carrier: OutboxCarrier) -> None:
+    def __init__(self, store: Store, lookup: Lookup, jobs: Jobs, new_carrier: Callable[[], OutboxCarrier]) -> None:
         self._store = store
         self._lookup = lookup
         self._jobs = jobs
-        self._carrier = carrier
+        self._new_carrier = new_carrier
         self._outbox = Outbox(store)
 
     async def put(self, where: OpenQueue, put: PutItem, after: UpstreamRefs) -> tuple[int, int]:
-        """As Jobs.put. Raises UnknownJob for a job to wait for that nobody knows."""
+        """As Jobs.put. Raises UnknownJob for an upstream that does not exist and is not remembered."""
         upstreams = await self._resolve(after.refs)
         if Upstream(where.name, put.member) in upstreams:
             raise InvalidArgument(f"job {put.member!r} cannot wait for itself")
@@ -87,9 +111,9 @@ class DependentWriter:
         return int(codes), -1
 
     async def bulk(self, where: OpenQueue, after: UpstreamRefs) -> tuple[Any, int]:
-        """How to send a batch of puts that all wait for the same, and how large one may be."""
+        """How to send a batch of puts that all wait for the same jobs (None: as usual), and the size of a batch."""
         wait = DependencyWait(new_id(), after.anyway, await self._resolve(after.refs))
-        # A watcher that is no job: it makes them remembered until the last row is put.
+        # This watcher is no job. It only makes the upstreams remembered until the last row is put.
         wait = await self._watch(where, wait.life, wait)
         if not wait.upstreams:
             return None, LARGEST_BATCH
@@ -103,7 +127,7 @@ class DependentWriter:
         return send, max(1, LARGEST_BATCH // len(wait.upstreams))
 
     async def _resolve(self, refs: Sequence[str | Upstream]) -> list[Upstream]:
-        """Ids are looked up in all queues in one round."""
+        """Finds the queues of plain ids, all at once."""
         found = await asyncio.gather(*(self._find(ref) for ref in refs if isinstance(ref, str)))
         return sorted({*found, *(ref for ref in refs if isinstance(ref, Upstream))})
 
@@ -114,7 +138,7 @@ class DependentWriter:
         return Upstream(found.queue.name, job_id)
 
     async def _watch(self, where: OpenQueue, member: str, wait: DependencyWait) -> DependencyWait:
-        """Without those that are no reason to wait."""
+        """Watch the upstreams, and return the wait without those that have ended as the dependent needs it."""
         watcher = wait.watcher(where.name, member).encode()
         by_queue: dict[str, list[Upstream]] = {}
         for upstream in wait.upstreams:
@@ -132,33 +156,35 @@ class DependentWriter:
         return DependencyWait(wait.life, wait.anyway, needed)
 
     async def _watch_some(self, queue: OpenQueue, some: list[Upstream], watcher: bytes) -> str:
-        pairs = [(upstream.id.encode(), watcher) for upstream in some]
+        carrier, pairs = self._new_carrier(), [(upstream.id.encode(), watcher) for upstream in some]
         for _ in range(LONGEST_CARRY):
             codes = await self._outbox.watch(queue, pairs)
             if LATER not in codes:
                 return codes
-            # An end of an earlier job of that id is still on its way: it is not the one that is meant.
+            # The end of an earlier job with that id is still on its way to its dependents. Carry it there, then ask for
+            # the present job.
             for upstream, code in zip(some, codes, strict=True):
                 if code == LATER:
-                    self._carrier.hear(queue, queue.partition_of(upstream.id))
-            await self._carrier.carry_some()
-        raise TocsinError(f"the ends of jobs of queue {queue.name!r} cannot be told: run `tocsin doctor`")
+                    carrier.note_filled(queue, queue.partition_of(upstream.id))
+            await carrier.carry_some()
+        raise TocsinError(f"dependents of jobs of queue {queue.name!r} cannot be unblocked: run `tocsin doctor`")
 
     async def _block(self, where: OpenQueue, puts: list[PutItem], wait: DependencyWait) -> bytes:
         codes = await self._outbox.block(where, [(put, wait) for put in puts])
-        placed = [put for put, code in zip(puts, codes, strict=True) if code - 48 in (NEW, 2)]
+        placed = [put for put, code in zip(puts, codes, strict=True) if code - _ZERO in (NEW, CHANGED)]
         for put, code in zip(puts, codes, strict=True):
-            if code - 48 == IS_WORKING:
+            if code - _ZERO == IS_WORKING:
                 raise InvalidArgument(f"job {put.member!r} is running and cannot wait for others now: give another id")
         entries = [entry for put in placed for entry in wait.entries(put.member)]
-        # What cannot be carried now is carried by a worker: the job is put.
+        # The jobs are put. A worker carries what cannot be carried now.
         with contextlib.suppress(StoreError):
-            await self._carrier.ask(where, entries)
-            await carry_on(self._carrier)
+            carrier = self._new_carrier()
+            await carrier.ask(where, entries)
+            await _carry_on(carrier)
         return codes
 
 
-async def carry_on(carrier: OutboxCarrier) -> None:
+async def _carry_on(carrier: OutboxCarrier) -> None:
     for _ in range(LONGEST_CARRY):
         if not await carrier.carry_some():
             return
@@ -177,5 +203,5 @@ def _refuse(upstream: Upstream, code: str) -> None:
 def _unknown(job_id: str) -> UnknownJob:
     return UnknownJob(
         job_id,
-        "if it has ended, nobody remembers it: enqueue what others wait for with an id of its own, or with keep=",
+        "if it has ended, it is forgotten: enqueue jobs that others wait for with an id of their own, or with keep=",
     )

@@ -1,4 +1,4 @@
-"""The handle of a job: how it stands, and what came of it."""
+"""The handle of a job: its status, its result, and a way to cancel it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tocsin.model.errors import (
 from tocsin.model.job import Job, Stage
 from tocsin.store.transitions.jobs import UNKNOWN, Outcome
 
-# A result is looked for soon at first, then less and less often.
+# `result` asks soon at first, then less and less often.
 SHORTEST_S = 0.005
 LONGEST_S = 0.5
 
@@ -32,8 +32,8 @@ _GONE = (
 
 
 class Handle:
-    """`new` says whether the call made the job, or found it there. `queue` is None in a handle that `app.handle` made
-    without one, until it has found its job."""
+    """`new` says whether the call made the job or found it. `queue` is None in a handle that `app.handle` made without
+    a queue, until the handle has found its job."""
 
     def __init__(
         self, job_id: str, new: bool, queue: str | None, lookup: Lookup, cancel: Callable[[str, str], Awaitable[bool]]
@@ -46,7 +46,7 @@ class Handle:
 
     async def status(self) -> str:
         """`succeeded`, `failed` or `cancelled`; before it has ended its stage: `waiting`, `working`, also `ready`,
-        `paused`, `parked` or `blocked`. `unknown`: there is no such job, or its outcome is no longer kept."""
+        `paused`, `parked` or `blocked`. `unknown`: no such job exists, or its outcome is no longer kept."""
         found = await self._find()
         if found is None:
             return "unknown"
@@ -58,7 +58,7 @@ class Handle:
         """What the handler returned, as plain data, as soon as the job has ended.
 
         Raises RunFailed, RunCancelled, ResultLost, ResultTimeout, UnknownJob if its outcome is not kept, or
-        RecordUnreadable if somebody garbled it.
+        RecordUnreadable if another program garbled it.
         """
         give_up = None if timeout is None else monotonic() + seconds(timeout, "timeout")
         pause = SHORTEST_S
@@ -76,7 +76,7 @@ class Handle:
             pause = min(pause * 1.5, LONGEST_S)
 
     async def cancel(self) -> bool:
-        """Withdraw it, or ask its worker to stop. False if there is nothing to cancel."""
+        """Withdraw it, or ask its worker to stop it. False if the job is not there or has ended."""
         if self.queue is None:
             await self._find()
         return self.queue is not None and await self._cancel(self.id, self.queue)
@@ -93,7 +93,7 @@ class Handle:
 
 def _result(job_id: str, outcome: Outcome) -> Any:
     if outcome.name == "cancelled":
-        # What came of it is why, where it was not a person.
+        # If something else than a person cancelled it, the result says why.
         why = f": {outcome.result}" if outcome.result else ""
         raise RunCancelled(f"job {job_id!r} was cancelled{why}")
     if outcome.name == UNKNOWN:
@@ -106,7 +106,7 @@ def _result(job_id: str, outcome: Outcome) -> Any:
 
 
 def _refuse_to_wait(job: Job) -> None:
-    """For one that has failed, or never ends."""
+    """Raise for a job that has failed or never ends."""
     if job.stage is Stage.DEAD:
         if job.failure is None:
             raise RunFailed(f"job {job.id!r} is dead", attempts=job.attempt)

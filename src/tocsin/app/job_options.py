@@ -1,4 +1,4 @@
-"""What a call says about a job, checked and turned into records."""
+"""Checks the options that calls give for a job and turns them into records."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from tocsin.config import Config
+from tocsin.config.rules import keep_of, longest_of
 from tocsin.engine.handlers import Bound, Handler
 from tocsin.model import codec
 from tocsin.model.durations import Duration, Millis, ceil_ms, epoch_ms, millis, seconds
-from tocsin.model.errors import InvalidArgument, InvalidTrigger, nearest
+from tocsin.model.errors import InvalidArgument, InvalidTrigger, did_you_mean
 from tocsin.model.http import Http
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import (
@@ -33,7 +35,7 @@ from tocsin.model.job import (
 from tocsin.model.message import Message
 from tocsin.model.queue import Queue
 from tocsin.model.target import Target, fields_of
-from tocsin.model.trigger import Every, Once, Trigger, odd, phrase
+from tocsin.model.trigger import Every, Once, Trigger, likely_mistakes, phrase
 from tocsin.store.transitions import jobs
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.targets.builtin import handler_for, timeout_of
@@ -43,49 +45,65 @@ from tocsin.triggers.recurrence import counts_from_now, first_due, phase
 
 log = get_logger("tocsin.schedules")
 
-# Names that handlers may not use for their parameters: the calls would take them for themselves.
-RESERVED = frozenset(
-    [
-        "id",
-        "at",
-        "delay",
-        "priority",
-        "tenant",
-        "queue",
-        "retry",
-        "timeout",
-        "criticality",
-        "if_exists",
-        "keep",
-        "cost",
-        "after",
-        "on_upstream_failure",
-        "durable",
-        "overlap",
-        "misfire",
-        "grace",
-        "catch_up",
-        "jitter",
-        "starts",
-        "ends",
-    ]
-)
-# Without a limit of its own: more is a span that nobody meant.
+# Names that parameters of handlers may not have: enqueue and schedule would take them for their own options.
+RESERVED = frozenset([
+    "id", "at", "delay", "priority", "tenant", "queue", "retry", "timeout", "criticality", "if_exists", "keep", "cost",
+    "after", "on_upstream_failure", "durable", "overlap", "misfire", "grace", "catch_up", "jitter", "starts", "ends",
+])  # fmt: skip
+# The most runs that a backfill without `limit` adds: more come from a span that was given by mistake.
 MOST_BACKFILLED = 100_000
 # A hundred years. The cleanup takes a schedule that is due later for garbage (store/scripts/lua/lib/scores.lua).
 FURTHEST_MS = 3_155_760_000_000
 _IF_EXISTS = {"ignore": jobs.IGNORE, "replace": jobs.REPLACE, "postpone": jobs.POSTPONE, "update": jobs.UPDATE}
 
 
+class JobLimits(Struct, frozen=True):
+    """What the configuration says about all jobs."""
+
+    # Bytes that the arguments of a job may take.
+    arguments_bytes: int = codec.LARGEST_PAYLOAD
+    # Seconds that a request or a message may be given.
+    delivery_s: float = math.inf
+    # For how many seconds `enqueue` keeps outcomes.
+    keep_s: int = 0
+    # What to do about a schedule whose retries may outlast its interval: "warn" or "error".
+    retry_exceeds_interval: str = "warn"
+
+
+_NO_LIMITS = JobLimits()
+
+
+def limits_of(config: Config) -> JobLimits:
+    return JobLimits(
+        arguments_bytes=config.limits.arguments_bytes,
+        delivery_s=longest_of(config.http.max_timeout),
+        keep_s=keep_of(config.results.keep),
+        retry_exceeds_interval=config.schedules.retry_exceeds_interval,
+    )
+
+
+class OneShotOptions(Struct, frozen=True):
+    """The options that only one-shot jobs have."""
+
+    at: datetime | None = None
+    delay: Duration | None = None
+    if_exists: str = "ignore"
+    keep: Duration | None = None
+
+
 class JobDefinition(Struct, frozen=True):
-    """A handler with its arguments, and everything a record needs but the job's id."""
+    """A handler with its arguments, and everything that a put needs except the job's id and its due time."""
 
     handler: Handler
     spec: Spec
     timeout: Millis
     tenant: str
+    # The name of the queue to put it in.
+    queue: str
     cost: int = 1
     band: int = NORMAL
+    # Whether the caller gave a priority: queues of order "due" refuse one.
+    has_priority: bool = False
     # Bytes that its arguments may take.
     largest: int = codec.LARGEST_PAYLOAD
 
@@ -104,7 +122,7 @@ class JobDefinition(Struct, frozen=True):
         return codec.encode_header(header) + codec.encode_spec(self.spec, self.largest)
 
 
-def plan(
+def define_job(
     what: Handler | Bound | Target,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -115,12 +133,12 @@ def plan(
     tenant: str | None = None,
     cost: int = 1,
     priority: str | None = None,
+    queue: str | None = None,
     policy: Policy = PLAIN,
-    largest: int = codec.LARGEST_PAYLOAD,
-    longest_s: float = math.inf,
+    limits: JobLimits = _NO_LIMITS,
 ) -> JobDefinition:
-    check_longest(what, longest_s)
-    handler, args, kwargs = bound(what, args, kwargs)
+    check_delivery_time(what, limits.delivery_s)
+    handler, args, kwargs = resolve_call(what, args, kwargs)
     return JobDefinition(
         handler=handler,
         spec=Spec(
@@ -133,14 +151,16 @@ def plan(
         ),
         timeout=_timeout(what, handler) if timeout is None else check_timeout(timeout),
         tenant=check_tenant(tenant),
+        queue=queue or handler.queue,
         cost=check_cost(cost),
         band=NORMAL if priority is None else check_priority(priority),
-        largest=largest,
+        has_priority=priority is not None,
+        largest=limits.arguments_bytes,
     )
 
 
-def check_longest(what: object, longest_s: float) -> None:
-    """Raise InvalidArgument for a request or a message that may take longer than workers wait for one."""
+def check_delivery_time(what: object, longest_s: float) -> None:
+    """Raise InvalidArgument for a request or a message that may take longer than workers wait for an answer."""
     if isinstance(what, Http | Message) and what.timeout > longest_s:
         raise InvalidArgument(
             f"{what} has a timeout of {what.timeout:g} s, and workers wait no longer than `http.max-timeout`, "
@@ -148,8 +168,8 @@ def check_longest(what: object, longest_s: float) -> None:
         )
 
 
-def own_name(handler: Handler, what: object) -> str:
-    """The id of a schedule that was given none."""
+def default_schedule_id(handler: Handler, what: object) -> str:
+    """The id of a schedule whose caller gave none: the name of its handler."""
     if isinstance(what, Target):
         raise InvalidArgument(f"give the schedule an id=: {what} has no name that it could have instead")
     return handler.name
@@ -159,9 +179,10 @@ def _timeout(what: object, handler: Handler) -> Millis:
     return timeout_of(what) if isinstance(what, Target) else handler.timeout
 
 
-def bound(
+def resolve_call(
     what: Handler | Bound | Target, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Handler, tuple[Any, ...], dict[str, Any]]:
+    """The handler that runs it, with the arguments that it gets."""
     if isinstance(what, Bound):
         if args or kwargs:
             raise InvalidArgument("pass the arguments to bind() or to the call, not to both")
@@ -177,7 +198,7 @@ def bound(
 
 
 def refuse_unknown(handler: Handler, kwargs: Mapping[str, Any]) -> None:
-    """A keyword that is neither an option nor a parameter is a slip of the pen: say what was probably meant."""
+    """Raise InvalidArgument for a keyword that is neither an option nor a parameter, with the nearest that is."""
     if not kwargs or handler.batch is not None:
         return
     parameters = handler.signature.parameters.values()
@@ -187,53 +208,49 @@ def refuse_unknown(handler: Handler, kwargs: Mapping[str, Any]) -> None:
     for name in kwargs:
         if name not in known:
             raise InvalidArgument(
-                f"{name!r} is no option, and no parameter of {handler.name}; {nearest(name, known | RESERVED)}"
+                f"{name!r} is no option, and no parameter of {handler.name}; {did_you_mean(name, known | RESERVED)}"
             )
 
 
 def one_shot(
-    planned: JobDefinition,
-    job_id: str | None,
-    new_id: str,
-    at: datetime | None,
-    delay: Duration | None,
-    if_exists: str,
-    keep: Duration | None,
-    default_keep: int,
+    job: JobDefinition, job_id: str | None, new_id: str, options: OneShotOptions, default_keep: int
 ) -> PutItem:
-    """A put for `enqueue`."""
-    unnamed = job_id is None
+    """The put of a one-shot job, under `new_id` if the caller gave no `job_id`. `default_keep` is in seconds."""
+    named = job_id is not None
     member = new_id if job_id is None else check_job_id(job_id)
-    kept = kept_for(planned.handler, keep, 0 if job_id is not None else default_keep, named=not unnamed)
-    due, relative = when(at, delay)
-    record = planned.record(keep=kept, recurring=False, unnamed=unnamed)
-    mode = mode_of(if_exists, ("ignore", "replace", "postpone"))
+    keep = keep_seconds(job.handler, options.keep, 0 if named else default_keep, named=named)
+    due, relative = due_and_relative(options.at, options.delay)
+    record = job.record(keep=keep, recurring=False, unnamed=not named)
+    mode = mode_of(options.if_exists, ("ignore", "replace", "postpone"))
     return PutItem(member, record, due, relative, mode, now_if_past=True)
 
 
-def kept_for(handler: Handler, keep: Duration | None, default: int, *, named: bool) -> int:
-    """For how many seconds the outcome is kept: as the call says, else as its handler does, else as usual. An id that
-    the caller chose makes the put idempotent, and no handler shortens that: only the call itself."""
+def keep_seconds(handler: Handler, keep: Duration | None, default: int, *, named: bool) -> int:
+    """For how many seconds to keep the outcome: as the call says, else as its handler does, else `default`.
+
+    An id that the caller chose makes the put idempotent for as long as the outcome is kept. So a handler cannot
+    shorten that time below `DEFAULT_KEEP`; only the call itself can.
+    """
     if keep is not None:
         return check_keep(keep)
     usual = default if handler.keep is None else handler.keep
     return max(usual, check_keep(DEFAULT_KEEP)) if named else usual
 
 
-def recurring(planned: JobDefinition, member: str, now: Millis, mode: int, find: NextAt = next_at) -> PutItem:
-    """A put for `schedule`."""
-    due, relative = first(planned.spec, member, now, find)
-    if not isinstance(planned.spec.trigger, Once):
-        return PutItem(member, planned.record(keep=0, recurring=True), due, relative, mode)
+def recurring(job: JobDefinition, member: str, now: Millis, mode: int, find: NextAt = next_at) -> PutItem:
+    """The put of a schedule."""
+    due, relative = first(job.spec, member, now, find)
+    if not isinstance(job.spec.trigger, Once):
+        return PutItem(member, job.record(keep=0, recurring=True), due, relative, mode)
     if mode == jobs.UPDATE and due <= now:
-        # Its moment has passed: if it has run, declaring it again must not run it again.
+        # The moment of a Once trigger has passed. If the job has run, declaring it again must not run it again.
         mode = jobs.IGNORE
-    record = planned.record(keep=check_keep(DEFAULT_KEEP), recurring=False)
+    record = job.record(keep=check_keep(DEFAULT_KEEP), recurring=False)
     return PutItem(member, record, due, relative, mode, now_if_past=True)
 
 
 def first(spec: Spec, member: str, now: Millis, find: NextAt = next_at) -> tuple[Millis, bool]:
-    """When a schedule is due first, counted by the server from its now unless a moment is given: (due, relative)."""
+    """When a schedule is due first: (due, relative). If relative, the server adds its own now to `due`."""
     trigger, rules = spec.trigger, spec.rules
     assert trigger is not None
     due = first_due(trigger, rules, member, now, find)
@@ -244,8 +261,8 @@ def first(spec: Spec, member: str, now: Millis, find: NextAt = next_at) -> tuple
     return max(due, 0), False
 
 
-def check_tries(spec: Spec, member: str, exceeding: str) -> None:
-    """Say, or with "error" refuse, that a run may still be retried when the next one is due."""
+def check_retries_fit_interval(spec: Spec, member: str, exceeding: str) -> None:
+    """Warn if a run may still be retried when the next one is due; with "error", raise InvalidTrigger."""
     if spec.retry is None or spec.trigger is None:
         return
     distance, worst = shortest_distance(spec.trigger), ceil_ms(spec.retry.worst_case())
@@ -258,7 +275,7 @@ def check_tries(spec: Spec, member: str, exceeding: str) -> None:
 
 
 def warn_if_odd(trigger: Trigger | None, member: str) -> None:
-    for sentence in odd(trigger):
+    for sentence in likely_mistakes(trigger):
         log.warning("a schedule may not be what was meant", job=member, trigger=phrase(trigger), odd=sentence)
 
 
@@ -276,11 +293,11 @@ def policy(
     agent: bool = False,
 ) -> Policy:
     if overlap not in OVERLAPS:
-        raise InvalidArgument(f"there is no overlap {overlap!r}; {nearest(str(overlap), OVERLAPS)}")
+        raise InvalidArgument(f"there is no overlap {overlap!r}; {did_you_mean(str(overlap), OVERLAPS)}")
     if agent and overlap != "skip":
         raise InvalidArgument("an agent runs one at a time: its overlap is 'skip'. Schedule a job for anything else")
     if misfire not in MISFIRES:
-        raise InvalidArgument(f"there is no misfire {misfire!r}; {nearest(misfire, MISFIRES)}")
+        raise InvalidArgument(f"there is no misfire {misfire!r}; {did_you_mean(misfire, MISFIRES)}")
     start = None if starts is None else epoch_ms(starts, "starts")
     end = None if ends is None else epoch_ms(ends, "ends")
     if start is not None and end is not None and end < start:
@@ -299,8 +316,8 @@ def policy(
     )
 
 
-def when(at: datetime | None, delay: Duration | None) -> tuple[Millis, bool]:
-    """A due time, and whether it is relative to the server's now."""
+def due_and_relative(at: datetime | None, delay: Duration | None) -> tuple[Millis, bool]:
+    """The due time, and whether the server adds its own now to it."""
     if at is not None and delay is not None:
         raise InvalidArgument("give `at` or `delay`, not both")
     if at is not None:
@@ -310,8 +327,12 @@ def when(at: datetime | None, delay: Duration | None) -> tuple[Millis, bool]:
 
 def mode_of(if_exists: str, allowed: tuple[str, ...]) -> int:
     if if_exists not in allowed:
-        raise InvalidArgument(f"there is no if_exists={if_exists!r} here; {nearest(str(if_exists), allowed)}")
+        raise InvalidArgument(f"there is no if_exists={if_exists!r} here; {did_you_mean(str(if_exists), allowed)}")
     return _IF_EXISTS[if_exists]
+
+
+def schedule_mode(if_exists: str) -> int:
+    return mode_of(if_exists, ("update", "ignore", "replace"))
 
 
 def check_retry(retry: Any) -> Retry:
@@ -341,7 +362,7 @@ def check_criticality(criticality: int) -> int:
 
 
 def check_limit(limit: int | None) -> int:
-    """How many runs a backfill may add."""
+    """The most runs that a backfill may add."""
     if limit is None:
         return MOST_BACKFILLED
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
@@ -349,8 +370,8 @@ def check_limit(limit: int | None) -> int:
     return limit
 
 
-def check_order(queue: Queue, priority: str | None) -> None:
-    if priority is not None and queue.order == "due":
+def check_order(queue: Queue, *, has_priority: bool) -> None:
+    if has_priority and queue.order == "due":
         raise InvalidArgument(
             f"queue {queue.name!r} has order 'due', which knows no priorities: leave priority out, "
             f"or declare the queue with order='priority' or 'fair'"
@@ -370,4 +391,4 @@ def check_stage(stage: str) -> Stage:
         return Stage(stage)
     except ValueError:
         known = [each.value for each in Stage]
-        raise InvalidArgument(f"there is no stage {stage!r}; {nearest(str(stage), known)}") from None
+        raise InvalidArgument(f"there is no stage {stage!r}; {did_you_mean(str(stage), known)}") from None

@@ -1,4 +1,4 @@
-"""Changing some of a job's definition."""
+"""Applies the changes of `update` to a job's definition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tocsin.app import job_options
 from tocsin.app.declarations import Declarations
 from tocsin.model.codec import trigger_digest
 from tocsin.model.durations import Millis, moment
-from tocsin.model.errors import InvalidArgument, InvalidTrigger, RecordUnreadable, nearest
+from tocsin.model.errors import InvalidArgument, InvalidTrigger, RecordUnreadable, did_you_mean
 from tocsin.model.job import PLAIN, Header, Job, Policy, Spec, check_keep, check_priority, check_timeout
 from tocsin.model.target import NAMES, Target, fields_of, name_of
 from tocsin.model.trigger import Once, check_trigger
@@ -22,19 +22,19 @@ _RULES = ("overlap", "misfire", "grace", "catch_up", "starts", "ends", "jitter",
 CHANGEABLE = (*_SPEC, *_HEADER, *_RULES)
 
 
-def changed(
-    job: Job, changes: dict[str, Any], registry: Declarations, now: Millis
+def apply_changes(
+    job: Job, changes: dict[str, Any], declarations: Declarations, now: Millis
 ) -> tuple[Header, Spec, Millis, bool]:
-    """The new header and body; then its due time, 0 for the one it has, and whether that is relative to now."""
+    """The new header and body; the new due time, 0 to keep the present one; whether it is relative to now."""
     for name in changes:
         if name not in CHANGEABLE:
-            raise InvalidArgument(f"a job has no {name!r} that can be changed; {nearest(name, CHANGEABLE)}")
+            raise InvalidArgument(f"a job has no {name!r} that can be changed; {did_you_mean(name, CHANGEABLE)}")
     if not job.is_readable:
         raise RecordUnreadable(
             f"the record of job {job.id!r} cannot be read, and so not be changed: put it anew with if_exists='replace' "
             "or 'update', or remove it"
         )
-    spec, header = _spec(job, changes, registry), _header(job.header, changes)
+    spec, header = _spec(job, changes, declarations), _header(job.header, changes)
     if not job.recurring:
         if "trigger" in changes:
             raise InvalidArgument(f"job {job.id!r} is a one-shot and has no trigger: remove it and schedule another")
@@ -46,10 +46,10 @@ def changed(
     return header, spec, due, relative
 
 
-def _spec(job: Job, changes: dict[str, Any], registry: Declarations) -> Spec:
+def _spec(job: Job, changes: dict[str, Any], declarations: Declarations) -> Spec:
     spec = job.spec
     args, kwargs = tuple(changes.get("args", spec.args)), dict(changes.get("kwargs", spec.kwargs))
-    handler = registry.catalog.get(spec.name)
+    handler = declarations.catalog.get(spec.name)
     if "target" in changes:
         args = _fields(job, changes)
     elif handler is not None and ("args" in changes or "kwargs" in changes):
@@ -72,7 +72,7 @@ def _spec(job: Job, changes: dict[str, Any], registry: Declarations) -> Spec:
 
 
 def _fields(job: Job, changes: dict[str, Any]) -> tuple[Any, ...]:
-    """Another request, message or program of the same kind."""
+    """The arguments that store another request, message or program of the same kind."""
     target = changes["target"]
     if not isinstance(target, Target) or name_of(target) != job.name:
         raise InvalidArgument(f"job {job.id!r} runs {job.name}: {reprlib.repr(target)} is not another of that kind")
@@ -93,7 +93,7 @@ def _header(header: Header, changes: dict[str, Any]) -> Header:
 
 
 def _rules(rules: Policy, changes: dict[str, Any]) -> Policy:
-    now: dict[str, Any] = {
+    present: dict[str, Any] = {
         "overlap": rules.overlap,
         "misfire": rules.misfire,
         "grace": rules.grace,
@@ -104,5 +104,5 @@ def _rules(rules: Policy, changes: dict[str, Any]) -> Policy:
         "criticality": rules.criticality,
         "error_interval": rules.error_interval,
     }
-    wanted = {name: changes.get(name, value) for name, value in now.items()}
+    wanted = {name: changes.get(name, value) for name, value in present.items()}
     return job_options.policy(**wanted, agent=rules.agent)

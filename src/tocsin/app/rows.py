@@ -1,71 +1,88 @@
-"""Rows of bulk calls."""
+"""Turns the rows of `enqueue_many` and `schedule_many` into puts."""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from tocsin.app.job_options import JobDefinition, check_tries, mode_of, one_shot, plan, policy, recurring, warn_if_odd
+from tocsin.app.job_options import (
+    JobDefinition,
+    JobLimits,
+    OneShotOptions,
+    check_retries_fit_interval,
+    define_job,
+    one_shot,
+    policy,
+    recurring,
+    schedule_mode,
+    warn_if_odd,
+)
 from tocsin.engine.handlers import Bound, Handler
 from tocsin.model import codec
-from tocsin.model.durations import Duration, Millis
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.durations import Millis
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.model.http import Http
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import Spec
 from tocsin.model.message import Message
 from tocsin.model.subprocess import Subprocess
-from tocsin.model.trigger import Trigger, check_trigger, odd
+from tocsin.model.trigger import Trigger, check_trigger, likely_mistakes
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.targets.builtin import handler_for
 from tocsin.triggers.next_tick import TickCache
 
-# For how many seconds outcomes of jobs in bulk are kept, unless the call or their handler says more.
+# For how many seconds outcomes of bulk jobs are kept, unless the call or their handler says more.
 NONE_KEPT = 0
-# What takes no arguments, but is given whole in each row.
+# Targets take no arguments: each row is a whole request, message or program.
 KINDS = (Http, Message, Subprocess)
 Kind = type[Http] | type[Message] | type[Subprocess]
 
+_RULES = ("overlap", "misfire", "grace", "catch_up", "criticality", "jitter", "starts", "ends")
+_SHARED = ("retry", "timeout", "tenant", "priority", "queue")
+_SCHEDULE_OPTIONS = (*_RULES, *_SHARED, "if_exists")
 
-def rows_of(what: Handler | Bound | Kind, exceeding: str = "warn", **shared: Any) -> Rows:
+
+def rows_of(what: Handler | Bound | Kind, limits: JobLimits, **shared: Any) -> Rows:
+    """`shared`: the options of `define_job` that all rows have in common."""
     if isinstance(what, type) and issubclass(what, KINDS):
-        return TargetRows(what, exceeding, shared)
-    return Rows(what, exceeding, **shared)
+        return TargetRows(what, limits, shared)
+    return Rows(what, limits, shared)
 
 
 class Rows:
-    """Arguments of one handler: what they share is checked and encoded once."""
+    """Argument rows of one handler. What they share is checked and encoded once."""
 
-    def __init__(self, what: Handler | Bound, exceeding: str = "warn", **shared: Any) -> None:
+    def __init__(self, what: Handler | Bound, limits: JobLimits, shared: dict[str, Any]) -> None:
         if isinstance(what, Bound) and (what.args or what.kwargs):
             raise InvalidArgument("the rows are the arguments here: pass the job itself, not what bind() made of it")
-        self.handler = what.handler if isinstance(what, Bound) else what
-        empty = Bound(handler=self.handler, args=(), kwargs={}) if isinstance(self.handler, Handler) else what
-        self._plan = plan(empty, (), {}, **shared)
-        self._known = TickCache()
-        self._exceeding = exceeding
+        self._handler = what.handler if isinstance(what, Bound) else what
+        empty = Bound(handler=self._handler, args=(), kwargs={}) if isinstance(self._handler, Handler) else what
+        # The definition of a row without arguments.
+        self.template = define_job(empty, (), {}, limits=limits, **shared)
+        self._exceeding = limits.retry_exceeds_interval
+        self._ticks = TickCache()
+        # Triggers whose distance was compared with the retries, and odd sentences that were logged.
         self._checked: set[Trigger] = set()
         self._odd: set[str] = set()
 
-    def one_shots(
-        self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, named: bool
-    ) -> Callable[[str, Any], PutItem]:
-        sample = one_shot(self._plan, "x" if named else None, "x", at, delay, if_exists, keep, NONE_KEPT)
+    def one_shots(self, options: OneShotOptions, *, named: bool) -> Callable[[str, Any], PutItem]:
+        """A function that makes the put of an id and a row. `named`: the caller chose the ids."""
+        sample = one_shot(self.template, "x" if named else None, "x", options, NONE_KEPT)
         header = sample.record[: codec.FIXED_SIZE + sample.record[codec.FIXED_SIZE - 1]]
 
         def make(member: str, row: Any) -> PutItem:
-            body = codec.encode_spec(self.spec(row), self._plan.largest)
+            body = codec.encode_spec(self._spec(row), self.template.largest)
             return PutItem(member, header + body, sample.due, sample.relative, sample.mode, 0, sample.now_if_past)
 
         return make
 
-    def spec(self, row: Any, trigger: Trigger | None = None) -> Spec:
+    def _spec(self, row: Any, trigger: Trigger | None = None) -> Spec:
         args, kwargs = self._arguments(row)
-        like = self._plan.spec
+        like = self.template.spec
         return Spec(like.name, args, kwargs, trigger, like.retry, like.policy)
 
     def schedule(self, row: Any, mode: int, now: Millis) -> PutItem:
@@ -73,18 +90,18 @@ class Rows:
             member, trigger, args = row
         except (TypeError, ValueError):
             raise InvalidArgument(f"a row of schedule_many is (id, trigger, args), not {reprlib.repr(row)}") from None
-        planned = self._planned(args, check_trigger(trigger))
-        if planned.spec.retry is not None and trigger not in self._checked:
-            # Once for all rows that have it in common.
-            check_tries(planned.spec, str(member), self._exceeding)
+        job = self._define(args, check_trigger(trigger))
+        if job.spec.retry is not None and trigger not in self._checked:
+            # Once for all rows with the same trigger.
+            check_retries_fit_interval(job.spec, str(member), self._exceeding)
             self._checked.add(trigger)
-        if any(sentence not in self._odd for sentence in odd(trigger)):
-            self._odd.update(odd(trigger))
+        if any(sentence not in self._odd for sentence in likely_mistakes(trigger)):
+            self._odd.update(likely_mistakes(trigger))
             warn_if_odd(trigger, str(member))
-        return recurring(planned, check_job_id(member), now, mode, self._known.next_at)
+        return recurring(job, check_job_id(member), now, mode, self._ticks.next_at)
 
-    def _planned(self, args: Any, trigger: Trigger) -> JobDefinition:
-        return replace(self._plan, spec=self.spec(args, trigger))
+    def _define(self, args: Any, trigger: Trigger) -> JobDefinition:
+        return replace(self.template, spec=self._spec(args, trigger))
 
     def _arguments(self, row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if isinstance(row, Mapping):
@@ -93,44 +110,33 @@ class Rows:
             args, kwargs = tuple(row), {}
         else:
             raise InvalidArgument(f"a row is a tuple of arguments or a mapping, not {reprlib.repr(row)}")
-        return args, self.handler.check(args, kwargs)
+        return args, self._handler.check(args, kwargs)
 
 
 class TargetRows(Rows):
-    """Requests, messages or programs: each is planned alone, because nothing but the options is shared."""
+    """Requests, messages or programs. Each row is defined alone, because rows share nothing but the options."""
 
-    def __init__(self, kind: Kind, exceeding: str, shared: dict[str, Any]) -> None:
-        self.handler = _SAMPLES[kind]
+    def __init__(self, kind: Kind, limits: JobLimits, shared: dict[str, Any]) -> None:
+        # Wrong options raise here, before the first row is read. The sample's queue is the one of all of its kind.
+        super().__init__(_SAMPLES[kind], limits, shared)
         self._kind = kind
+        self._limits = limits
         self._shared = shared
-        self._known = TickCache()
-        self._exceeding = exceeding
-        self._checked = set()
-        self._odd = set()
-        # Said now, and not when the first row comes.
-        plan(Bound(handler=self.handler, args=(), kwargs={}), (), {}, **shared)
 
-    def one_shots(
-        self, at: datetime | None, delay: Duration | None, if_exists: str, keep: Duration | None, *, named: bool
-    ) -> Callable[[str, Any], PutItem]:
+    def one_shots(self, options: OneShotOptions, *, named: bool) -> Callable[[str, Any], PutItem]:
         def make(member: str, row: Any) -> PutItem:
-            named_as = member if named else None
-            return one_shot(self._plan_of(row), named_as, member, at, delay, if_exists, keep, NONE_KEPT)
+            return one_shot(self._define(row), member if named else None, member, options, NONE_KEPT)
 
         return make
 
-    def _planned(self, args: Any, trigger: Trigger) -> JobDefinition:
-        return self._plan_of(args, trigger)
-
-    def _plan_of(self, row: Any, trigger: Trigger | None = None) -> JobDefinition:
-        if isinstance(row, (tuple, list)) and len(row) == 1:
-            [row] = row
-        if not isinstance(row, self._kind):
-            raise InvalidArgument(f"a row is one {self._kind.__name__}(…) here, not {reprlib.repr(row)}")
-        return plan(row, (), {}, trigger=trigger, **self._shared)
+    def _define(self, args: Any, trigger: Trigger | None = None) -> JobDefinition:
+        if isinstance(args, (tuple, list)) and len(args) == 1:
+            [args] = args
+        if not isinstance(args, self._kind):
+            raise InvalidArgument(f"a row is one {self._kind.__name__}(…) here, not {reprlib.repr(args)}")
+        return define_job(args, (), {}, trigger=trigger, limits=self._limits, **self._shared)
 
 
-# For its queue, which is the same for all of a kind.
 _SAMPLES: dict[type, Handler] = {
     Http: handler_for(Http.get("http://localhost/")),
     Message: handler_for(Message("redis:///stream")),
@@ -138,17 +144,21 @@ _SAMPLES: dict[type, Handler] = {
 }
 
 
-def schedules(
-    what: Handler | Bound | Kind, given: dict[str, Any], exceeding: str, limits: dict[str, Any]
-) -> tuple[Callable[[Any, Millis], PutItem], Handler, str | None, str | None]:
-    """For `schedule_many`: how to make a put of a row; then the handler, and the queue and priority asked for."""
-    rules = ("overlap", "misfire", "grace", "catch_up", "criticality", "jitter", "starts", "ends")
-    shared = ("retry", "timeout", "tenant", "priority")
-    for name in given:
-        if name not in (known := (*rules, *shared, "queue", "if_exists")):
-            raise InvalidArgument(f"schedule_many has no option {name!r}; {nearest(name, known)}")
-    mode = mode_of(given.get("if_exists", "update"), ("update", "ignore", "replace"))
-    wanted = policy(**{name: given[name] for name in rules if name in given})
-    options = {name: given[name] for name in shared if name in given}
-    rows = rows_of(what, exceeding, policy=wanted, **limits, **options)
-    return (lambda row, now: rows.schedule(row, mode, now)), rows.handler, given.get("queue"), given.get("priority")
+class BulkSchedule(Struct, frozen=True):
+    """What `schedule_many` needs beside its rows."""
+
+    rows: Rows
+    mode: int
+
+    def put(self, row: Any, now: Millis) -> PutItem:
+        return self.rows.schedule(row, self.mode, now)
+
+
+def bulk_schedule(what: Handler | Bound | Kind, options: dict[str, Any], limits: JobLimits) -> BulkSchedule:
+    for name in options:
+        if name not in _SCHEDULE_OPTIONS:
+            raise InvalidArgument(f"schedule_many has no option {name!r}; {did_you_mean(name, _SCHEDULE_OPTIONS)}")
+    mode = schedule_mode(options.get("if_exists", "update"))
+    rules = policy(**{name: options[name] for name in _RULES if name in options})
+    shared = {name: options[name] for name in _SHARED if name in options}
+    return BulkSchedule(rows_of(what, limits, policy=rules, **shared), mode)

@@ -1,4 +1,4 @@
-"""A worker in this process, from start to a clean end."""
+"""Builds a worker for this process and runs it, from its start to a clean end."""
 
 from __future__ import annotations
 
@@ -6,40 +6,62 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any
 
+from msgspec.structs import replace
+
+from tocsin.app.agents import Agents
+from tocsin.app.declarations import Declarations
 from tocsin.engine.loop import end
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument, StoreUnavailable
+from tocsin.model.queue import AGENTS_QUEUE, check_shares
+from tocsin.store.store import Store
+from tocsin.store.transitions.queue_settings import open_queue
 from tocsin.telemetry.logs import get_logger
-from tocsin.worker import Worker
-
-if TYPE_CHECKING:
-    from tocsin.app.tocsin import Tocsin
+from tocsin.worker import Worker, WorkerSettings
 
 log = get_logger("tocsin.worker")
 
 
-async def serve(
-    app: Tocsin,
+async def build_worker(
+    store: Store,
+    declarations: Declarations,
+    agents: Agents,
+    settings: WorkerSettings,
     queues: Iterable[str] | Mapping[str, int] | None,
     concurrency: int | None,
-    until: str,
-    grace: Duration,
-    shard: Callable[[str], bool] | None = None,
-    *,
-    signals: bool = False,
+) -> Worker:
+    """Open the queues and register the agents. The worker is not started yet."""
+    if concurrency is not None:
+        if not isinstance(concurrency, int) or isinstance(concurrency, bool):
+            raise InvalidArgument(f"concurrency must be a whole number, 0 for no bound, not {concurrency!r}")
+        settings = replace(settings, concurrency=concurrency)
+    if isinstance(queues, Mapping):
+        settings = replace(settings, weights=check_shares(queues))
+    names = list(declarations.queues) if queues is None else list(queues)
+    if not declarations.agents and queues is None:
+        names.remove(AGENTS_QUEUE)
+    opened = [await open_queue(store, declarations.known_queue(name)) for name in names]
+    worker = Worker(
+        store, opened, declarations.catalog, settings, agents.puts, declarations.classifier, declarations.failure_hooks
+    )
+    if worker.reconciler is not None:
+        await worker.reconciler.register()
+    return worker
+
+
+async def run_worker(
+    build: Callable[[], Awaitable[Worker]], until: str, grace: Duration, *, signals: bool = False
 ) -> None:
-    """Work until it is cancelled, or with `signals` until a signal; with until="idle", while there is work to do."""
+    """Work until cancelled, with `signals` also until a signal; with until="idle" until no work is left."""
     if until not in ("stopped", "idle"):
         raise InvalidArgument(f"until must be 'stopped' or 'idle', not {until!r}")
-    if concurrency is not None and (not isinstance(concurrency, int) or isinstance(concurrency, bool)):
-        raise InvalidArgument(f"concurrency must be a whole number, 0 for no bound, not {concurrency!r}")
     wait = seconds(grace, "grace")
     stop, hurry = asyncio.Event(), asyncio.Event()
     with caught(stop, hurry) if signals else contextlib.nullcontext():
-        worker = await app.worker(queues=queues, concurrency=concurrency, shard=shard)
+        worker = await build()
         waiting: list[asyncio.Task[Any]] = []
         try:
             await worker.start()
@@ -49,12 +71,12 @@ async def serve(
             _notice_cancellation()
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # Also when this task is cancelled: the stop must not be.
+            # Shielded: if this task is cancelled, the stop goes on all the same.
             await asyncio.shield(asyncio.ensure_future(_stop(worker, waiting, wait, hurry)))
 
 
 def _notice_cancellation() -> None:
-    """While we started it may have been swallowed, as `end` tells."""
+    """Raise a cancellation that was swallowed while the worker started; `end` says how that happens."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
@@ -66,7 +88,7 @@ async def _stop(worker: Worker, waiting: list[asyncio.Task[Any]], grace: float, 
 
 
 async def _idle(worker: Worker) -> None:
-    """Until there is nothing left to do. A server that is away for long says nothing about that."""
+    """Return when no work is left. While the server is away we cannot know, so ask again."""
     while True:
         try:
             return await worker.wait_until_idle()
@@ -75,17 +97,17 @@ async def _idle(worker: Worker) -> None:
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Also SIGHUP, which a closed terminal sends and which would end the process at once; but not under `nohup`, which
-    asks to ignore it."""
+    """SIGTERM and SIGINT; also SIGHUP, which a closed terminal sends and which would end the process at once. Under
+    `nohup` SIGHUP stays ignored, as its user wants."""
     hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     return (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if hangs_up else (signal.SIGTERM, signal.SIGINT)
 
 
 @contextlib.contextmanager
 def caught(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
-    """SIGTERM, SIGINT and SIGHUP stop; the second hurries. Only where they can be caught: in the main thread.
-    Afterwards they do again what they did before, which the signal handlers of an event loop would not let us
-    restore."""
+    """Within this context the first SIGTERM, SIGINT or SIGHUP sets `stop`, the second sets `hurry`. Signals can be
+    caught in the main thread only. Afterwards they do what they did before; the signal handlers of an event loop would
+    not let us restore that."""
 
     def obey(name: str) -> None:
         if stop.is_set():
@@ -96,7 +118,7 @@ def caught(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
             stop.set()
 
     def catch(number: int, _: object) -> None:
-        # Between two instructions of whatever runs: the loop is to do it in its turn.
+        # A signal handler runs between two instructions of any code. So leave the work to the event loop.
         loop.call_soon_threadsafe(obey, signal.Signals(number).name)
 
     loop = asyncio.get_running_loop()
@@ -106,5 +128,5 @@ def caught(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            # None: it was set outside Python, and nobody can set it again.
+            # None: it was set outside Python, so Python cannot restore it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -153,7 +153,7 @@ class Bench:
         """Seconds for the same script and arguments as a put, straight through redis-py."""
         queue = await self._store.open_queue(Queue("bare"))
         put, keys = script("job_put"), queue.keys_of(script("job_put"), 0)
-        record = codec.text(job_options.plan(self._nothing, (PAYLOAD,), {}).record(keep=0, recurring=False))
+        record = codec.text(job_options.define_job(self._nothing, (PAYLOAD,), {}).record(keep=0, recurring=False))
         began = time.perf_counter()
         for number in range(first, first + n):
             parts = [codec.text(b"bare-%d" % number), codec.integer(3_600_000), b"\x01", b"\x00", b"\x00", record]

@@ -51,7 +51,7 @@ class OperateBench:
         ]
 
     async def _bury(self, wanted: int) -> None:
-        where = await self._app.store.open_queue(self._app._registry.known_queue(QUEUE))
+        where = await self._app.store.open_queue(self._app.declarations.known_queue(QUEUE))
         runs, partition = Runs(self._app.store, f"{new_id()}.1"), 0
         while wanted > 0:
             [answer] = await runs.claim([ClaimRequest(where, partition, LARGEST_BATCH)], lease=1e15)

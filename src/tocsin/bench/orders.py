@@ -77,14 +77,14 @@ class LineBench:
 
     async def _put(self, queue: str, tenants: list[str], prefix: str = "") -> None:
         """All that differs is the tenant, and in a queue that knows them, the priority."""
-        where = await self._app.store.open_queue(self._app._registry.known_queue(queue))
+        where = await self._app.store.open_queue(self._app.declarations.known_queue(queue))
         bands = PRIORITIES if queue == "by-priority" else (None,)
         jobs, records = Jobs(self._app.store), {}
         puts: list[PutItem] = []
         for number, tenant in enumerate(tenants):
             kind = tenant, bands[number % len(bands)]
             if kind not in records:
-                plan = job_options.plan(self._handler, (PAYLOAD,), {}, tenant=tenant, priority=kind[1])
+                plan = job_options.define_job(self._handler, (PAYLOAD,), {}, tenant=tenant, priority=kind[1])
                 records[kind] = plan.record(keep=0, recurring=False)
             puts.append(PutItem(f"{prefix}{number}", records[kind], 0, True))
         for first in range(0, len(puts), LARGEST_BATCH):
@@ -112,7 +112,7 @@ class LineBench:
 
     async def _serve(self, queue: str, wanted: int) -> Counter[str]:
         """Whose runs a worker gets, in batches of 100."""
-        where = await self._app.store.open_queue(self._app._registry.known_queue(queue))
+        where = await self._app.store.open_queue(self._app.declarations.known_queue(queue))
         runs, served = Runs(self._app.store, f"{new_id()}.1"), Counter[str]()
         while sum(served.values()) < wanted:
             [answer] = await runs.claim([ClaimRequest(where, 0, 100)], lease=1e15)

@@ -24,7 +24,7 @@ from tocsin.bench.targets import TargetBench
 from tocsin.cli.options import Given, WrongUsage
 from tocsin.cli.printing import print_json, say
 from tocsin.config import Config
-from tocsin.model.errors import nearest
+from tocsin.model.errors import did_you_mean
 from tocsin.telemetry import log_output
 
 GROUPS: tuple[type[Any], ...] = (
@@ -68,7 +68,7 @@ def chosen(only: str) -> list[tuple[type[Any], str]]:
     names = [row for _, row in every]
     for name in wanted:
         if name not in names:
-            raise WrongUsage(f"there is no row {name!r}: {nearest(name, names)}")
+            raise WrongUsage(f"there is no row {name!r}: {did_you_mean(name, names)}")
     return [(group, row) for group, row in every if not wanted or row in wanted]
 
 

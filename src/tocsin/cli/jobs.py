@@ -15,7 +15,7 @@ from tocsin.cli.options import Given, Options, QueueName, Watch, WrongUsage, che
 from tocsin.cli.printing import Listing, cell, distance, iso, local, plain, print_json, show, span
 from tocsin.inspection.inspector import Inspector, JobView, WorkerView
 from tocsin.model.durations import Millis
-from tocsin.model.errors import nearest
+from tocsin.model.errors import did_you_mean
 from tocsin.model.job import Job, Stage
 from tocsin.model.trigger import Every, phrase
 from tocsin.store.keys import STAGE_KEYS
@@ -57,7 +57,7 @@ async def list_jobs(
         if time is not None:
             check_time(time)
     if stage is not None and stage not in STAGES:
-        raise WrongUsage(f"there is no stage {stage!r}; {nearest(stage, STAGES)}")
+        raise WrongUsage(f"there is no stage {stage!r}; {did_you_mean(stage, STAGES)}")
     async with connected(options) as (app, inspector):
         await inspector.check_queue(queue)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tocsin.app import Tocsin
 from tocsin.cli.options import WrongUsage
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.patterns import AgentScheduler
 
 Hosted = Tocsin | AgentScheduler
@@ -75,4 +75,4 @@ def _modules() -> list[str]:
 
 def _near(word: str, known: Iterable[str]) -> str:
     words = list(known)
-    return f"; {nearest(word, words[:20])}" if words else ""
+    return f"; {did_you_mean(word, words[:20])}" if words else ""

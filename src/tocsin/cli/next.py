@@ -12,7 +12,7 @@ from tocsin.cli.printing import Listing, iso, print_json, print_listing, say
 from tocsin.model.clock import wall_ms
 from tocsin.model.durations import Millis, epoch_ms
 from tocsin.model.errors import InvalidTrigger
-from tocsin.model.trigger import Cron, odd
+from tocsin.model.trigger import Cron, likely_mistakes
 from tocsin.triggers.next_tick import next_at
 from tocsin.triggers.preview import ComingTick, preview
 
@@ -43,7 +43,7 @@ def next_ticks(
         ticks = _ticks(cron, since, n)
     except InvalidTrigger as error:
         raise WrongUsage(str(error)) from None
-    for sentence in odd(cron):
+    for sentence in likely_mistakes(cron):
         say(f"tocsin: {sentence}")
     coming = preview(ticks, tz, since)
     if options.json:

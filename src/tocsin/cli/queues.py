@@ -11,7 +11,7 @@ from tocsin.cli.options import Given, Options, Watch, WrongUsage, connected
 from tocsin.cli.printing import Listing, cell, distance, iso, print_json, print_listing, show
 from tocsin.inspection.inspector import Inspector, QueueDetail, QueueView
 from tocsin.model.durations import Millis
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.model.queue import SETTINGS
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.views.tenants import TenantReader
@@ -71,7 +71,7 @@ async def set_queue(
     weights = {tenant: _weight(text) for tenant, text in (_pair(text, "--weight acme=10") for text in weight or ())}
     for setting in wanted:
         if setting not in SETTINGS:
-            raise WrongUsage(f"a queue has no setting {setting!r}; {nearest(setting, (*SETTINGS, '--weight'))}")
+            raise WrongUsage(f"a queue has no setting {setting!r}; {did_you_mean(setting, (*SETTINGS, '--weight'))}")
     if not wanted and not weights:
         raise WrongUsage("say what to set, like max_active=50 or --weight acme=10")
     async with connected(options) as (app, inspector):

@@ -17,7 +17,7 @@ from tocsin.cli.progress import progress
 from tocsin.cli.queues import Name
 from tocsin.cli.repartition import queues
 from tocsin.inspection.inspector import Inspector
-from tocsin.model.errors import nearest
+from tocsin.model.errors import did_you_mean
 
 __all__ = ["jobs", "purge", "queues"]
 
@@ -55,7 +55,7 @@ async def remove(
     if job_id is not None:
         return await act_on_job(job_id, queue, "removed", lambda app: app.remove(job_id, queue=queue), options)
     if stage is not None and stage not in STAGES:
-        raise WrongUsage(f"there is no stage {stage!r}; {nearest(stage, STAGES)}")
+        raise WrongUsage(f"there is no stage {stage!r}; {did_you_mean(stage, STAGES)}")
     for time in (due_before, due_after):
         if time is not None:
             check_time(time)

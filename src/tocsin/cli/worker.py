@@ -125,10 +125,10 @@ def _app_of(hosted: Hosted, duty: WorkerCommand, options: Options) -> Tocsin:
     """Where the options say. A scheduler is hosted itself, because its agents may schedule others on it."""
     where = options.where()
     if isinstance(hosted, Tocsin):
-        return hosted.elsewhere(**where)
+        return hosted.with_same_declarations(**where)
     if duty.queues is not None:
         raise WrongUsage("--queues is for an app: a scheduler of agents has the queue `agents` and no other")
-    app = hosted.app.elsewhere(**where) if where else hosted.app
+    app = hosted.app.with_same_declarations(**where) if where else hosted.app
     hosted.host(app, concurrency=duty.concurrency, shard=duty.shard)
     return app
 

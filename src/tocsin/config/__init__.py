@@ -1,4 +1,4 @@
-"""Every setting, from one YAML file and the environment, checked before anything starts."""
+"""The configuration: all settings, from a YAML file and the environment, checked before anything starts."""
 
 from tocsin.config.load import Loaded, load_config, merged
 from tocsin.config.origins import Origin

@@ -1,4 +1,4 @@
-"""The settings by their dotted keys, read off the schema, and what was probably meant by one that does not exist."""
+"""Finds settings by dotted key, from the schema, and suggests a key in place of an unknown one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SHOWN = 100
 
 class Setting(Struct, frozen=True):
     key: str
-    # bool, int, float, str, tuple for a list of texts, or dict for names with a list of texts each.
+    # bool, int, float, str, tuple (a list of texts) or dict (names with a list of texts each).
     kind: type
     default: bool | int | float | str | tuple[str, ...] | Grants
     limits: Meta | None = None
-    # What it may be, if there is a list of that.
+    # The allowed values, if they are a list.
     choices: tuple[str, ...] = ()
 
     @property
@@ -29,7 +29,7 @@ class Setting(Struct, frozen=True):
 
     @property
     def alone(self) -> tuple[str, ...]:
-        """What a name stands for that is given without a list."""
+        """The list for a name that is given without one."""
         extra = self.limits.extra if self.limits is not None else None
         return extra["alone"] if extra else ()
 
@@ -46,7 +46,7 @@ def _walk(group: type[Group], above: str) -> Iterator[Setting | str]:
             yield key
             yield from _walk(type(field.default), key)
         else:
-            # A mapping is made anew for each configuration.
+            # Mappings have a factory, so that configurations do not share one.
             made = field.default if field.default_factory is NODEFAULT else field.default_factory()
             yield _setting(key, field.type, made)
 
@@ -64,13 +64,13 @@ _ALL = list(_walk(Config, ""))
 SETTINGS = {setting.key: setting for setting in _ALL if isinstance(setting, Setting)}
 # The root is the group "".
 GROUPS = {"", *(key for key in _ALL if isinstance(key, str))}
-# What begins so is meant for us; other variables of that name have other uses.
+# Variables with these prefixes are for us. Other TOCSIN_ variables have other uses.
 PREFIXES = tuple(f"{variable(key)}__" for key in GROUPS if key and "." not in key)
 VARIABLES = {variable(key): key for key in (*SETTINGS, *GROUPS) if key}
 
 
 def short(key: str) -> str:
-    """For messages: what is no setting may be of any length."""
+    """A key shortened for messages: an unknown key may have any length."""
     return key if len(key) <= _SHOWN else key[:_SHOWN] + "…"
 
 
@@ -78,12 +78,12 @@ def parent(key: str) -> str:
     return key.rpartition(".")[0]
 
 
-def meant(key: str, spelled: Callable[[str], str] = str) -> str:
-    """The end of a message about an unknown key of a known group."""
+def suggestion(key: str, spelled: Callable[[str], str] = str) -> str:
+    """A suggestion, as the end of a message about an unknown key of a known group."""
     above, _, name = key.rpartition(".")
     siblings = {known.rpartition(".")[2]: known for known in VARIABLES.values() if parent(known) == above}
     elsewhere = [known for known in VARIABLES.values() if known.rpartition(".")[2] == name]
-    # Prefixes that all have in common would make everything look alike: only last names are compared.
+    # Compare last parts only: with the common prefixes all keys would look alike.
     close = [siblings[like] for like in difflib.get_close_matches(name.lower(), siblings, n=1)]
     if best := close or elsewhere:
         return f"did you mean {spelled(best[0])!r}?"

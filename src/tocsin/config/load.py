@@ -1,4 +1,4 @@
-"""The configuration: the file, what the environment puts over it, and all that is wrong at once."""
+"""Loads the configuration: the file, overridden by the environment. Reports all problems at once."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from typing import Any
 import msgspec
 
 from tocsin.config import rules
-from tocsin.config.file_text import read_text
 from tocsin.config.keys import (
     GROUPS,
     PREFIXES,
     SETTINGS,
     VARIABLES,
     Setting,
-    meant,
     parent,
     short,
+    suggestion,
     value_of,
     variable,
 )
 from tocsin.config.mask import masked
 from tocsin.config.origins import DEFAULT, Origin, Problem
 from tocsin.config.schema import Config
-from tocsin.config.values import Given, Value, WrongValue, parse
+from tocsin.config.values import RawValue, Value, WrongValue, parse
 from tocsin.model.errors import InvalidConfig
 
 FILE_NAME = "tocsin.yaml"
 FILE_VARIABLE = "TOCSIN_CONFIG"
+# A file with all settings and a page of comments on each is far smaller. With more the parser would take minutes.
+LARGEST_BYTES = 256 * 1024
 _SECRET = "redis.connection.url"  # noqa: S105  # its name, not its value
 
 
@@ -37,41 +38,41 @@ class Loaded(msgspec.Struct, frozen=True):
     config: Config
     # By dotted key, for every setting.
     origins: Mapping[str, Origin]
-    # Each on one line.
+    # One line each.
     warnings: tuple[str, ...]
-    # The file that was read.
+    # The file that was read, if any.
     path: str | None
 
     def shown(self) -> Iterator[tuple[str, Value, Origin]]:
-        """Every setting, without passwords."""
+        """All settings with their values, without passwords, and their origins."""
         for key, origin in self.origins.items():
             value = value_of(self.config, key)
             yield key, masked(value) if key == _SECRET else value, origin
 
 
 def load_config(path: str | None = None, env: Mapping[str, str] | None = None) -> Loaded:
-    """Of `path`, else $TOCSIN_CONFIG, else tocsin.yaml here, if there is one. Raises InvalidConfig: a line for each
-    problem."""
+    """Read `path`, else $TOCSIN_CONFIG, else tocsin.yaml in the current folder if it exists. Raises InvalidConfig with
+    a line per problem."""
     variables = os.environ if env is None else env
     found, text = _read(path, variables)
-    gathering = _Gathering()
+    collector = _Collector()
     if found is not None:
-        gathering.add_file(found, text)
-    gathering.add_environment(variables)
-    return gathering.result(found)
+        collector.add_file(found, text)
+    collector.add_environment(variables)
+    return collector.result(found)
 
 
 def merged(config: Config, values: Mapping[str, Value]) -> Loaded:
-    """The configuration with some settings changed, by dotted key. Raises InvalidConfig if they do not fit together."""
-    gathering = _Gathering({key: value_of(config, key) for key in SETTINGS} | dict(values))
-    return gathering.result(None)
+    """The configuration with some settings changed, by dotted key. Raises InvalidConfig if settings contradict."""
+    collector = _Collector({key: value_of(config, key) for key in SETTINGS} | dict(values))
+    return collector.result(None)
 
 
 def _read(path: str | None, env: Mapping[str, str]) -> tuple[str | None, str]:
     wanted = path if path is not None else env.get(FILE_VARIABLE) or None
     try:
         found = FILE_NAME if wanted is None else wanted
-        return found, read_text(found)
+        return found, _read_text(found)
     except FileNotFoundError:
         if wanted is None:
             return None, ""
@@ -79,18 +80,38 @@ def _read(path: str | None, env: Mapping[str, str]) -> tuple[str | None, str]:
         raise InvalidConfig(str(Problem(Origin(file=wanted), f"there is no such file{by}"))) from None
 
 
-class _Gathering:
-    """Values as they come, later ones over earlier ones, and what is wrong with them."""
+def _read_text(path: str) -> str:
+    """Raises FileNotFoundError if there is no file: the default file may be missing."""
+    where = Origin(file=path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidConfig(str(Problem(where, f"cannot be read: {reason}"))) from None
+    if len(data) > LARGEST_BYTES:
+        raise InvalidConfig(str(Problem(where, f"is larger than {LARGEST_BYTES // 1024} KiB: not a configuration")))
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        where = Origin(file=path, line=data.count(b"\n", 0, error.start) + 1)
+        raise InvalidConfig(str(Problem(where, "is not UTF-8"))) from None
+
+
+class _Collector:
+    """Collects values, later ones over earlier ones, and the problems with them."""
 
     def __init__(self, values: dict[str, Value] | None = None) -> None:
-        # Without those that are wrong.
+        # Lacks the settings whose values are wrong.
         self._values = values or {key: setting.default for key, setting in SETTINGS.items()}
         self._origins = dict.fromkeys(SETTINGS, DEFAULT)
         self._problems: list[Problem] = []
         self._whole = True
 
     def add_file(self, path: str, text: str) -> None:
-        # Not at the top: the YAML parser takes a while to import, and programs without a file need none.
+        # Imported here because the YAML parser is slow to import, and programs without a file do not need it.
         from tocsin.config.yaml_file import parse_file
 
         parsed = parse_file(text, path)
@@ -111,9 +132,9 @@ class _Gathering:
             elif key in GROUPS:
                 self._problems.append(Problem(origin, f"{key} is a group: set the settings in it, as {name}__…"))
             else:
-                self._put(SETTINGS[key], Given(env[name], plain=True), origin)
+                self._put(SETTINGS[key], RawValue(env[name], plain=True), origin)
 
-    def _put(self, setting: Setting, given: Given, origin: Origin) -> None:
+    def _put(self, setting: Setting, given: RawValue, origin: Origin) -> None:
         self._origins[setting.key] = origin
         try:
             self._values[setting.key] = parse(setting, given)
@@ -122,19 +143,19 @@ class _Gathering:
             self._problems.append(Problem(origin, f"{setting.key} {error}"))
 
     def result(self, path: str | None) -> Loaded:
-        # Settings that contradict each other in half a file may agree in the whole.
+        # Check the rules only if the whole file could be read: the missing part may resolve a contradiction.
         broken = rules.check(self._values) if self._whole else ()
-        problems = [*self._problems, *map(self._told, broken)]
+        problems = [*self._problems, *map(self._problem, broken)]
         if problems:
             problems.sort(key=lambda problem: (problem.origin.variable, problem.origin.line))
             raise InvalidConfig("\n".join(map(str, problems)))
-        odd = list(rules.warn(self._values))
-        if any(rules.EXCEPTIONAL in broken.keys for broken in odd):
+        doubtful = list(rules.warn(self._values))
+        if any(rules.EXCEPTIONAL in broken.keys for broken in doubtful):
             self._values[rules.EXCEPTIONAL] = ""
-        warnings = tuple(str(self._told(broken)) for broken in odd)
+        warnings = tuple(str(self._problem(broken)) for broken in doubtful)
         return Loaded(msgspec.convert(_nested(self._values), Config), self._origins, warnings, path)
 
-    def _told(self, broken: rules.Broken) -> Problem:
+    def _problem(self, broken: rules.BrokenRule) -> Problem:
         origins = (self._origins[key] for key in broken.keys)
         return Problem(next((origin for origin in origins if origin != DEFAULT), DEFAULT), broken.what)
 
@@ -143,10 +164,10 @@ def _unknown(name: str) -> str:
     key = known = name.removeprefix("TOCSIN_").lower().replace("__", ".").replace("_", "-")
     if key in VARIABLES.values():
         return f"variables are written in capitals: {variable(key)}"
-    # The first part that is unknown is the one to compare.
+    # Compare the first unknown part.
     while parent(known) not in GROUPS:
         known = parent(known)
-    return f"there is no setting {short(key)!r}; {meant(known, variable)}"
+    return f"there is no setting {short(key)!r}; {suggestion(known, variable)}"
 
 
 def _nested(values: Mapping[str, Value]) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""Store addresses without their passwords."""
+"""Masks the passwords in store addresses."""
 
 from __future__ import annotations
 
 import re
 
-# An unescaped password may hold anything, @ and / too: all before the last @ is hidden.
+# An unescaped password may contain anything, also @ and /, so everything before the last @ is hidden.
 _ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)(.*@)?([^?#@]*)(\?.*)?", re.DOTALL)
-# What has another form may be a password whose host was forgotten: nobody:secret.
+# The forms of a list of hosts. Text of another form may be a password without a host, like nobody:secret.
 _HOSTS = re.compile(r"(?:\[[0-9a-fA-F:.]*\]|[^:/,\[\]]*)(?::[0-9]*)?(?:,[^:/,]*(?::[0-9]*)?)*(?:/[^:]*)?")
 
 

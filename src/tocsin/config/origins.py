@@ -1,4 +1,4 @@
-"""Where a value came from."""
+"""Origin, where a value came from, and Problem, what is wrong with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Origin(Struct, frozen=True):
-    """Neither a file nor a variable: the default."""
+    """A line of a file, or a variable. The default value has neither."""
 
     file: str = ""
     line: int = 0
@@ -17,7 +17,7 @@ class Origin(Struct, frozen=True):
             return f"${one_line(self.variable)}"
         if not self.file:
             return "default"
-        # Line 0: all of it.
+        # Line 0 stands for the whole file.
         return one_line(self.file) + (f":{self.line}" if self.line else "")
 
 
@@ -25,7 +25,7 @@ DEFAULT = Origin()
 
 
 class Problem(Struct, frozen=True):
-    """What is wrong, on one line."""
+    """A message about a value, on one line."""
 
     origin: Origin
     what: str
@@ -35,5 +35,5 @@ class Problem(Struct, frozen=True):
 
 
 def one_line(text: str) -> str:
-    """Names of files and keys may hold newlines, escape sequences and halves of characters."""
+    """Escape unprintable characters: names of files and keys may contain newlines and terminal escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)

@@ -1,18 +1,18 @@
-"""Some settings in a program's own words: a mapping, nested as in the file or by dotted keys."""
+"""Reads settings from a program's mapping, nested as in the file or with dotted keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tocsin.config.keys import GROUPS, SETTINGS, Setting, meant, parent, short
+from tocsin.config.keys import GROUPS, SETTINGS, Setting, parent, short, suggestion
 from tocsin.config.origins import one_line
-from tocsin.config.values import Given, Value, WrongValue, parse, wanted
+from tocsin.config.values import RawValue, Value, WrongValue, parse, wanted
 from tocsin.model.errors import InvalidConfig
 
 
 def read_mapping(given: Mapping[str, Any]) -> dict[str, Value]:
-    """By dotted key. Raises InvalidConfig: a line for each problem. `merged` checks how settings fit together."""
+    """The values by dotted key. Raises InvalidConfig with a line per problem. `merged` checks the rules."""
     found: dict[str, Value] = {}
     problems: list[str] = []
     for key, value in _flat(given, ""):
@@ -40,25 +40,25 @@ def _flat(given: Mapping[Any, Any], above: str) -> Iterator[tuple[str, Any]]:
 def _unknown(key: str) -> str:
     if key and key in GROUPS:
         return f"{key} is a group: give a mapping of the settings in it"
-    # The first part that is unknown is the one to compare.
+    # Compare the first unknown part.
     known = key
     while parent(known) not in GROUPS:
         known = parent(known)
-    return f"there is no setting {short(key)!r}; {meant(known)}"
+    return f"there is no setting {short(key)!r}; {suggestion(known)}"
 
 
-def _as_written(setting: Setting, value: Any) -> Given:
-    """As it would stand in the file: text in quotes, numbers and truth without."""
+def _as_written(setting: Setting, value: Any) -> RawValue:
+    """The value as it would be written in the file: text in quotes, numbers and booleans without."""
     if isinstance(value, str):
-        return Given(value, plain=False)
+        return RawValue(value, plain=False)
     if setting.kind in (tuple, dict) and _is_texts(value):
-        return Given("", plain=False, items=tuple(value))
+        return RawValue("", plain=False, items=tuple(value))
     if setting.kind is dict and isinstance(value, Mapping) and _is_texts([*value]):
         lists = all(_is_texts(texts) for texts in value.values())
         if lists:
-            return Given("", plain=False, lists={name: tuple(texts) for name, texts in value.items()})
+            return RawValue("", plain=False, lists={name: tuple(texts) for name, texts in value.items()})
     if isinstance(value, int | float) and setting.kind not in (str, tuple, dict):
-        return Given(str(value).lower() if isinstance(value, bool) else repr(value), plain=True)
+        return RawValue(str(value).lower() if isinstance(value, bool) else repr(value), plain=True)
     raise WrongValue(f"must be {wanted(setting)}, not {value!r:.60}")
 
 

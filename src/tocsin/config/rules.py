@@ -1,4 +1,4 @@
-"""What no setting can tell alone: how they fit together, and whether patterns are patterns."""
+"""Rules beyond a single type or limit: settings that must fit together, and texts with a syntax of their own."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SECRETS = "secrets.allow"
 KEEP = "results.keep"
 LONGEST = "http.max-timeout"
 _PATTERNS = (ENABLED, "redis.agent.disabled-pattern")
-_PLACES = ("http.allow", "message.allow")
+_HOST_LISTS = ("http.allow", "message.allow")
 _NAMES = tuple(f"{_KEYS}.{name}" for name in ("waiting-set", "working-set", "cleanup-leader-key"))
 
 
 class AtLeast(Struct, frozen=True):
-    """`key` must be at least `other` plus `more`."""
+    """The rule that `key` must be at least `other` plus `more`."""
 
     key: str
     other: str
@@ -49,77 +49,77 @@ _AT_LEAST = (
 )
 
 
-class Broken(Struct, frozen=True):
-    """A rule that does not hold. The first key that was set by somebody is where to look."""
+class BrokenRule(Struct, frozen=True):
+    """A broken rule. The message points to the first of its keys that does not have its default."""
 
     keys: tuple[str, ...]
     what: str
 
 
-def check(values: Mapping[str, Value]) -> Iterator[Broken]:
-    """`values` lacks those that are wrong already: nothing is said about them twice."""
+def check(values: Mapping[str, Value]) -> Iterator[BrokenRule]:
+    """The broken rules. `values` lacks settings with wrong values, so no problem is reported twice."""
     for rule in _AT_LEAST:
         if rule.key in values and rule.other in values:
             yield from _at_least(rule, values)
     for key in _PATTERNS:
         if why := _not_a_regex(str(values.get(key, ""))):
-            yield Broken((key,), f"{key} is not a regex: {why}")
+            yield BrokenRule((key,), f"{key} is not a regex: {why}")
     yield from _names(values)
-    yield from _places(values)
+    yield from _hosts(values)
     for key, read in ((KEEP, keep_of), (LONGEST, longest_of)):
         try:
             read(str(values.get(key, "1")))
         except InvalidArgument as error:
-            yield Broken((key,), str(error))
+            yield BrokenRule((key,), str(error))
 
 
-def warn(values: Mapping[str, Value]) -> Iterator[Broken]:
-    """What is odd, or can be done without."""
+def warn(values: Mapping[str, Value]) -> Iterator[BrokenRule]:
+    """Values to warn about: they are useless, or they are ignored."""
     if why := _not_a_regex(str(values.get(EXCEPTIONAL, ""))):
-        yield Broken((EXCEPTIONAL,), f"{EXCEPTIONAL} is ignored, because it is not a regex: {why}")
+        yield BrokenRule((EXCEPTIONAL,), f"{EXCEPTIONAL} is ignored, because it is not a regex: {why}")
     if values.get(ENABLED) == "":
-        yield Broken((ENABLED,), f"{ENABLED} is empty and so enables no agent: write .* for all")
+        yield BrokenRule((ENABLED,), f"{ENABLED} is empty and so enables no agent: write .* for all")
     for program in _granted(values, PROGRAMS):
         if not program.startswith(("/", "*")):
-            yield Broken((PROGRAMS,), f"{PROGRAMS} has {program!r}, which allows nothing: write whole paths")
+            yield BrokenRule((PROGRAMS,), f"{PROGRAMS} has {program!r}, which allows nothing: write whole paths")
 
 
-def _at_least(rule: AtLeast, values: Mapping[str, Value]) -> Iterator[Broken]:
+def _at_least(rule: AtLeast, values: Mapping[str, Value]) -> Iterator[BrokenRule]:
     value, other = int(str(values[rule.key])), int(str(values[rule.other]))
     if value < other + rule.more:
         more = f" + {rule.more}" if rule.more else ""
         least = f"{rule.other}{more}, which is {other + rule.more}"
-        yield Broken((rule.key, rule.other), f"{rule.key} must be at least {least}, not {value}: {rule.why}")
+        yield BrokenRule((rule.key, rule.other), f"{rule.key} must be at least {least}, not {value}: {rule.why}")
 
 
-def _names(values: Mapping[str, Value]) -> Iterator[Broken]:
+def _names(values: Mapping[str, Value]) -> Iterator[BrokenRule]:
     seen: dict[Value, str] = {}
     for key in _NAMES:
         name = values.get(key)
         if name == "":
-            yield Broken((key,), f"{key} must not be empty")
+            yield BrokenRule((key,), f"{key} must not be empty")
         elif name is not None and (first := seen.setdefault(name, key)) != key:
-            yield Broken((key, first), f"{key} must not be the same as {first}")
+            yield BrokenRule((key, first), f"{key} must not be the same as {first}")
     if {"{", "}"} & set(str(values.get(f"{_KEYS}.hash-tag", ""))):
-        yield Broken((f"{_KEYS}.hash-tag",), f"{_KEYS}.hash-tag is written without braces, like ps")
+        yield BrokenRule((f"{_KEYS}.hash-tag",), f"{_KEYS}.hash-tag is written without braces, like ps")
 
 
-def _places(values: Mapping[str, Value]) -> Iterator[Broken]:
-    for key in _PLACES:
+def _hosts(values: Mapping[str, Value]) -> Iterator[BrokenRule]:
+    for key in _HOST_LISTS:
         allowed = values.get(key, ())
-        yield from _no_places(key, allowed if isinstance(allowed, tuple) else ())
+        yield from _check_hosts(key, allowed if isinstance(allowed, tuple) else ())
     for name, hosts in _granted(values, SECRETS).items():
         if not hosts:
-            yield Broken((SECRETS,), f"{SECRETS} has {name!r} for no host: list its hosts, or '*' for any")
-        yield from _no_places(SECRETS, [host for host in hosts if host != ANY])
+            yield BrokenRule((SECRETS,), f"{SECRETS} has {name!r} for no host: list its hosts, or '*' for any")
+        yield from _check_hosts(SECRETS, [host for host in hosts if host != ANY])
 
 
-def _no_places(key: str, entries: Iterable[str]) -> Iterator[Broken]:
+def _check_hosts(key: str, entries: Iterable[str]) -> Iterator[BrokenRule]:
     for entry in entries:
         try:
             entry_of(entry)
         except InvalidArgument as error:
-            yield Broken((key,), f"{key}: {error}")
+            yield BrokenRule((key,), f"{key}: {error}")
 
 
 def _granted(values: Mapping[str, Value], key: str) -> Grants:
@@ -128,12 +128,12 @@ def _granted(values: Mapping[str, Value], key: str) -> Grants:
 
 
 def keep_of(text: str) -> int:
-    """`results.keep` in seconds: a number of them, or text like 10m."""
+    """`results.keep` in seconds. It is a number of seconds, or text like 10m."""
     return check_keep(_duration(text), KEEP)
 
 
 def longest_of(text: str) -> float:
-    """`http.max-timeout` in seconds: a number of them, or text like 10m."""
+    """`http.max-timeout` in seconds. It is a number of seconds, or text like 10m."""
     longest = seconds(_duration(text), LONGEST)
     if not 0.001 <= longest <= LONGEST_TIMEOUT_S:
         raise InvalidArgument(f"{LONGEST} must be between 1 ms and a day, not {text!r}")
@@ -145,10 +145,10 @@ def _duration(text: str) -> float | str:
 
 
 def _not_a_regex(text: str) -> str:
-    """Why not, or nothing."""
+    """Why the text is not a regex, or '' if it is one."""
     try:
         with warnings.catch_warnings():
-            # What may change its meaning in a later Python is a regex today.
+            # Ignore warnings about regexes whose meaning may change in a later Python: they are valid today.
             warnings.simplefilter("ignore")
             re.compile(text)
     except re.error as error:

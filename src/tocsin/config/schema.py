@@ -1,6 +1,7 @@
-"""Every setting, with its default and what it may be. Their order is that of `tocsin config show`.
+"""All settings, with their types, defaults and limits, in the order of `tocsin config show`.
 
-A limit's `description` is told to who goes below it. Zero or less switches off only what says so here.
+The error for a value below a limit shows the limit's `description`. Zero or less switches a setting off only where a
+comment here says so.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from msgspec import Meta, Struct
 from tocsin.config.mask import masked
 from tocsin.model.grants import ANY, Grants
 
-# More is a slip of the keyboard, and timers of threads would not take a thousand years.
+# A longer time is a typing error, and timers of threads do not accept a thousand years.
 A_YEAR_S = 366 * 86_400
 A_YEAR_MS = A_YEAR_S * 1000
 MOST = 2**31 - 1
@@ -22,10 +23,10 @@ _WAIT = "a time cannot be negative"
 
 PeriodMs = Annotated[int, Meta(ge=1, le=A_YEAR_MS, description=_PERIOD)]
 PeriodSeconds = Annotated[int, Meta(ge=1, le=A_YEAR_S, description=_PERIOD)]
-# 0 is a time too: not to wait.
+# 0 means no wait.
 WaitMs = Annotated[int, Meta(ge=0, le=A_YEAR_MS, description=_WAIT)]
 WaitSeconds = Annotated[int, Meta(ge=0, le=A_YEAR_S, description=_WAIT)]
-# Clocks of servers that disagree by a third of this are noticed (lua/run_recover.lua).
+# Servers whose clocks differ by a third of this are detected (lua/run_recover.lua).
 OverdueMs = Annotated[int, Meta(ge=30_000, le=A_YEAR_MS, description="their worker could not end them in time")]
 # 0: no budget.
 BudgetMs = Annotated[int, Meta(ge=0, le=A_YEAR_MS, description="0 switches the budget off")]
@@ -47,7 +48,7 @@ class Group(Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fi
 class AgentGroup(Group, frozen=True):
     # 0 or less: unbounded.
     max_concurrent_agents: Switchable = 100
-    # Regexes for the whole name. Who is disabled is so, enabled or not.
+    # Regexes for the whole name. `disabled_pattern` wins over `enabled_pattern`.
     enabled_pattern: str = ".*"
     disabled_pattern: str = ""
 
@@ -56,8 +57,9 @@ class BatchOperations(Group, frozen=True):
     enabled: bool = True
     # 0 or less: unlimited.
     batch_size: Switchable = 0
-    # A worker names four agents for each that a claim may give it, and at least fifty, because others may have taken
-    # some. By this much it names more: 1.0 is twice as many. It also looks so many pages further for extra runs.
+    # A worker requests four agents for each one that a claim may return, and at least fifty, because other workers may
+    # have taken some. The multiplier adds more: 1.0 requests twice as many. It also reads so many more pages for extra
+    # runs.
     chunk_attempt_multiplier: Multiplier = 0.0
 
 
@@ -90,14 +92,14 @@ class CircuitBreaker(Group, frozen=True):
 
 
 class ExceptionalAgents(Group, frozen=True):
-    # Empty: none. Also empty if what was written is not a regex.
+    # Empty: no agent is exceptional. A text that is not a regex counts as empty.
     pattern: str = ""
     threshold_ms: WaitMs = 3_600_000
 
 
 class ZombieCleanup(Group, frozen=True):
     enabled: bool = True
-    # Beyond the deadline.
+    # Time after the deadline.
     threshold_ms: WaitMs = 30_000
     interval_ms: PeriodMs = 300_000
     run_budget_ms: BudgetMs = 0
@@ -129,7 +131,7 @@ class KeysGroup(Group, frozen=True):
     waiting_set: str = "waiting"
     working_set: str = "working"
     cleanup_leader_key: str = "cleanup-leader"
-    # Without its braces.
+    # Written without braces.
     hash_tag: str = ""
 
 
@@ -159,7 +161,7 @@ class PoolGroup(Group, frozen=True):
 
 
 class Connection(Group, frozen=True):
-    # Empty: not given. May hold a password: `masked` before it is shown.
+    # Empty: not given. May contain a password, so use `masked` to show it.
     url: str = ""
     pool: PoolGroup = PoolGroup()
     timeout: PeriodMs = 3_000
@@ -177,52 +179,52 @@ class Redis(Group, frozen=True):
 
 
 class Recovery(Group, frozen=True):
-    # How far past its deadline a run of a job is brought back although its worker lives. For agents that is
+    # How long after its deadline a run of a job is recovered although its worker lives. For agents the setting is
     # redis.scheduler.orphan-cleanup.threshold-ms.
     overdue_ms: OverdueMs = 30_000
 
 
 class Schedules(Group, frozen=True):
-    # What is said of retries that may still go on when the next run is due.
+    # What happens if retries may still go on when the next run is due: a warning or an error.
     retry_exceeds_interval: Literal["warn", "error"] = "warn"
 
 
 class ResultsGroup(Group, frozen=True):
-    # How long the outcome of a job is kept that `enqueue` put without an id and without `keep`; 0: not at all.
+    # How long to keep the outcomes of jobs that `enqueue` puts without an id and without `keep`; 0: not at all.
     keep: str = "10m"
-    # Of jobs without an id, in each queue; the oldest go first.
+    # Maximum outcomes of jobs without an id, per queue. The oldest are deleted first.
     max: Number = 100_000
 
 
 class Limits(Group, frozen=True):
-    # Of the arguments of one job and of what one run returns, packed.
+    # Maximum sizes of the arguments of a job and of the result of a run, packed.
     arguments_bytes: Bytes = 512 * 1024
     result_bytes: Bytes = 512 * 1024
 
 
 class HttpGroup(Group, frozen=True):
-    # Networks and hosts that requests may go to although they are private: 10.0.0.0/8, localhost, *.internal.
+    # Private networks and hosts that requests may go to: 10.0.0.0/8, localhost, *.internal.
     allow: tuple[str, ...] = ()
-    # Requests of one worker to one host at a time, and never more than half of what it runs.
+    # Maximum concurrent requests of one worker to one host. Never more than half of the worker's permits.
     max_per_host: Some = 50
-    # The longest timeout that a job may give a request or a message: for so long one that hangs holds a permit.
+    # The longest timeout that a job may give a request or a message: one that hangs holds a permit for this long.
     max_timeout: str = "10m"
 
 
 class MessageGroup(Group, frozen=True):
-    # Networks and hosts where brokers may be although they are private, in the words of `http.allow`.
+    # Private networks and hosts where brokers may be, written like `http.allow`.
     allow: tuple[str, ...] = ()
 
 
 class SecretsGroup(Group, frozen=True):
-    # Variables and files that jobs may name, beside those that are there for it (docs/guide/webhooks.md), and the hosts
-    # that each may go to.
+    # Variables and files that jobs may use as secrets, in addition to those that need no permission
+    # (docs/guide/webhooks.md), and the hosts that each may be sent to.
     allow: Annotated[Grants, Meta(extra={"alone": (ANY,)})] = {}
 
 
 class SubprocessGroup(Group, frozen=True):
-    # Programs that jobs may start, by their paths; `*` for any. None: this worker takes no such jobs. With each, the
-    # variables that jobs may set for it (docs/guide/programs.md).
+    # Programs that jobs may start, by path (`*` for any), each with the variables that jobs may set for it
+    # (docs/guide/programs.md). Empty: this worker takes no such jobs.
     allow: Annotated[Grants, Meta(extra={"alone": ()})] = {}
 
 

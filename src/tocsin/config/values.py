@@ -1,4 +1,4 @@
-"""Text as a setting's value. The type of the setting decides: `on` is a boolean only where one is wanted."""
+"""Parses text as the value of a setting. The setting's type decides: `on` is a boolean only for a boolean setting."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from msgspec import Meta, Struct
 
 from tocsin.config.keys import Setting
 from tocsin.config.mask import masked
-from tocsin.model.errors import nearest
+from tocsin.model.errors import did_you_mean
 from tocsin.model.grants import Grants
 
 Value = bool | int | float | str | tuple[str, ...] | Grants
 
-# YAML 1.1's, which the file's readers are used to. Case is that of the first letter or of all.
+# The booleans of YAML 1.1, in lower case, upper case or capitalized.
 _TRUE = {"true", "yes", "on"}
 _FALSE = {"false", "no", "off"}
-# No leading zeros: some YAML readers take 010 for 8, others for 10.
+# No leading zeros: some YAML parsers read 010 as 8, others as 10.
 _WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
 _NUMBER = re.compile(r"[-+]?([0-9]+(_[0-9]+)*(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)
 _SHOWN = 60
 
 
-class Given(Struct, frozen=True):
-    """A value as it stands in the file, or in a variable. Plain: without quotes."""
+class RawValue(Struct, frozen=True):
+    """A value as written in the file or in a variable. `plain`: without quotes."""
 
     text: str
     plain: bool
     line: int = 0
-    # Of a list in the file; None: one text, which for a list is its parts between commas.
+    # A list in the file. None: `text`, which for a list setting is split at commas.
     items: tuple[str, ...] | None = None
-    # Of a mapping in the file.
+    # A mapping in the file.
     lists: dict[str, tuple[str, ...]] | None = None
 
 
 class WrongValue(Exception):
-    """The message continues the key's name: must be …"""
+    """A wrong value. The message continues the key: 'must be …'."""
 
 
-def parse(setting: Setting, given: Given) -> Value:
+def parse(setting: Setting, given: RawValue) -> Value:
     text = given.text
     if not given.plain and setting.kind not in (str, tuple, dict):
         raise WrongValue(f"must be {wanted(setting)}, not text: write it without quotes")
@@ -58,8 +58,8 @@ def parse(setting: Setting, given: Given) -> Value:
     return _text(setting, text)
 
 
-def _grants(setting: Setting, given: Given) -> Grants:
-    """A list of names, names with a list each, or NAME and NAME=TEXT between commas."""
+def _grants(setting: Setting, given: RawValue) -> Grants:
+    """Parse a list of names, names with a list each, or NAME and NAME=TEXT separated by commas."""
     if given.lists is not None:
         return {
             _text(setting, name.strip()): tuple(_text(setting, text.strip()) for text in texts if text.strip())
@@ -77,7 +77,7 @@ def _grants(setting: Setting, given: Given) -> Grants:
 
 
 def wanted(setting: Setting) -> str:
-    """must be …"""
+    """What the setting must be, in words."""
     return {
         bool: "true or false",
         int: "a whole number",
@@ -98,7 +98,7 @@ def _whole(setting: Setting, text: str) -> int:
     if not _WHOLE.fullmatch(text):
         raise WrongValue(f"must be a whole number, not {_quoted(text)}")
     digits = text.replace("_", "")
-    # As a float first: text of thousands of digits is refused by int() with an error of its own.
+    # Check it as a float first: int() refuses thousands of digits with an error of its own.
     _check(setting, float(digits), text)
     return int(digits)
 
@@ -130,12 +130,12 @@ def _text(setting: Setting, text: str) -> str:
     if any("\ud800" <= c <= "\udfff" for c in text):
         raise WrongValue("must be text in UTF-8")
     if setting.choices and text not in setting.choices:
-        raise WrongValue(f"cannot be {_quoted(text)}; {nearest(text, setting.choices)}")
+        raise WrongValue(f"cannot be {_quoted(text)}; {did_you_mean(text, setting.choices)}")
     return text
 
 
 def _quoted(text: str) -> str:
-    """Short, and without what may be a password in the wrong place."""
+    """The text for a message: short, and without a password that was put in the wrong place."""
     if not text:
         return "empty"
     if "://" in text:

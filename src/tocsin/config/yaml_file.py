@@ -1,7 +1,7 @@
-"""The settings in the text of a YAML file, each with its line.
+"""Reads the settings in the text of a YAML file, each with its line.
 
-Read off the parser's events, by the schema: nothing is built that no setting asked for, so tags, aliases and deep
-nesting can do no harm, and a line is known for each value.
+It reads the parser's events along the schema and builds only values of settings. So tags, aliases and deep nesting do
+no harm, and the line of each value is known.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 import yaml
 from msgspec import Struct
 
-from tocsin.config.keys import GROUPS, SETTINGS, meant, short
+from tocsin.config.keys import GROUPS, SETTINGS, short, suggestion
 from tocsin.config.origins import Origin, Problem
-from tocsin.config.values import Given, wanted
+from tocsin.config.values import RawValue, wanted
 
-# Time of the parser grows with the square of the depth; settings are five deep.
+# The parser's time grows with the square of the depth. Settings are nested five deep.
 DEEPEST = 50
 
 _NULLS = ("", "~", "null", "Null", "NULL")
@@ -24,10 +24,10 @@ _ALIAS = "aliases are not read here: write the value out"
 
 
 class Parsed(Struct, frozen=True):
-    # None: it stands there, but nothing can be made of it.
-    found: dict[str, Given | None]
+    # None: the key is in the file, but its value is unusable.
+    found: dict[str, RawValue | None]
     problems: list[Problem]
-    # False: what follows the last problem could not be read.
+    # False: the text after the last problem could not be read.
     whole: bool
 
 
@@ -47,7 +47,7 @@ class _Reading:
         self._text = text
         self._events: Iterator[Any] = yaml.parse(text, Loader=yaml.SafeLoader)
         self._line = 1
-        self.found: dict[str, Given | None] = {}
+        self.found: dict[str, RawValue | None] = {}
         self.problems: list[Problem] = []
 
     def document(self) -> bool:
@@ -59,7 +59,7 @@ class _Reading:
         except yaml.YAMLError as error:
             self._unreadable(error)
         except (ValueError, OverflowError):
-            # The parser's own, for "\UFFFFFFFF" and a %YAML version of thousands of digits.
+            # PyYAML raises these itself, for "\UFFFFFFFF" and for a %YAML version of thousands of digits.
             self._wrong(self._line, "cannot be read as YAML here, or soon after")
         return False
 
@@ -106,9 +106,9 @@ class _Reading:
         if "." in name.value and (key in SETTINGS or key in GROUPS):
             self._wrong(self._line, f"{key}: write it nested, without dots in a key")
             return None
-        # The group without a name is the file itself.
+        # The group "" is the file itself.
         if not key or (key not in SETTINGS and key not in GROUPS):
-            self._wrong(self._line, f"there is no setting {short(key)!r}; {meant(key)}")
+            self._wrong(self._line, f"there is no setting {short(key)!r}; {suggestion(key)}")
             return None
         return key
 
@@ -122,13 +122,13 @@ class _Reading:
         elif key in GROUPS:
             self._take_group(key, value)
         elif isinstance(value, yaml.ScalarEvent) and not self._null(value):
-            self.found[key] = Given(value.value, value.style is None, self._line)
+            self.found[key] = RawValue(value.value, value.style is None, self._line)
         elif isinstance(value, yaml.SequenceStartEvent) and SETTINGS[key].kind in (tuple, dict):
             line = self._line
-            self.found[key] = Given("", True, line, self._list(key))
+            self.found[key] = RawValue("", True, line, self._list(key))
         elif isinstance(value, yaml.MappingStartEvent) and SETTINGS[key].kind is dict:
             line = self._line
-            self.found[key] = Given("", True, line, lists=self._lists(key))
+            self.found[key] = RawValue("", True, line, lists=self._lists(key))
         else:
             self._wrong(self._line, f"{key} must be {wanted(SETTINGS[key])}, not {self._kind(value)}")
             self._skip(value)
@@ -144,7 +144,7 @@ class _Reading:
         return tuple(items)
 
     def _lists(self, key: str) -> dict[str, tuple[str, ...]]:
-        """Names, and a list with each; one text stands for a list of it."""
+        """Names with a list each. A single text stands for a list of one."""
         found: dict[str, tuple[str, ...]] = {}
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             name = self._name(key, event, found)
@@ -173,7 +173,7 @@ class _Reading:
     def _take_group(self, key: str, value: Any) -> None:
         if isinstance(value, yaml.MappingStartEvent):
             self._group(key)
-        # A group whose settings are all commented out is as if it were not there.
+        # A group without settings, perhaps all commented out, counts as missing.
         elif not self._null(value):
             self._wrong(self._line, f"{key} must hold settings, not {self._kind(value)}")
             self._skip(value)
@@ -184,7 +184,7 @@ class _Reading:
         return event
 
     def _skip(self, event: Any) -> None:
-        """Pass over what begins with this event."""
+        """Skip the value that begins with this event."""
         depth = 0
         while True:
             if isinstance(event, yaml.CollectionStartEvent):
@@ -214,10 +214,10 @@ class _Reading:
 
     def _unreadable(self, error: Any) -> None:
         if (mark := getattr(error, "problem_mark", None)) is not None:
-            told = ", ".join(part for part in (error.context, error.problem) if part)
-            self._wrong(mark.line + 1, f"is not YAML: {told}")
+            reason = ", ".join(part for part in (error.context, error.problem) if part)
+            self._wrong(mark.line + 1, f"is not YAML: {reason}")
         else:
-            # Characters that YAML does not allow: of those only the position is known.
+            # A character that YAML does not allow. For those PyYAML gives only the position.
             line = self._text.count("\n", 0, error.position) + 1
             self._wrong(line, f"is not YAML: the character {chr(error.character)!r} is not allowed")
 

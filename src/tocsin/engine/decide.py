@@ -80,16 +80,16 @@ def before(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> tuple[Deci
 
 def _before_a_tick(claim: Claim, spec: Spec, now: Millis) -> tuple[Decision, str] | None:
     rules = spec.policy or PLAIN
-    if rules.misfire == "coalesce" and rules.overlap not in misfires.APART:
+    if rules.misfire == "coalesce" and rules.overlap not in misfires.EXTRA_RUN_OVERLAPS:
         return None
     shift = _shift(claim, spec)
     # What was begun in time and is tried again is not late.
     if claim.attempt == 1 and misfires.is_misfire(spec, claim.due, now, shift):
-        step = misfires.pass_over(spec, claim.due, now, shift, claim.held_since)
+        step = misfires.skip_misfire(spec, claim.due, now, shift, claim.held_since)
         return Finish(step.next_due or 0, SKIPPED, step.skips), "too late"
-    if rules.overlap not in misfires.APART:
+    if rules.overlap not in misfires.EXTRA_RUN_OVERLAPS:
         return None
-    step = misfires.apart(spec, claim.due, now, shift, claim.held_since)
+    step = misfires.plan_extra_run(spec, claim.due, now, shift, claim.held_since)
     return ExtraRun(step.next_due or 0, rules.overlap == "cancel_other", step.skips), "has a run of its own"
 
 

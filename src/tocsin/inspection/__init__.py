@@ -1,1 +1,1 @@
-"""The operator's door: what an operator may see, the doctor, and why a job does not run."""
+"""What an operator can look at: queues, workers and jobs, the doctor's audit, and why a job does not run."""

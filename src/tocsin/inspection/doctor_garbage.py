@@ -1,4 +1,4 @@
-"""The audit of what somebody else wrote: keys that hold another kind of data, and entries that nobody can read."""
+"""The doctor's check for foreign data: keys that hold another type of data, and entries that nobody can read."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tocsin.store.views import wrong_types
 from tocsin.store.views.garbage import Garbage
 from tocsin.store.views.strays import STAGES, StrayReader
 
-# How often workers are looked at while they are listened for.
+# How often we read the workers' counters while we wait for heartbeats.
 PAUSE_S = 0.5
 
 
 class GarbageAudit:
-    """Looks at the fleet's keys, then at one partition after the other; with `repair` what it finds is cleared."""
+    """Checks the fleet's keys, then one partition after the other. With `repair` it clears what it finds."""
 
     def __init__(self, garbage: Garbage, strays: StrayReader, keys: Keys, findings: Findings, *, repair: bool) -> None:
         self._garbage = garbage
@@ -27,20 +27,20 @@ class GarbageAudit:
         self._repair = repair
 
     async def fleet_keys(self) -> set[str]:
-        """The keys of the whole fleet that hold another kind of data, and still do."""
-        return await self._check_kinds("", list(self._keys.types_of_fleet().items()))
+        """Check the keys of the whole fleet. Returns those that hold another type of data and were not repaired."""
+        return await self._check_types("", list(self._keys.types_of_fleet().items()))
 
     async def queue_keys(self, queue: OpenQueue) -> set[str]:
-        """Likewise of a queue."""
-        kept = [(self._keys.bell(queue.name), TYPES["bell"])]
+        """Check the keys of a queue in the same way."""
+        expected = [(self._keys.bell(queue.name), TYPES["bell"])]
         for partition in range(len(queue.keys)):
-            kept += wrong_types.of_partition(queue, partition)
-        return await self._check_kinds(queue.name, kept)
+            expected += wrong_types.of_partition(queue, partition)
+        return await self._check_types(queue.name, expected)
 
-    async def _check_kinds(self, where: str, kept: list[tuple[str, str]]) -> set[str]:
-        found, mended = await self._garbage.misused(kept, mend=self._repair)
-        told = [f"{key} holds a {kind}" for key, kind in found.items()]
-        self._findings.add("wrong-type", where, *told, mended=len(mended))
+    async def _check_types(self, where: str, expected: list[tuple[str, str]]) -> set[str]:
+        found, mended = await self._garbage.misused(expected, mend=self._repair)
+        examples = [f"{key} holds a {kind}" for key, kind in found.items()]
+        self._findings.add("wrong-type", where, *examples, mended=len(mended))
         return set(found) - mended
 
     async def register(self, garbled: list[str]) -> None:
@@ -48,19 +48,20 @@ class GarbageAudit:
         self._findings.add("unreadable-queue", "", *garbled, mended=len(mended))
 
     async def _mend_register(self, name: str) -> bool:
-        # The first partition says what the queue is, and its settings may hold another kind of data themselves.
+        # The settings of the first partition describe the queue, but their key may hold another type of data too.
         meta = self._keys.partition(name, 0)["meta"]
-        misused = await self._check_kinds(name, [(meta, TYPES["meta"])])
+        misused = await self._check_types(name, [(meta, TYPES["meta"])])
         return self._repair and not misused and await self._garbage.mend_register(name)
 
     async def partition(self, queue: OpenQueue, partition: int) -> None:
-        """Before its jobs are looked at: what is dropped here may leave one where it does not belong."""
+        """Check one partition. Call it before its jobs are checked: dropping entries may leave a job in a wrong place,
+        which the check of the jobs then finds."""
         mends = self._repair and bool(queue.epochs[partition])
         fields = await self._garbage.settings(queue, partition, mend=self._repair)
         self._findings.add("garbled-settings", queue.name, *fields, mended=len(fields) if self._repair else 0)
         async for base, names in self._garbage.in_partition(queue, partition, mend=mends):
             if base in STAGES and mends:
-                # Those without a record are taken out when the jobs are looked at.
+                # The check of the jobs removes names without a record.
                 await self._strays.rescore(queue, partition, names)
             self._add(queue.name, base, names, len(names) if mends else 0)
 
@@ -69,11 +70,12 @@ class GarbageAudit:
             self._add("", base, names, len(names) if self._repair else 0)
 
     def _add(self, where: str, base: str, names: list[bytes], mended: int) -> None:
-        told = [f"{base}: {name.decode(errors='replace')}" for name in names]
-        self._findings.add("garbage", where, *told, mended=mended)
+        examples = [f"{base}: {name.decode(errors='replace')}" for name in names]
+        self._findings.add("garbage", where, *examples, mended=mended)
 
     async def workers(self, patience_s: float) -> None:
-        """A live worker writes its entry anew with each beat: what stays as it is for so long is nobody's."""
+        """Find unreadable entries of workers. With `repair` remove those that do not change for `patience_s`: a live
+        worker writes its entry again with each heartbeat."""
         found = await self._garbage.workers()
         left, give_up = found, monotonic() + patience_s
         while self._repair and left and monotonic() < give_up:

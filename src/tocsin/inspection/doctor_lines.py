@@ -1,4 +1,4 @@
-"""The audit of lines: caps, and in a fair queue that every place has its spot and every tenant its turn."""
+"""The doctor's check of lines: caps, and in a fair queue each job's place in line and each tenant's turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = {
 
 
 class LineAudit:
-    """Looks at one partition after the other; with `repair` what it finds is mended on the way."""
+    """Checks one partition after the other. With `repair` it repairs what it finds."""
 
     def __init__(self, lines: FairLineReader, fleet: Fleet, findings: Findings, *, repair: bool) -> None:
         self._lines = lines
@@ -24,14 +24,15 @@ class LineAudit:
         self._repair = repair
 
     async def places(self, queue: OpenQueue, partition: int) -> set[bytes]:
-        """The ids of those places that no spot knows. Before the jobs are looked at: it tells where they stand."""
+        """Find places in line that belong to no job, or to a job that has another place. Returns their ids. Call it
+        before the jobs are checked, because it settles which place each job has."""
         strays: set[Place] = set()
         mended = 0
         if queue.queue.order == "fair":
             async for page in self._lines.places(queue, partition):
-                found, right = await self._check_places(queue, partition, [p for p in page if p not in strays])
+                found, repaired = await self._check_places(queue, partition, [p for p in page if p not in strays])
                 strays.update(found)
-                mended += right
+                mended += repaired
         names = sorted(id_of(member) for _, member in strays)
         self._findings.add("stray-place", queue.name, *map(_name, names), mended=mended)
         return set(names)
@@ -46,7 +47,7 @@ class LineAudit:
         return found, sum(mended)
 
     async def tenants(self, queue: OpenQueue, partition: int) -> None:
-        """After the jobs were looked at, and mended: their claims are counted."""
+        """Check the tenants. Call it after the jobs were checked and repaired, because it counts their claims."""
         if queue.queue.order != "fair":
             return
         seen: set[bytes] = set()
@@ -63,20 +64,21 @@ class LineAudit:
             await self._check_tenants(queue, partition, fresh)
 
     async def _check_tenants(self, queue: OpenQueue, partition: int, names: list[bytes]) -> None:
-        _, troubles = await self._lines.look(queue, partition, [], names)
-        found = {name: trouble for name, trouble in zip(names, troubles, strict=True) if trouble}
+        _, faults = await self._lines.look(queue, partition, [], names)
+        found = {name: fault for name, fault in zip(names, faults, strict=True) if fault}
         left = dict(found)
         if found and self._repairs(queue, partition):
             await self._lines.mend(queue, partition, [], list(found))
             await self._fleet.ring(queue, partition)
             _, after = await self._lines.look(queue, partition, [], list(found))
             left = dict(zip(found, after, strict=True))
-        for name, trouble in found.items():
-            for kind in trouble:
+        for name, fault in found.items():
+            for kind in fault:
                 self._findings.add(KINDS[kind], queue.name, _name(name), mended=kind not in left[name])
 
     async def cap(self, queue: OpenQueue, partition: int) -> None:
-        """Invariant 4. What ran when the cap was set may go on; nothing is claimed until that is few enough."""
+        """Check invariant 4. Runs that were working when the cap was set may go on; until enough of them have ended,
+        nothing is claimed."""
         cap = await self._lines.cap(queue, partition)
         if cap.exceeded:
             kind = "over-cap" if cap.claimed_since else "cap-lowered"

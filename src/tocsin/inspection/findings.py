@@ -1,4 +1,4 @@
-"""What an audit can find, in words: what is wrong, and what to do about it."""
+"""What the doctor can find: each kind of finding in words, and what to do about it."""
 
 from __future__ import annotations
 
@@ -27,54 +27,54 @@ KINDS: dict[str, FindingKind] = {
     "two-stages": FindingKind(
         "wrong",
         "jobs are in two stages at once",
-        f"{_REPAIR} settles those that a worker holds, and takes out of `ready` what stands elsewhere as well; "
-        "take the others out of the stage that is wrong (ZREM)",
+        f"{_REPAIR} settles those that a worker holds, and takes out of `ready` those that are in another stage too; "
+        "take the others out of the wrong stage by hand (ZREM)",
     ),
     "misplaced": FindingKind(
-        "wrong", "jobs are ready, but not where the line has them", f"{_REPAIR} gives them their places again"
+        "wrong", "jobs are ready, but have no place or a wrong one in line", f"{_REPAIR} gives them their places again"
     ),
     "stray-place": FindingKind(
         "wrong",
-        "places in line belong to no job, or to one that stands elsewhere",
-        f"{_REPAIR} takes them out; a job that stands nowhere else keeps its place",
+        "places in line belong to no job, or to a job that has another place",
+        f"{_REPAIR} takes them out; a job without another place keeps its place",
     ),
     "passed-over": FindingKind(
         "wrong", "tenants have work that is ready, but no turn", f"{_REPAIR} gives them their turns"
     ),
     "miscounted-tenant": FindingKind(
-        "wrong", "tenants' counts of runs are not what their claims say", f"{_REPAIR} counts them anew"
+        "wrong", "tenants' counts of runs differ from their claims", f"{_REPAIR} counts them again"
     ),
     "rests-in-vain": FindingKind(
         "wrong", "tenants rest until one of their runs ends, although they are below their cap", f"{_REPAIR} wakes them"
     ),
     "over-cap": FindingKind(
         "wrong",
-        "more runs are worked on than the queue's max_active",
-        "nothing more is claimed until they have ended; if it comes back, report it",
+        "more runs are working than the queue's max_active allows",
+        "no run is claimed until enough have ended; if this comes back, report it",
     ),
     "held-not-working": FindingKind(
-        "wrong", "claims are held although their job is not working", f"{_REPAIR} lets them go"
+        "wrong", "claims are held although their job is not working", f"{_REPAIR} releases them"
     ),
     "working-unclaimed": FindingKind(
         "wrong",
         "jobs are working but nobody holds their claim",
-        f"{_REPAIR} puts them back in line; without it they come back after their deadline",
+        f"{_REPAIR} puts them back in line; otherwise they come back after their deadline",
     ),
     "unreadable-claim": FindingKind(
-        "wrong", "claims cannot be read, and stop every script that meets them", f"{_REPAIR} drops them"
+        "wrong", "claims cannot be read, and stop every script that reads them", f"{_REPAIR} drops them"
     ),
     "done-and-alive": FindingKind(
-        "wrong", "ids are remembered as done and exist as well", "remove or rename one of the two by hand"
+        "wrong", "jobs exist although their ids are recorded as done", "remove or rename one of the two by hand"
     ),
     "blocked-for-nothing": FindingKind(
         "wrong",
-        "jobs are blocked, and nothing is known of what they wait for",
+        "jobs are blocked, but nothing says what they wait for",
         f"{_REPAIR} pauses them; then resume or cancel each",
     ),
     "unheard-wait": FindingKind(
         "wrong",
-        "jobs are blocked, and nothing will tell them of the end of what they wait for: a server lost its last writes",
-        f"nothing, if a worker runs: it asks anew within minutes; {_REPAIR} does it now",
+        "jobs are blocked, and the end of the jobs they wait for will not unblock them: a server lost its last writes",
+        f"nothing, if a worker runs: it repairs this within minutes; {_REPAIR} does it now",
     ),
     "wrong-partition": FindingKind(
         "wrong", "jobs are in a partition that their id does not belong to", "put them again and remove these by hand"
@@ -87,44 +87,48 @@ KINDS: dict[str, FindingKind] = {
     "no-settings": FindingKind(
         "wrong",
         "partitions hold jobs but have lost their epoch",
-        "start a worker of this queue: it opens them anew; then look again",
+        "start a worker of this queue: it opens them again; then run the doctor again",
     ),
     "unreadable-queue": FindingKind(
         "wrong",
-        "queues are registered with what cannot be read",
-        f"{_REPAIR} registers them as their first partition says; if a newer version wrote it, use that",
+        "entries of queues in the register cannot be read",
+        f"{_REPAIR} registers them as their first partition says; if a newer version wrote them, use that version",
     ),
     "wrong-type": FindingKind(
         "wrong",
-        "keys hold another kind of data than Tocsin keeps there, and stop what needs them",
+        "keys hold another type of data than Tocsin keeps there, and every call that needs them fails",
         f"{_REPAIR} renames them to KEY:set-aside and puts jobs that lost their place back in line; then find out who "
         "else writes to Tocsin's keys",
     ),
     "garbled-settings": FindingKind(
         "wrong",
-        "settings or counters of partitions are no numbers",
-        f"{_REPAIR} drops them: counters begin anew; then set the queue's limits again (`tocsin queues set`)",
+        "settings or counters of partitions are not numbers",
+        f"{_REPAIR} drops them: counters start again; then set the queue's limits again (`tocsin queues set`)",
     ),
     "garbage": FindingKind(
         "wrong",
-        "entries of keys are such as no version of Tocsin writes",
-        f"{_REPAIR} drops those that nobody can read, and makes due now what has an impossible time; then find out who "
-        "else writes to Tocsin's keys",
+        "keys have entries that no version of Tocsin writes",
+        f"{_REPAIR} drops those that nobody can read, and makes jobs with an impossible time due now; then find out "
+        "who else writes to Tocsin's keys",
     ),
     "write-errors": FindingKind(
-        "wrong", "the server cannot write to its disk", "free disk space or mend the disk, and read the server's log"
+        "wrong", "the server cannot write to its disk", "free disk space or repair the disk, and read the server's log"
     ),
     "left-over": FindingKind(
-        "warning", "claims, errors or waits are left of jobs that do not exist, or do not wait", f"{_REPAIR} drops them"
+        "warning",
+        "claims, errors or waits are left from jobs that do not exist, or do not wait",
+        f"{_REPAIR} drops them",
     ),
     "done-without-result": FindingKind(
-        "warning", "jobs are remembered as done without their outcome", "nothing: they are forgotten in their time"
+        "warning", "jobs are recorded as done without their outcome", "nothing: the records expire by themselves"
     ),
-    "result-without-done": FindingKind("warning", "outcomes are kept that nobody remembers", f"{_REPAIR} drops them"),
+    "result-without-done": FindingKind(
+        "warning", "outcomes are kept of jobs that are not recorded as done", f"{_REPAIR} drops them"
+    ),
     "unreadable-record": FindingKind(
         "warning",
         "records cannot be read by this version, and are parked when they are due",
-        "upgrade if a newer version wrote them; otherwise somebody else did: `tocsin jobs remove ID`",
+        "upgrade if a newer version wrote them; otherwise something else did: `tocsin jobs remove ID`",
     ),
     "bell": FindingKind(
         "warning", "bells rang more often than there are partitions", "nothing: workers answer them all"
@@ -138,19 +142,19 @@ KINDS: dict[str, FindingKind] = {
         "warning",
         "agents have been due for a quarter of an hour or longer and no worker runs them",
         "start a worker that declares them and whose patterns and shard have their names; resume the queue if it is "
-        "paused; `tocsin why NAME` says more of one",
+        "paused; `tocsin why NAME` explains one of them",
     ),
     "moving": FindingKind(
         "warning",
         "queues are being repartitioned or deleted, and stand still until that is done",
-        "wait, or if nobody does it any more: run `tocsin queues repartition` again with the same number, or "
+        "wait; if the program that did it is gone, run `tocsin queues repartition` again with the same number, or "
         "`tocsin queues delete`",
     ),
-    "moved": FindingKind("warning", "queues were repartitioned while this audit looked at them", "run it again"),
+    "moved": FindingKind("warning", "queues were repartitioned during this audit", "run it again"),
     "sealed": FindingKind(
         "warning", "partitions are sealed, although nobody repartitions their queue", f"{_REPAIR} opens them"
     ),
-    "buried": FindingKind("warning", "dead workers' runs are not brought back yet", "start a worker: any will do it"),
+    "buried": FindingKind("warning", "dead workers' runs are not brought back yet", "start any worker: it does this"),
     "unreadable-worker": FindingKind(
         "warning",
         "entries of workers cannot be read",
@@ -158,7 +162,7 @@ KINDS: dict[str, FindingKind] = {
     ),
     "silent-worker": FindingKind(
         "warning",
-        "workers were not heard while this audit listened",
+        "workers sent no heartbeat while this audit waited for one",
         "nothing if other workers live: these are declared dead soon; otherwise start one",
     ),
     "no-aof": FindingKind(
@@ -175,25 +179,25 @@ KINDS: dict[str, FindingKind] = {
     ),
     "outgrown": FindingKind(
         "note",
-        "queues hold so many jobs in one partition that each run costs the server more",
+        "queues have so many jobs in one partition that each run costs the server more",
         "give them more partitions, as the example says",
     ),
     "stale-session": FindingKind(
         "note",
-        "sessions are left of workers or programs that are gone",
+        "sessions are left from workers or programs that are gone",
         f"nothing: workers drop them after a day; {_REPAIR} does it now",
     ),
     "cap-lowered": FindingKind(
         "note",
-        "more runs are worked on than the max_active that was set meanwhile",
-        "nothing: nothing more is claimed until they have ended",
+        "more runs are working than a max_active that was set after they started",
+        "nothing: no run is claimed until enough have ended",
     ),
     "dead": FindingKind("note", "jobs are dead", "`tocsin dead list` shows them; retry or drop them"),
 }
 
 
 class Finding(Struct, frozen=True):
-    """One kind of trouble in one place."""
+    """All findings of one kind in one queue, server or key."""
 
     kind: str
     level: Level
@@ -210,7 +214,7 @@ class Finding(Struct, frozen=True):
 
 
 class Findings:
-    """Counts what is found by kind and place, and keeps a few examples of each."""
+    """Counts findings by kind and place, and keeps a few examples of each."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], list[int]] = {}
@@ -224,13 +228,13 @@ class Findings:
         kept += examples[: EXAMPLES - len(kept)]
 
     def forget(self, *, where: str | None = None, kind: str | None = None) -> None:
-        """All of one place, or of one kind."""
+        """Drop all findings of one place, or of one kind."""
         for found in list(self._counts):
             if found[0] == kind or found[1] == where:
                 del self._counts[found]
 
     def all(self) -> list[Finding]:
-        """The worst first."""
+        """All findings, the worst first."""
         order = list(KINDS)
         return [
             Finding(
@@ -250,30 +254,31 @@ class Findings:
         ]
 
 
-# There are few ways to stand, and millions of jobs.
+# Cached, because millions of jobs have few different presences.
 @functools.cache
-def diagnose(standing: JobPresence) -> str | None:
-    """The first thing that is wrong with how a job stands at one instant; None: it is in order, or does not exist."""
-    stages = standing.stages
-    if JobPresence.UNREADABLE in standing:
+def diagnose(presence: JobPresence) -> str | None:
+    """Return the first thing that is wrong with a job, given the keys that had it at one instant. None if the job is in
+    order, or does not exist."""
+    stages = presence.stages
+    if JobPresence.UNREADABLE in presence:
         return "unreadable-claim"
-    if JobPresence.RECORD not in standing:
+    if JobPresence.RECORD not in presence:
         if stages:
             return "no-record"
-        if standing & (JobPresence.CLAIM | JobPresence.ERROR | JobPresence.NEEDS):
+        if presence & (JobPresence.CLAIM | JobPresence.ERROR | JobPresence.NEEDS):
             return "left-over"
-    elif JobPresence.DONE in standing:
+    elif JobPresence.DONE in presence:
         return "done-and-alive"
     elif len(stages) != 1:
         return "two-stages" if stages else "no-stage"
-    elif JobPresence.MISPLACED in standing:
+    elif JobPresence.MISPLACED in presence:
         return "misplaced"
-    elif (JobPresence.WORKING in standing) != (JobPresence.HELD in standing):
-        return "working-unclaimed" if JobPresence.WORKING in standing else "held-not-working"
-    if JobPresence.RECORD in standing and (JobPresence.BLOCKED in standing) != (JobPresence.NEEDS in standing):
-        return "blocked-for-nothing" if JobPresence.BLOCKED in standing else "left-over"
-    if (JobPresence.DONE in standing) != (JobPresence.RESULT in standing):
-        return "done-without-result" if JobPresence.DONE in standing else "result-without-done"
-    if JobPresence.UNNAMED in standing and JobPresence.DONE not in standing:
+    elif (JobPresence.WORKING in presence) != (JobPresence.HELD in presence):
+        return "working-unclaimed" if JobPresence.WORKING in presence else "held-not-working"
+    if JobPresence.RECORD in presence and (JobPresence.BLOCKED in presence) != (JobPresence.NEEDS in presence):
+        return "blocked-for-nothing" if JobPresence.BLOCKED in presence else "left-over"
+    if (JobPresence.DONE in presence) != (JobPresence.RESULT in presence):
+        return "done-without-result" if JobPresence.DONE in presence else "result-without-done"
+    if JobPresence.UNNAMED in presence and JobPresence.DONE not in presence:
         return "result-without-done"
     return None

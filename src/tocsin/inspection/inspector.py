@@ -1,4 +1,4 @@
-"""What an operator may see: queues, workers and jobs. Reads only, and creates nothing."""
+"""Reads what operators may see: queues, workers and jobs. Changes and creates nothing."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from tocsin.store.views.tenants import TenantReader, read_tenants
 from tocsin.upkeep import silent_workers
 from tocsin.upkeep.silent_workers import WorkerPulse
 
-# So many tenants of a queue are shown.
+# How many tenants of a queue are shown.
 TENANTS = 20
 
 
 class QueueView(Struct, frozen=True):
-    """A queue and how many jobs stand where; `due` is how many could run now, but for limits: those that are ready,
-    and those waiting whose time has come. `ready` is by priority, in queues that have an order other than due.
-    `moving_to` is how many partitions it is being given, and until then it stands still; None if nobody does that."""
+    """A queue and how many jobs each of its stages has. `due` is how many could run now if there were no limits: those
+    that are ready, and those that wait and whose time has come. `ready` is by priority, in queues whose order is not
+    "due". `moving_to` is the number of partitions that the queue is being given, during which it stands still; None if
+    it is not being repartitioned."""
 
     name: str
     order: str
@@ -50,14 +51,14 @@ class QueueView(Struct, frozen=True):
 
 
 class QueueDetail(Struct, frozen=True):
-    """A queue with what a list has no room for; tenants only of one of order fair."""
+    """A queue with the details that a list has no room for. Only queues of order fair have tenants."""
 
     queue: QueueView
     tenants: TenantReader | None
 
 
 class WorkerView(Struct, frozen=True):
-    """A worker: what it said of itself with its last beat, and how long ago that was, if its version says so."""
+    """A worker: what it reported with its last heartbeat, and how long ago that was. Old versions store no time."""
 
     id: str
     pulse: WorkerPulse
@@ -66,12 +67,12 @@ class WorkerView(Struct, frozen=True):
 
     @property
     def alive(self) -> bool | None:
-        """None where nobody can say."""
+        """None if unknown."""
         return None if self.pulse is WorkerPulse.UNKNOWN else self.pulse is WorkerPulse.LIVE
 
     @property
     def state(self) -> str:
-        """Its own word counts only while it lives."""
+        """The state that the worker reports, but only while it is alive."""
         return self.about.state if self.alive is not False else self.pulse.value
 
     @property
@@ -80,59 +81,60 @@ class WorkerView(Struct, frozen=True):
 
     @property
     def reasons(self) -> list[str]:
-        """Why it is not healthy, with the signals of its watchdogs."""
+        """Why the worker is not healthy, with the signals of its watchdogs."""
         if self.alive is not False:
             return [*self.about.reasons, *self.about.signals]
         return ["no heartbeat" if self.age is None else f"no heartbeat for {span(self.age / 1000)}"]
 
 
 class JobView(Struct, frozen=True):
-    """A job, or what is remembered of one that has ended."""
+    """A job, or the kept outcome of a job that has ended."""
 
     id: str
     queue: str
     job: Job | None
     deadline_ms: Millis | None
     outcome: Outcome | None
-    # What a blocked one waits for.
+    # The jobs that a blocked job waits for.
     after: Sequence[Upstream] = ()
-    # Of one that is ready: how many stand before it in its band, in a fair queue only those of its tenant.
+    # How many jobs are before a ready job in its band; in a fair queue only those of its tenant.
     ahead: int | None = None
 
 
 class Inspector:
-    """The operator's door to one namespace."""
+    """Reads queues, workers and jobs of one namespace."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._survey = AuditReader(store)
+        self._reader = AuditReader(store)
         self._jobs = Jobs(store)
         self._fleet = Fleet(store)
 
     async def now(self) -> Millis:
         """The server's time."""
-        return await self._survey.now()
+        return await self._reader.now()
 
     async def queues(self) -> list[QueueView]:
         now = await self.now()
-        found, _ = await self._survey.queues()
+        found, _ = await self._reader.queues()
         return list(await asyncio.gather(*(self._view(queue, now) for queue in found)))
 
     async def queue(self, name: str) -> QueueDetail:
-        """Raises InvalidArgument for a name that nobody registered."""
-        [found] = await self._survey.named(name)
+        """Raises InvalidArgument for a queue that is not registered."""
+        [found] = await self._reader.named(name)
         tenants = await read_tenants(self._store, found, TENANTS) if found.queue.order == "fair" else None
         return QueueDetail(await self._view(found, await self.now()), tenants)
 
     async def check_queue(self, name: str | None) -> None:
-        """Raise InvalidArgument for a name that nobody registered."""
+        """Raise InvalidArgument for a queue that is not registered."""
         if name is not None:
-            await self._survey.named(name)
+            await self._reader.named(name)
 
     async def workers(self, *, listen: bool = False) -> list[WorkerView]:
-        """All that have not left or been buried. With `listen` it waits up to one beat for those that are late."""
+        """All workers that have not left and were not declared dead. With `listen` it waits up to one heartbeat for
+        workers that are late."""
         if listen:
-            workers, silent = await silent_workers.listen(self._fleet, silent_workers.PATIENCE_S)
+            workers, silent = await silent_workers.find_silent(self._fleet, silent_workers.PATIENCE_S)
         else:
             workers, silent = await self._fleet.workers(), None
         return [
@@ -143,9 +145,9 @@ class Inspector:
     async def find(self, job_id: str, queue: str | None = None) -> JobView:
         """Raises UnknownJob, or ConflictingJobs if several queues have it."""
         check_job_id(job_id)
-        queues = await self._survey.named(queue)
+        queues = await self._reader.named(queue)
         found = [view for view in await asyncio.gather(*(self._job(q, job_id) for q in queues)) if view is not None]
-        # One that exists goes before one that is only remembered.
+        # A job that exists goes before the outcome of one that has ended.
         hits = [view for view in found if view.job is not None] or found
         if not hits:
             raise UnknownJob(job_id)
@@ -200,13 +202,13 @@ class Inspector:
 
 
 def _settings(meta: dict[bytes, bytes]) -> dict[str, Any]:
-    """Those that are set."""
+    """The settings that have a value."""
     found = {name: meta.get(name.encode()) for name in SETTINGS}
     return shown({name: value.decode(errors="replace") for name, value in found.items() if value is not None})
 
 
 def _sum_counters(metas: list[dict[bytes, bytes]]) -> dict[str, int]:
     found = {name: sum(whole(meta.get(name.encode())) for meta in metas) for name in COUNTERS}
-    # A one-shot that failed for good is buried, not finished; its run failed all the same.
+    # A one-shot that failed for good counts as "buried", but its run failed too.
     found["failed"] += found["buried"]
     return found

@@ -1,4 +1,4 @@
-"""Networks and hosts as an operator names them: 10.0.0.0/8, 127.0.0.1, localhost, *.internal."""
+"""Networks and hosts that an operator allows: 10.0.0.0/8, 127.0.0.1, localhost, *.internal."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ Network = IPv4Network | IPv6Network
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _HOST = re.compile(rf"(\*\.)?{_NAME.pattern}")
-# Resolvers take such a name for an address: 2130706433 and 0x7f.1 are 127.0.0.1.
+# Resolvers read such names as addresses: 2130706433 and 0x7f.1 are 127.0.0.1.
 _NUMERIC = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
 
 
 class AllowedHosts(Struct, frozen=True):
-    """Some networks, and some hosts by their names."""
+    """A set of networks and of host names."""
 
     networks: tuple[Network, ...] = ()
     names: frozenset[str] = frozenset()
-    # Of *.internal, ".internal".
+    # ".internal" for *.internal.
     endings: tuple[str, ...] = ()
 
     def have_address(self, address: Address) -> bool:
         return any(address in network for network in self.networks)
 
     def have_host(self, host: str) -> bool:
-        """By its name, or as an address."""
+        """`host` is a name or an address."""
         try:
             return self.have_address(ip_address(host))
         except ValueError:
             return self.have_name(host)
 
     def have_name(self, host: str) -> bool:
-        """A resolver may read another name in a text that is none: it ends 127.0.0.1\\0.internal at the NUL."""
+        """Match whole valid names only: a resolver ends 127.0.0.1\\0.internal at the NUL and connects to 127.0.0.1."""
         name = plain_name(host)
         if name in self.names:
             return True
         return bool(self.endings) and name.endswith(self.endings) and _NAME.fullmatch(name) is not None
 
 
-def places(entries: Iterable[str]) -> AllowedHosts:
+def allowed_hosts(entries: Iterable[str]) -> AllowedHosts:
     read = [entry_of(entry) for entry in entries]
     names = [entry for entry in read if isinstance(entry, str)]
     return AllowedHosts(
@@ -58,7 +58,7 @@ def places(entries: Iterable[str]) -> AllowedHosts:
 
 
 def entry_of(text: str) -> Network | str:
-    """A network, or the name of a host or of all below it. Refused with what is wrong, and how to say it."""
+    """Read one entry: a network, a host name or *.domain. Raises InvalidArgument with how to write it."""
     try:
         return ip_network(text.strip())
     except ValueError:
@@ -69,7 +69,7 @@ def entry_of(text: str) -> Network | str:
 
 
 def plain_name(host: str) -> str:
-    """In the one form in which names are compared: lower case, in ASCII, without the dot of the root."""
+    """The form in which names are compared: lower case, in ASCII, without the dot of the root."""
     name = host.lower().rstrip(".")
     if name.isascii():
         return name

@@ -1,4 +1,4 @@
-"""Where a message goes, as the user writes it.
+"""Addresses of message brokers, as users write them.
 
     redis://[[user]:password@]host[:6379]/stream[?db=0&maxlen=10000]      rediss:// with TLS
     redis:///stream[?maxlen=10000]                                        Tocsin's own server
@@ -7,8 +7,8 @@
     amqp://[user:password@]host/routing-key?exchange=name
     nats://[user:password@]host[:4222],.../subject                        nats+tls://
 
-With TLS `?ca=/path` names the authority to trust, on the worker's machine. What stands in the path or in an option is
-percent-decoded.
+With TLS `?ca=/path` names a file with the certificate authority to trust, on the worker's machine. Paths and options
+are percent-decoded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote
 
 from msgspec import Struct
 
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.model.http import LONGEST_URL, without_login
 from tocsin.model.template import MARK
 
@@ -28,7 +28,7 @@ Node = tuple[str, int]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 LONGEST_NAME = 1000
-# What RabbitMQ takes for a routing key and for the name of an exchange.
+# RabbitMQ's limit for routing keys and names of exchanges, in bytes.
 LONGEST_ROUTE = 255
 
 _TEXT = re.compile(r"[^\x00-\x20\x7f]+")
@@ -39,13 +39,13 @@ _SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
 
 
 class Scheme(Struct, frozen=True):
-    """What an address begins with, and what it means."""
+    """The scheme of an address, and what it means."""
 
     broker: str
     port: int
     options: tuple[str, ...]
     tls: bool = False
-    # Whether it may name several hosts, any of which leads to all of them.
+    # Whether an address may list several hosts of one cluster.
     several: bool = False
 
 
@@ -63,10 +63,10 @@ BROKERS = tuple(sorted({scheme.broker for scheme in SCHEMES.values()}))
 
 
 class Server(Struct, frozen=True):
-    """A broker and how to log in there: what one connection is for."""
+    """A broker and its login. Messages with the same Server share a connection."""
 
     scheme: str
-    # None: Tocsin's own server.
+    # Empty: Tocsin's own server.
     nodes: tuple[Node, ...] = ()
     user: str | None = None
     password: str | None = None
@@ -88,7 +88,7 @@ class Server(Struct, frozen=True):
         return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.nodes]
 
     def __str__(self) -> str:
-        """For people, and as the name under which its failures are counted: without the login."""
+        """For people, and as the name of its circuit breaker: without the login."""
         return f"{self.scheme}://{','.join(self.hosts)}"
 
     def __repr__(self) -> str:
@@ -96,25 +96,25 @@ class Server(Struct, frozen=True):
 
 
 class BrokerDestination(Struct, frozen=True):
-    """Where on a broker: a stream, a topic, a queue, a subject."""
+    """A stream, topic, queue or subject on a broker."""
 
     server: Server
     name: str
-    # RabbitMQ's; "" leads straight to the queue of that name.
+    # RabbitMQ only. "" is the default exchange, which delivers to the queue called `name`.
     exchange: str = ""
-    # Of a stream on Redis, about; 0: no end.
+    # Approximate maximum length of a stream on Redis; 0: unlimited.
     maxlen: int = 0
 
 
 def parse(url: object) -> BrokerDestination:
-    """Raise InvalidArgument without quoting what may be part of a password."""
+    """Raises InvalidArgument, without quoting anything that may be part of a password."""
     if not isinstance(url, str):
         raise InvalidArgument(f"the address of a message is text, not {url!r:.200}")
     scheme, mark, rest = url.partition("://")
     if not mark:
         raise InvalidArgument("the address of a message has no scheme: write it as kafka://HOST/TOPIC, for example")
     if scheme not in SCHEMES:
-        raise InvalidArgument(f"messages cannot go to {scheme!r:.50}://; {nearest(scheme, SCHEMES)}")
+        raise InvalidArgument(f"messages cannot go to {scheme!r:.50}://; {did_you_mean(scheme, SCHEMES)}")
     authority, path, query = _parts(url, rest)
     login, _, hosts = authority.rpartition("@")
     options = _options(scheme, query)
@@ -131,9 +131,9 @@ def parse(url: object) -> BrokerDestination:
     )
     if not server.nodes and (login or options.keys() - {"maxlen"}):
         _refuse(url, "is Tocsin's own server, which has its login and database already: leave them out")
-    place = BrokerDestination(server, unquote(path), options.get("exchange", ""), _number(options, "maxlen"))
-    _NAMES[server.broker](url, place)
-    return place
+    destination = BrokerDestination(server, unquote(path), options.get("exchange", ""), _number(options, "maxlen"))
+    _NAMES[server.broker](url, destination)
+    return destination
 
 
 def _refuse(url: str, why: str) -> NoReturn:
@@ -143,7 +143,7 @@ def _refuse(url: str, why: str) -> NoReturn:
 def _parts(url: str, rest: str) -> tuple[str, str, str]:
     found = _PARTS.fullmatch(rest)
     if found is None or "@" in rest[len(found[1]) :]:
-        # Cut in two, the halves of a password would turn up in messages as a port or a topic.
+        # An unescaped password was cut in two. Its halves must not appear in messages as a port or a topic.
         raise InvalidArgument(
             "the address of a message cannot be read: in names and passwords write / as %2F, ? as %3F, # as %23 and "
             "@ as %40"
@@ -161,7 +161,7 @@ def _options(scheme: str, query: str) -> dict[str, str]:
     for name in options:
         if name not in known:
             word = f"option {name!r:.50}" if name.isidentifier() else "option"
-            there = nearest(name, known) if known else "it takes none"
+            there = did_you_mean(name, known) if known else "it takes none"
             raise InvalidArgument(f"unknown {word} in an address that begins with {scheme}://; {there}")
     return options
 
@@ -186,7 +186,7 @@ def _node(url: str, text: str, default: int) -> Node:
 
 
 def _can_be_looked_up(host: str) -> bool:
-    """What a percent sign hid is decoded by now: a resolver would end the name at a NUL."""
+    """The host is percent-decoded already, so it may hold a NUL, where a resolver would end the name."""
     try:
         return _TEXT.fullmatch(host) is not None and bool(host.encode("idna"))
     except UnicodeError:
@@ -203,36 +203,36 @@ def _number(options: dict[str, str], name: str) -> int:
 def _mechanism(options: dict[str, str]) -> str:
     said = options.get("sasl", MECHANISMS[0])
     if said not in MECHANISMS:
-        raise InvalidArgument(f"there is no sasl={said!r:.50} for messages; {nearest(said, MECHANISMS)}")
+        raise InvalidArgument(f"there is no sasl={said!r:.50} for messages; {did_you_mean(said, MECHANISMS)}")
     return said
 
 
-def _check_stream(url: str, place: BrokerDestination) -> None:
-    if not place.name:
+def _check_stream(url: str, destination: BrokerDestination) -> None:
+    if not destination.name:
         _refuse(url, "does not say where to: add the name of the stream after the host, as redis://HOST/STREAM")
-    if len(place.name) > LONGEST_NAME:
+    if len(destination.name) > LONGEST_NAME:
         _refuse(url, f"has a name of more than {LONGEST_NAME} characters")
 
 
-def _check_topic(url: str, place: BrokerDestination) -> None:
-    if not place.name:
+def _check_topic(url: str, destination: BrokerDestination) -> None:
+    if not destination.name:
         _refuse(url, "does not say where to: add the topic after the hosts, as kafka://HOST/TOPIC")
-    if not _TOPIC.fullmatch(place.name) or place.name in (".", ".."):
+    if not _TOPIC.fullmatch(destination.name) or destination.name in (".", ".."):
         _refuse(url, "has a topic that Kafka does not take: 1 to 249 of A-Z a-z 0-9 . _ -")
 
 
-def _check_route(url: str, place: BrokerDestination) -> None:
-    if not place.name and not place.exchange:
+def _check_route(url: str, destination: BrokerDestination) -> None:
+    if not destination.name and not destination.exchange:
         _refuse(url, "does not say where to: add the queue after the host, as amqp://HOST/QUEUE, or ?exchange=NAME")
-    for text in (place.name, place.exchange, place.server.vhost):
+    for text in (destination.name, destination.exchange, destination.server.vhost):
         if len(text.encode()) > LONGEST_ROUTE:
             _refuse(url, f"has a name of more than {LONGEST_ROUTE} bytes")
 
 
-def _check_subject(url: str, place: BrokerDestination) -> None:
-    if not place.name:
+def _check_subject(url: str, destination: BrokerDestination) -> None:
+    if not destination.name:
         _refuse(url, "does not say where to: add the subject after the hosts, as nats://HOST/SUBJECT")
-    if not _SUBJECT.fullmatch(place.name) or len(place.name) > LONGEST_NAME:
+    if not _SUBJECT.fullmatch(destination.name) or len(destination.name) > LONGEST_NAME:
         _refuse(url, "has a subject that NATS does not take: words joined by dots, without * and >")
 
 

@@ -1,7 +1,7 @@
 """The only place that reads a clock.
 
-Scripts use the server's time. A process needs to know it too, to sleep until a job is due: it keeps
-the offset between its monotonic clock and the server's, fresh from each claim's reply.
+Scripts use the server's time. A process must know it too, to sleep until a job is due, so it keeps the offset between
+its monotonic clock and the server's clock and updates it from each claim's reply.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from tocsin.model.durations import Millis
 
 
 class Clock(Protocol):
-    """What the store and the engine ask of time."""
+    """The time as the store and the engine see it."""
 
     def override(self) -> Millis | None:
-        """The `now` that scripts must use, or None for the server's own."""
+        """The time that scripts must use, or None for the server's own time."""
 
     def server_ms(self) -> float:
-        """The server's time as this process believes it to be."""
+        """This process's estimate of the server's time."""
 
     def observe(self, server_ms: float, sent: float, received: float) -> None:
-        """Learn from a reply: the server's time, and our monotonic time before and after."""
+        """Learn from a reply: `sent` and `received` are our monotonic time before and after the call."""
 
     def monotonic(self) -> float:
         """Seconds, for durations."""
 
 
 class ServerClock:
-    """Server time from the last observations, monotonic in between."""
+    """Estimates server time from the last good observation and our monotonic clock."""
 
     def __init__(self, trust_s: float = 10.0) -> None:
-        # An observation older than this gives way to a newer one even if that took longer.
+        # After this long a newer observation replaces the kept one even if its round trip was longer.
         self._trust_s = trust_s
         self._offset_ms = time.time() * 1000 - time.monotonic() * 1000
         self._round_trip = float("inf")
@@ -46,7 +46,7 @@ class ServerClock:
 
     def observe(self, server_ms: float, sent: float, received: float) -> None:
         round_trip = received - sent
-        # The shortest round trip has the least doubt about when the server looked at its clock.
+        # The shorter the round trip, the more exactly we know when the server read its clock.
         if round_trip <= self._round_trip or received - self._learnt > self._trust_s:
             self._offset_ms = server_ms - (sent + received) / 2 * 1000
             self._round_trip = round_trip
@@ -56,10 +56,10 @@ class ServerClock:
         return time.monotonic()
 
 
-# Seconds, for durations. The function itself: it is read around each run, and a call more would cost as much again.
+# Seconds, for durations. An alias and no wrapper: each run reads it, and one more call would double the cost.
 monotonic = time.monotonic
 
 
 def wall_ms() -> Millis:
-    """This machine's own idea of now: for people, and for the age of a signature. No run is decided by it."""
+    """This machine's own clock: for output to people and the age of signatures. No decision about a run uses it."""
     return int(time.time() * 1000)

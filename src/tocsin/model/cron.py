@@ -1,4 +1,4 @@
-"""Cron expressions: read once, with errors that quote what is wrong and say what to write."""
+"""Parses cron expressions. Errors quote the wrong part and say what to write instead."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from tocsin.model import cron_fields as fields
 from tocsin.model.cron_fields import Field, FieldError
-from tocsin.model.cron_walk import Crontab, Walk
-from tocsin.model.errors import InvalidTrigger, nearest
+from tocsin.model.cron_walk import Crontab, CrontabSearch
+from tocsin.model.errors import InvalidTrigger, did_you_mean
 from tocsin.model.local_time import DAY, TimesOfDay, day_number
 
 ALIASES = {
@@ -22,7 +22,7 @@ ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-# Aliases that others have, and what to write here.
+# Aliases of other schedulers, and what to write here.
 _ELSEWHERE = {
     "@minutely": "write '* * * * *'",
     "@every_minute": "write '* * * * *'",
@@ -35,7 +35,7 @@ _ZONE = re.compile(r"(?:CRON_)?TZ=(\S*)\s*(.*)", re.IGNORECASE | re.DOTALL)
 _YEAR = re.compile(r"(?:19|20)\d\d([-,/]|$)", re.ASCII)
 _NO_YEAR = "there is no field for the year: leave it out, and bound the schedule with starts= and ends="
 _LONGEST = 500
-# From here all dates that there are come within 28 years.
+# Every date that exists occurs within 28 years from here.
 _EPOCH = day_number(2000) * DAY
 
 
@@ -46,19 +46,19 @@ def parse(expression: str) -> Crontab:
         raise InvalidTrigger(f"a cron expression has at most {_LONGEST} characters, not {len(expression)}")
     texts = _texts(expression)
     minute, hour, day, month, weekday = texts[-5:]
-    odd: list[str] = []
+    mistakes: list[str] = []
     with _naming(fields.SECOND, expression):
-        seconds = fields.read(texts[0], fields.SECOND, odd) if len(texts) == 6 else {0}
+        seconds = fields.read(texts[0], fields.SECOND, mistakes) if len(texts) == 6 else {0}
     with _naming(fields.MINUTE, expression):
-        minutes = fields.read(minute, fields.MINUTE, odd)
+        minutes = fields.read(minute, fields.MINUTE, mistakes)
     with _naming(fields.HOUR, expression):
-        hours = fields.read(hour, fields.HOUR, odd)
+        hours = fields.read(hour, fields.HOUR, mistakes)
     with _naming(fields.DAY, expression):
-        days, day_specials = fields.read_days(day, odd)
+        days, day_specials = fields.read_days(day, mistakes)
     with _naming(fields.MONTH, expression):
-        months = fields.read(month, fields.MONTH, odd)
+        months = fields.read(month, fields.MONTH, mistakes)
     with _naming(fields.WEEKDAY, expression):
-        weekdays, nth_weekdays = fields.read_weekdays(weekday, odd)
+        weekdays, nth_weekdays = fields.read_weekdays(weekday, mistakes)
     crontab = Crontab(
         TimesOfDay(hours, minutes, seconds),
         frozenset(months),
@@ -68,9 +68,9 @@ def parse(expression: str) -> Crontab:
         tuple(nth_weekdays),
         both_days=day[0] in "*?" or weekday[0] in "*?",
         fixed=len(texts) == 5 and minute[0] != "*" and hour[0] != "*",
-        odd=tuple(odd),
+        mistakes=tuple(mistakes),
     )
-    if Walk(crontab).after(_EPOCH) is None:
+    if CrontabSearch(crontab).after(_EPOCH) is None:
         reason = (
             "no month that it names has such a day" if weekday[0] in "*?" and len(weekdays) == 7 else "no date fits"
         )
@@ -105,7 +105,7 @@ def _meant_by(alias: str) -> str:
     if word in _ELSEWHERE:
         raise InvalidTrigger(f"there is no {alias!r}: {_ELSEWHERE[word]}")
     if word not in ALIASES:
-        raise InvalidTrigger(f"there is no {alias!r}; {nearest(word, ALIASES)}")
+        raise InvalidTrigger(f"there is no {alias!r}; {did_you_mean(word, ALIASES)}")
     return ALIASES[word]
 
 

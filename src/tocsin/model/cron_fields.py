@@ -1,4 +1,4 @@
-"""The fields of a cron expression, read one term at a time, with errors that quote the term and say what to write."""
+"""Parses the fields of a cron expression term by term. Errors quote the term and say what to write instead."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ MONTH_NAMES = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "O
 
 
 class Field(Struct, frozen=True):
-    """What a field is called, and which numbers and names it takes."""
+    """One of the six fields: its name, and the numbers and names it takes."""
 
     name: str
     low: int
     high: int
-    # With what steps begin anew, and their unit in Every.
+    # The period at which steps begin again, and the unit of the same steps in Every.
     round: str
     unit: str = ""
     names: tuple[str, ...] = ()
-    # In words, if it is more than the numbers.
+    # What the field takes, in words, if it is more than numbers.
     may_be: str = ""
 
     @property
@@ -55,8 +55,8 @@ WEEKDAY = Field(
 
 
 class DaySpecial(Struct, frozen=True):
-    """A day of the month that depends on the month: so many days before its last if `from_end`, else its `day`; and
-    with `weekday` the weekday nearest to that in the same month."""
+    """A day that depends on the month: `day` days before the last if `from_end`, else day number `day`. With `weekday`
+    it is the weekday nearest to that day in the same month."""
 
     day: int
     from_end: bool
@@ -64,28 +64,28 @@ class DaySpecial(Struct, frozen=True):
 
 
 class NthWeekday(Struct, frozen=True):
-    """`weekday` from Sunday; nth 0 is the last one of the month."""
+    """`weekday` counts from Sunday, 0. `nth` 0 is the last one of the month."""
 
     weekday: int
     nth: int
 
 
 class FieldError(Exception):
-    """What is wrong with a term; whoever reads the expression knows the rest of the sentence."""
+    """What is wrong with a term. cron.py adds the field and the expression."""
 
 
-def read(text: str, field: Field, odd: list[str]) -> set[int]:
-    """Raises Fault. Adds to `odd` what is right and hardly meant."""
-    return {number for term in text.split(",") for number in _numbers(term, field, odd)}
+def read(text: str, field: Field, mistakes: list[str]) -> set[int]:
+    """Raises FieldError. Appends to `mistakes` a sentence about each term that is valid but probably a mistake."""
+    return {number for term in text.split(",") for number in _numbers(term, field, mistakes)}
 
 
-def read_days(text: str, odd: list[str]) -> tuple[set[int], list[DaySpecial]]:
+def read_days(text: str, mistakes: list[str]) -> tuple[set[int], list[DaySpecial]]:
     numbers: set[int] = set()
     special = []
     for term in _any_day(text).split(","):
         match = _DAY.fullmatch(term)
         if match is None:
-            numbers |= _numbers(term, DAY, odd)
+            numbers |= _numbers(term, DAY, mistakes)
         elif match[1] is not None:
             if DAY.number(match[1]) is None:
                 raise FieldError(f"{term!r}: a day is from 1 to 31")
@@ -98,15 +98,15 @@ def read_days(text: str, odd: list[str]) -> tuple[set[int], list[DaySpecial]]:
     return numbers, special
 
 
-def read_weekdays(text: str, odd: list[str]) -> tuple[set[int], list[NthWeekday]]:
-    """From Sunday, 0 to 6."""
+def read_weekdays(text: str, mistakes: list[str]) -> tuple[set[int], list[NthWeekday]]:
+    """The weekdays, from Sunday: 0 to 6."""
     numbers: set[int] = set()
     special = []
     for term in _any_day(text).split(","):
         match = _WEEKDAY.fullmatch(term)
         weekday = None if match is None else WEEKDAY.number(match[1])
         if match is None or weekday is None:
-            numbers |= {number % 7 for number in _numbers(term, WEEKDAY, odd)}
+            numbers |= {number % 7 for number in _numbers(term, WEEKDAY, mistakes)}
             continue
         nth = int(match[2]) if match[2] and len(match[2]) == 1 else 0
         if match[2] is not None and not 1 <= nth <= 5:
@@ -116,11 +116,11 @@ def read_weekdays(text: str, odd: list[str]) -> tuple[set[int], list[NthWeekday]
 
 
 def _any_day(text: str) -> str:
-    """Quartz writes ? for a day that the other field decides: any."""
+    """Read Quartz's ? as *: it means that the other day field decides."""
     return "*" + text[1:] if text == "?" or text.startswith("?/") else text
 
 
-def _numbers(term: str, field: Field, odd: list[str]) -> set[int]:
+def _numbers(term: str, field: Field, mistakes: list[str]) -> set[int]:
     match = _TERM.fullmatch(term)
     if match is None or (match[1] == "*" and match[2]):
         raise _unknown(term, term, field)
@@ -129,17 +129,17 @@ def _numbers(term: str, field: Field, odd: list[str]) -> set[int]:
         raise FieldError(f"{term!r} has a step of 0: a step is 1 or more")
     low, high = (field.low, field.high) if first == "*" else _span(term, first, last, step, field)
     if step is not None and last is None and step > len(_values(field)):
-        odd.append(_same_as(term, low, step, field))
+        mistakes.append(_same_as(term, low, step, field))
     return set(range(low, high + 1, step or 1))
 
 
 def _values(field: Field) -> range:
-    """Sunday is one day, with two numbers."""
+    """The distinct values: Sunday has two numbers, 0 and 7."""
     return range(7) if field is WEEKDAY else range(field.low, field.high + 1)
 
 
 def _span(term: str, first: str, last: str | None, step: int | None, field: Field) -> tuple[int, int]:
-    """The end of a range of weekdays may be beyond Sunday."""
+    """The first and last number of a range. A range of weekdays may run past Sunday, so its end may be above 7."""
     low, high = field.number(first), None if last is None else field.number(last)
     if low is None or (last is not None and high is None):
         raise _unknown(term, str(first if low is None else last), field)
@@ -148,13 +148,13 @@ def _span(term: str, first: str, last: str | None, step: int | None, field: Fiel
     if high >= low:
         return low, high
     if field is WEEKDAY:
-        # From Friday to Monday. A range that begins with 7 begins with Sunday.
+        # Like FRI-MON. A range that begins with 7 begins with Sunday.
         return (0, high) if low == 7 else (low, high + 7)
     raise FieldError(f"{term!r} runs backwards: write {_forwards(low, high, step or 1, field)}")
 
 
 def _forwards(low: int, high: int, step: int, field: Field) -> str:
-    """A range over the end of the field as two."""
+    """A range that runs over the end of the field, written as two ranges or as a list."""
     size = field.high - field.low + 1
     if step > 1:
         numbers = sorted((at - field.low) % size + field.low for at in range(low, high + size + 1, step))
@@ -178,15 +178,15 @@ def _unknown(term: str, word: str, field: Field) -> FieldError:
 
 
 def _advice(term: str, field: Field) -> str | None:
-    """What to write instead of things that other schedulers take."""
+    """What to write instead of syntax from other schedulers."""
     if term == "":
-        return "between two commas must be something"
+        return "a value is missing between two commas"
     if _HASHED.fullmatch(term):
         return "H is Jenkins's, write a number there, and spread the jobs with jitter="
     if "?" in term:
-        return "? stands alone, and for any day; write *"
+        return "? must stand alone and means any day; write *"
     if field is HOUR and term == "24":
-        return "midnight is 0, of the next day"
+        return "midnight is 0 of the next day"
     for name in field.names:
         long = re.search(rf"\b{name}[A-Z]+\b", term)
         if long is not None and not long[0].endswith("L"):

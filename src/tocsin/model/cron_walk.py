@@ -1,5 +1,4 @@
-"""An expression, walked: from one local time that fits to the next, in seconds since a local 1970; zones are not known
-here."""
+"""Finds the next local time that matches a cron expression. Times are seconds since a local 1970, without zones."""
 
 from __future__ import annotations
 
@@ -10,39 +9,40 @@ from msgspec import Struct
 from tocsin.model.cron_fields import DaySpecial, NthWeekday
 from tocsin.model.local_time import DAY, TimesOfDay, date_of, month_of, weekday_of
 
-# Whatever fires at all does so within the 28 years after which the calendar repeats, or 40 where a century has no leap
-# year.
+# The calendar repeats after 28 years, or 40 across a century without a leap year: an expression that has not fired by
+# then never fires.
 _MONTHS = 50 * 12
 _KEPT = 24
 
 
 class Crontab(Struct, frozen=True):
-    """What an expression says."""
+    """A parsed cron expression."""
 
     times: TimesOfDay
     months: frozenset[int]
-    # Of the month, from 1; of the week, from Sunday 0.
+    # Days of the month from 1. `weekdays` below count from Sunday, 0.
     days: frozenset[int]
     day_specials: tuple[DaySpecial, ...]
     weekdays: frozenset[int]
     nth_weekdays: tuple[NthWeekday, ...]
-    # Debian's: where one of the two begins with a star both must fit, otherwise either will do.
+    # As in Debian's cron: if one of the day fields begins with a star both must match, otherwise one is enough.
     both_days: bool
-    # At times of day that are written down, without seconds: what Debian's cron treats apart when the clock changes.
+    # Neither minute nor hour begins with a star, and seconds are not given. Debian's cron treats such jobs differently
+    # when the clock changes.
     fixed: bool
-    # Sentences about what is right and hardly meant.
-    odd: tuple[str, ...]
+    # Sentences about parts that are valid but probably mistakes.
+    mistakes: tuple[str, ...]
 
 
-class Walk:
+class CrontabSearch:
     def __init__(self, crontab: Crontab) -> None:
         self._crontab = crontab
         self._times = crontab.times
         whole = len(crontab.days) == 31 and len(crontab.weekdays) == 7 and len(crontab.months) == 12
         self._any_day = crontab.both_days and whole
-        # The days of months that were asked for.
+        # The matching days of recently used months.
         self._days: dict[int, list[int]] = {}
-        # The last answer, and from when on it is the answer: many ask for one time, and a rare one is far to walk.
+        # The last answer, and the time from which on it holds: many jobs ask for the same time.
         self._last = (0, 0)
 
     def after(self, local: int) -> int | None:
@@ -89,7 +89,7 @@ class Walk:
         by_number = {first + day - 1 for day in crontab.days if first + day <= end}
         for special in crontab.day_specials:
             by_number.update(_special(special, first, end))
-        # Weekdays of the crontab are counted from Sunday, those of a day from Monday.
+        # A crontab counts weekdays from Sunday, `weekday_of` from Monday.
         by_name = {day for day in range(first, end) if (weekday_of(day) + 1) % 7 in crontab.weekdays}
         for nth in crontab.nth_weekdays:
             at = first + (nth.weekday - weekday_of(first) - 1) % 7

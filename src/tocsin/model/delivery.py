@@ -1,4 +1,4 @@
-"""How the delivery of a run to something outside ended."""
+"""The outcome of a delivery to a target outside the program: a host, a broker, a subprocess."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from msgspec import Struct
 
 from tocsin.model.errors import TocsinError
 
-# So much of what a receiver said is kept with the attempt, and no more: a thousand of them share one event.
+# Characters of a receiver's answer that are kept with the attempt. Small, because a thousand may share one event.
 LONGEST_HEAD = 256
 
 
 class Delivered(Struct, frozen=True):
-    """It arrived. What is told of it stands in the run's event, and is its result unless there is more to say."""
+    """The delivery succeeded. `told` goes into the run's event, and is the run's result if `result` is None."""
 
     told: dict[str, Any]
     result: Any = None
 
 
 class DeliveryFailed(TocsinError):
-    """It did not arrive, or was not taken. `final`: trying again will not help; `retry_after`: when the receiver
-    wants to be asked again, in seconds; `sent`: something may have reached it."""
+    """The delivery failed, or the receiver refused it. `told` goes into the attempt's event. `final`: trying again will
+    not help. `retry_after`: seconds until the receiver wants the next try. `sent`: some of it may have arrived."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class DeliveryFailed(TocsinError):
     ) -> None:
         super().__init__(message)
         self.told = told or {}
-        # Read by name when failures are classified.
+        # resilience/evidence.py reads this attribute by its name.
         self.status = status
         self.final = final
         self.retry_after = retry_after
@@ -44,10 +44,10 @@ class DeliveryFailed(TocsinError):
 
 
 def note_of(told: dict[str, Any]) -> bytes:
-    """For the event of the attempt."""
+    """The facts of a delivery, encoded for the event of the attempt."""
     return msgspec.json.encode(told) if told else b""
 
 
 def head_of(body: bytes) -> str:
-    """The beginning of what a receiver said, as text, whatever it is."""
+    """The beginning of an answer as text, whatever bytes it holds."""
     return body[:LONGEST_HEAD].decode("utf-8", "replace").replace("\0", "\ufffd")

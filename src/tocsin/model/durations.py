@@ -1,4 +1,4 @@
-"""Durations and times as users write them, and the integer milliseconds that they become."""
+"""Converts durations and times as users write them to integer milliseconds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Millis = int
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 
-# A thousand years: beyond it a score would leave the range in which doubles are exact.
+# A thousand years. With more, a score would leave the range in which doubles are exact.
 LONGEST_MS = 1000 * 366 * 86_400_000
-# What a datetime can show, in UTC: from the first moment of the year 1 to the last of 9999. Scores hold these exactly.
+# The range of datetime in UTC: the years 1 to 9999. Scores hold these times exactly.
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 def seconds(value: Duration, what: str = "a duration") -> float:
-    """Seconds, never negative. Text is one or more of 200ms, 30s, 5m, 2h, 1d, joined."""
+    """Seconds, never negative. Text joins one or more of 200ms, 30s, 5m, 2h, 1d, like 1h30m."""
     result = _seconds(value, what)
     if not math.isfinite(result) or result < 0 or result * 1000 > LONGEST_MS:
         raise InvalidArgument(f"{what} must be between 0 and 1000 years, not {value!r}")
@@ -50,13 +50,13 @@ def _seconds(value: Duration, what: str) -> float:
 
 
 def millis(value: Duration, what: str = "a duration") -> Millis:
-    """Whole milliseconds, rounded up: a run may be late by the rounding, never early."""
+    """Whole milliseconds, rounded up: rounding may make a run late, never early."""
     return ceil_ms(seconds(value, what))
 
 
 @functools.lru_cache(4096)
 def ceil_ms(secs: float) -> Millis:
-    # What doubles cannot tell apart is no reason to round up: 0.2 s is 200 ms although 0.2 * 1000 is a hair above it.
+    # Do not round up an error of floating point: 2.007 s are 2007 ms although 2.007 * 1000 is a little more.
     ms = secs * 1000
     return math.ceil(ms - max(1e-4, ms * 4e-16))
 
@@ -77,6 +77,6 @@ def epoch_ms(moment: datetime, what: str = "a time") -> Millis:
 
 
 def moment(ms: Millis) -> datetime:
-    """Epoch milliseconds as an aware datetime in UTC. What it cannot show, somebody else wrote: it is the last moment
-    that it can, or the first."""
+    """Epoch milliseconds as an aware datetime in UTC. Values out of its range, which only another program can have
+    written, become the first or last moment of the range."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=min(max(ms, EARLIEST_MS), LATEST_MS))

@@ -1,34 +1,34 @@
-"""Every error that Tocsin raises.
+"""The exceptions that Tocsin raises, as a tree.
 
 TocsinError
-├── InvalidArgument          a value that cannot be: id, duration, time, option, payload (also a ValueError)
+├── InvalidArgument          an impossible value: id, duration, time, option, payload (also a ValueError)
 │   ├── InvalidTrigger       a trigger that cannot fire
-│   │   └── TriggerFailed    the next time of a trigger cannot be worked out
-│   └── InvalidConfig        configuration, or a queue declared differently from what Redis holds
-├── UnknownJob               no job has that id
+│   │   └── TriggerFailed    the next time of a trigger cannot be computed
+│   └── InvalidConfig        wrong configuration, or a queue declared differently from what Redis holds
+├── UnknownJob               no job has this id
 ├── ConflictingJobs          an id exists in several queues and no queue was named
-├── ClaimLost                the run was taken over by another worker; nothing was changed
-├── RunCancelled             a run was cancelled by a person (raised by Handle.result)
-├── RunFailed                a run ended in failure (raised by Handle.result)
-├── ResultLost               a run succeeded, and what it returned could not be kept (raised by Handle.result)
-├── DeliveryFailed           a request, message or program did not do what it was for (model/delivery.py)
+├── ClaimLost                another worker took over the run; nothing was changed
+├── RunCancelled             a person cancelled the run (raised by Handle.result)
+├── RunFailed                the run failed (raised by Handle.result)
+├── ResultLost               the run succeeded, but its result could not be stored (raised by Handle.result)
+├── DeliveryFailed           a request, message or program failed (model/delivery.py)
 ├── ResultTimeout            no result within the given time (also a TimeoutError)
-├── InvalidSignature         a request that nobody who knows the secret has sent at about this time
+├── InvalidSignature         the request has no valid signature with a known secret and a recent time
 ├── StillRunning             the first request with this key has no answer yet; try again
-├── KeyReused                the key came with another request before
-├── TurnLost                 what was done for a key took so long that another did it too; nothing was remembered
+├── KeyReused                a different request has used this key
+├── TurnLost                 the work for a key outlasted its lease and another caller did it too; nothing was stored
 └── StoreError
-    ├── StoreUnavailable     the server cannot be reached, or refuses to serve for now; try again
-    │   ├── NodeUnavailable  one node of a cluster, or one slot, cannot be reached, and others can; try again
+    ├── StoreUnavailable     the server cannot be reached, or refuses calls for now; try again
+    │   ├── NodeUnavailable  one node or slot of a cluster cannot be reached, the others can; try again
     │   ├── StoreFull        the server is out of memory; nothing was written
-    │   └── StoreTimeout     the server did not answer in time; it may have done what was asked
-    ├── StoreRefused         the server will never do: version, password, replica, eviction policy
-    ├── StoreChanged         the epoch is not the one this process opened: wiped, restored or another server
+    │   └── StoreTimeout     the server did not answer in time; it may have executed the call
+    ├── StoreRefused         the server is unsuitable: version, password, replica, eviction policy
+    ├── StoreChanged         the epoch differs from the one this process opened: wiped, restored or another server
     │   ├── QueueRepartitioning  the queue is being repartitioned; try again
-    │   └── QueueRepartitioned   the queue has other partitions by now, and the call was not made
-    ├── ClockDisagrees       the server's time is not what the caller took it for; nothing was changed
-    ├── WrongKeyType         a key holds another kind of data than Tocsin keeps there
-    └── RecordUnreadable     a record of an unknown schema, or garbage
+    │   └── QueueRepartitioned   the queue has other partitions now; the call was not made
+    ├── ClockDisagrees       the server's time differs from what the caller assumed; nothing was changed
+    ├── WrongKeyType         a key holds a type of data that Tocsin does not store there
+    └── RecordUnreadable     a record has an unknown schema, or is garbage
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ class TocsinError(Exception):
 
 
 class InvalidArgument(TocsinError, ValueError):
-    """The caller passed something that cannot be."""
+    """The caller passed an impossible value."""
 
 
 class InvalidTrigger(InvalidArgument):
-    """The trigger can never fire, or does not say when."""
+    """The trigger can never fire, or is incomplete."""
 
 
 class TriggerFailed(InvalidTrigger):
-    """The next time of a trigger cannot be worked out, or not in reasonable time."""
+    """The next time of a trigger cannot be computed, or not in reasonable time."""
 
 
 class InvalidConfig(InvalidArgument):
-    """A setting is wrong, or contradicts what the server already holds."""
+    """A setting is wrong, or contradicts what Redis already holds."""
 
 
 class UnknownJob(TocsinError):
@@ -81,8 +81,8 @@ class RunCancelled(TocsinError):
 
 
 class RunFailed(TocsinError):
-    """The last attempt of a job failed: with an exception of class `type` that said `message`, and the worker's
-    `traceback`; after so many `attempts`. `type` is "" where no exception was raised."""
+    """The last attempt of a job failed. `type` is the class of the exception, `message` its text, `traceback` the
+    worker's traceback and `attempts` the number of attempts. `type` is "" if no exception was raised."""
 
     def __init__(self, error: str, *, type: str = "", attempts: int = 0, traceback: str = "") -> None:
         super().__init__(error)
@@ -93,7 +93,7 @@ class RunFailed(TocsinError):
 
 
 class ResultLost(TocsinError):
-    """The run has succeeded, and what it returned is too large or cannot be packed."""
+    """The run succeeded, but its result is too large or cannot be packed."""
 
     def __init__(self, job_id: str, why: str) -> None:
         super().__init__(f"job {job_id!r} has succeeded, and what it returned was not kept: {why}")
@@ -106,7 +106,7 @@ class ResultTimeout(TocsinError, TimeoutError):
 
 
 class InvalidSignature(TocsinError):
-    """The request is not signed, or by somebody else, or was signed too long ago."""
+    """The request is unsigned, signed with an unknown secret, or signed too long ago."""
 
 
 class StillRunning(TocsinError):
@@ -132,27 +132,27 @@ class TurnLost(TocsinError):
 
 
 class StoreError(TocsinError):
-    """Something between us and the server. `written`: how many rows of a bulk call were written before it stopped;
-    None for any other call."""
+    """A problem with the server or the connection to it. `written` is the number of rows that a bulk call wrote before
+    it stopped, and None for any other call."""
 
     written: int | None = None
 
 
 class StoreUnavailable(StoreError):
-    """The server cannot be reached, or refuses to serve for now."""
+    """The server cannot be reached, or refuses calls for now."""
 
 
 class NodeUnavailable(StoreUnavailable):
-    """One node of a cluster cannot be reached, or one slot is on its way to another. The others answer, so work that
-    is not there goes on."""
+    """One node of a cluster cannot be reached, or one slot is being moved. The other nodes answer, so work on them goes
+    on."""
 
 
 class StoreFull(StoreUnavailable):
-    """The server is at its maxmemory; what was asked for was not written."""
+    """The server has reached its maxmemory and wrote nothing."""
 
 
 class StoreTimeout(StoreUnavailable):
-    """The server did not answer in time; it may have done what was asked."""
+    """The server did not answer in time. It may have executed the call."""
 
 
 class StoreRefused(StoreError):
@@ -164,7 +164,7 @@ class StoreChanged(StoreError):
 
 
 class QueueRepartitioning(StoreChanged):
-    """The queue is being repartitioned, or with 0 partitions deleted, or whoever did it was stopped half-way."""
+    """The queue is being repartitioned (deleted, if `partitions` is 0), or the process doing it stopped half-way."""
 
     def __init__(self, queue: str, partitions: int) -> None:
         doing, command = "is being repartitioned: try again", f"repartition {queue} {partitions}"
@@ -179,11 +179,11 @@ class QueueRepartitioning(StoreChanged):
 
 
 class QueueRepartitioned(StoreChanged):
-    """The queue was given other partitions; what was asked of one of the old ones was not done."""
+    """The queue has other partitions now. A call on one of the old ones was not made."""
 
 
 class ClockDisagrees(StoreError):
-    """Another time than the fleet's: its clock was set a moment ago, or the nodes of a cluster have different times."""
+    """A server's time differs from the fleet's: its clock was just set, or nodes of a cluster have different times."""
 
     def __init__(self, ahead: int) -> None:
         super().__init__(
@@ -194,7 +194,7 @@ class ClockDisagrees(StoreError):
 
 
 class WrongKeyType(StoreError):
-    """Somebody else writes to Tocsin's keys."""
+    """A key has a Redis type that Tocsin does not store there: another program writes to Tocsin's keys."""
 
     def __init__(self, key: str, holds: str, kept: str) -> None:
         super().__init__(
@@ -205,11 +205,11 @@ class WrongKeyType(StoreError):
 
 
 class RecordUnreadable(StoreError):
-    """The bytes of a record are not a job that this version can read."""
+    """This version cannot read the bytes of a record as a job."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message: what the user probably meant, or what there is."""
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of an error message: the most similar known word, or a list of all of them."""
     words = sorted(known)
     close = difflib.get_close_matches(word, words, n=1)
     return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(words)}"

@@ -1,4 +1,4 @@
-"""The kinds of failure there are. The kind says how long to wait; see `backoff`."""
+"""The classes of failure. The class decides how long to wait before the next try (resilience/backoff.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class FailureClass(StrEnum):
-    """From the one that asks for most patience to the one that says the least."""
+    """Ordered from the class that wins over all others to the least specific one."""
 
     PERMANENT_FORBIDDEN = "PERMANENT_FORBIDDEN"
     THROTTLED = "THROTTLED"

@@ -1,4 +1,4 @@
-"""What follows a failed attempt."""
+"""What happens to a job after a failed attempt."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from msgspec import Struct
 
 
 class FollowUp(Struct, frozen=True):
-    """What becomes of a job after an attempt that failed.
+    """The decision after a failed attempt.
 
     retry: the run is tried again `at` this time. next: the job waits for its next run, due `at` this time.
-    dead: the job is out of retries and waits for a person. ended: it was recurring, and this was its last run.
-    parked: it is recurring, and nobody can tell when it is due next.
+    dead: the job is out of retries and waits for a person. ended: the job was recurring, and this was its last run.
+    parked: the job is recurring, but its next due time cannot be computed.
     """
 
     kind: Literal["retry", "next", "dead", "ended", "parked"]
     at: datetime | None = None
-    # Seconds until then.
+    # Seconds until `at`.
     delay: float = 0.0
-    # The number of the next attempt, and how many there may be; 0 if only the class of the failure decides that.
+    # The number of the next attempt, and the maximum; 0 if the class of the failure alone decides about retries.
     attempt: int = 0
     attempts: int = 0
 

@@ -1,8 +1,8 @@
-"""What an operator allows by name, and for what each: secrets and their hosts, programs and their variables."""
+"""The type of an operator's grants: secrets with their hosts, programs with their variables."""
 
 from __future__ import annotations
 
 Grants = dict[str, tuple[str, ...]]
 
-# Of the second part: whatever it is.
+# Grants a name for every host or every variable.
 ANY = "*"

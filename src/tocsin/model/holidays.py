@@ -1,4 +1,4 @@
-"""Public holidays, from the package `holidays`, which is an extra."""
+"""Public holidays, from the optional package `holidays`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import date
 from functools import lru_cache
 from typing import Any
 
-from tocsin.model.errors import InvalidTrigger, nearest
+from tocsin.model.errors import InvalidTrigger, did_you_mean
 
 
 def check(country: Any, subdiv: Any) -> None:
-    """Raises InvalidTrigger."""
+    """Raises InvalidTrigger if the package does not know the country or its part."""
     for value, what in ((country, "a country is a code like 'FR'"), (subdiv or "", "a subdiv is a code like 'BY'")):
         if not isinstance(value, str):
             raise InvalidTrigger(f"{what}, not {value!r:.100}")
@@ -22,10 +22,12 @@ def check(country: Any, subdiv: Any) -> None:
 def _check(country: str, subdiv: str | None) -> None:
     known: Mapping[str, Sequence[str]] = _package().list_supported_countries(include_aliases=True)
     if country not in known:
-        raise InvalidTrigger(f"no holidays are known of {country[:100]!r}; {nearest(country[:100].upper(), known)}")
+        raise InvalidTrigger(
+            f"no holidays are known of {country[:100]!r}; {did_you_mean(country[:100].upper(), known)}"
+        )
     if subdiv is not None and subdiv not in known[country]:
         parts = known[country]
-        there = nearest(subdiv[:100].upper(), parts) if parts else "it has none: leave subdiv out"
+        there = did_you_mean(subdiv[:100].upper(), parts) if parts else "it has none: leave subdiv out"
         raise InvalidTrigger(f"no holidays are known of {subdiv[:100]!r} in {country}; {there}")
 
 

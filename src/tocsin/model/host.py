@@ -1,10 +1,10 @@
-"""The host of an address: what answers, or fails, as one."""
+"""The host of an address: the unit that limits and circuit breakers count by."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-# Of a worker: others are split again, in a microsecond or two.
+# Cached answers of a worker. Splitting another address takes a microsecond or two.
 MOST_KNOWN = 4096
 
 _PORTS = {
@@ -21,7 +21,7 @@ _PORTS = {
 
 @lru_cache(MOST_KNOWN)
 def host_of(url: str) -> str:
-    """scheme://host:port in lower case, without the login; several brokers, as they are listed, are one."""
+    """scheme://host:port in lower case, without the login. A list of several brokers counts as one host."""
     scheme, _, rest = url.partition("://")
     end = min((at for c in "/?#" if (at := rest.find(c)) >= 0), default=len(rest))
     scheme, host = scheme.lower(), rest[:end].rpartition("@")[2].lower()

@@ -1,4 +1,4 @@
-"""An HTTP request as what a job does."""
+"""Http: a target that sends an HTTP request."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ MOST_REDIRECTS = 10
 
 _METHOD = re.compile(r"[A-Z]{1,20}")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
-# Printable, and what servers take for it: bytes of Latin-1.
+# Printable characters of Latin-1: servers read headers as such bytes.
 _VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
-# Ours to say, or the connection's.
+# Headers that Tocsin sets itself, and headers that belong to the connection.
 _OURS = ("idempotency-key", "tocsin-", "webhook-", "traceparent", "tracestate")
 _FRAMING = ("content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect", "keep-alive")
-# Of a request: the URL says for which host it is, whoever stands between us and the host.
+# Headers about the host or a proxy. The URL decides the host, and the worker decides about proxies.
 _HOST = ("host", "proxy-connection", "proxy-authorization", "proxy-authenticate", "http2-settings")
 _URL = re.compile(r"[^\x00-\x20\x7f]+")
 
 
 class Http(Struct, frozen=True, array_like=True):
-    """A request that a worker sends. Fields of the run may stand in the URL, in headers and in the JSON, like
-    {run.due}; secrets are named, never given."""
+    """A request that a worker sends. The URL, headers and JSON may contain fields of the run, like {run.due}. Secrets
+    are given by name, never by value."""
 
     method: str
     url: str
     headers: dict[str, str | Secret] = {}
-    # Given, it becomes the body.
+    # Encoded into `body` when the request is made.
     json: Any = None
     body: bytes = b""
     timeout: float = DEFAULT_TIMEOUT_S
-    # Statuses that are a success; none given: any from 200 to 299.
+    # Statuses that count as success; empty: 200 to 299.
     expect: tuple[int, ...] = ()
-    # Signs the request as Standard Webhooks say; a text like whsec_….
+    # The secret (like whsec_…) to sign the request with, as Standard Webhooks specify.
     sign: Secret | None = None
     redirects: int = 0
-    # Whether the body has fields to fill in: one that was given as bytes is sent as it is.
+    # Whether the body has fields to fill in. A body given as bytes or text is sent unchanged.
     fills: bool = False
 
     if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Http(Struct, frozen=True, array_like=True):
         return cls("DELETE", url, **options)
 
     def __str__(self) -> str:
-        """For people, without the login."""
+        """For output to people, without the login."""
         return f"{self.method} {without_login(self.url)}"
 
     def __repr__(self) -> str:
@@ -150,7 +150,7 @@ def check_url(url: object) -> str:
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidArgument(f"a URL begins with http:// or https:// and a host, not {without_login(url)!r:.200}")
     if "{" in parts.netloc:
-        # Whoever names a tenant or a job would choose where the worker connects to, with our secrets in hand.
+        # Otherwise the name of a tenant or a job could choose the host that receives the worker's secrets.
         raise InvalidArgument(f"the host of a URL cannot have fields of the run: {without_login(url)!r:.200}")
     return check_template(url, "the URL")
 
@@ -164,7 +164,7 @@ def _split(url: str) -> SplitResult | None:
 
 
 def without_login(url: str) -> str:
-    """The URL with *** for a user and password in it."""
+    """The URL with *** in place of its user and password."""
     scheme, mark, rest = url.partition("://")
     end = min((at for c in "/?#" if (at := rest.find(c)) >= 0), default=len(rest))
     login, _, host = rest[:end].rpartition("@")

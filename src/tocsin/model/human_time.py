@@ -1,4 +1,4 @@
-"""Times as people read them."""
+"""Formats times for people."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def iso(ms: Millis | None) -> str | None:
 
 
 def local(ms: Millis | None) -> str:
-    """In the zone of who reads it."""
+    """The time in this machine's zone."""
     if ms is None:
         return ""
     when = moment(ms)
-    # Where the zone is ahead of UTC, it may be the year 10000 there.
+    # In a zone ahead of UTC it may be the year 10000 already.
     with contextlib.suppress(OverflowError):
         when = when.astimezone()
     return when.isoformat(" ", timespec="seconds")
@@ -31,7 +31,7 @@ def distance(ms: Millis | None, now: Millis) -> str:
 
 
 def span(seconds: float) -> str:
-    """The two largest units."""
+    """The two largest units, like 1h5m."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole}s"

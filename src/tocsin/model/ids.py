@@ -1,4 +1,4 @@
-"""Ids: what may be one, and what is derived from one."""
+"""Ids of jobs, runs and queues: checks them and derives one from another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import zlib
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument
 
-# Joins a job's id and a due time to the member name of an extra run. Ids cannot hold it.
+# Separates job id and due time in the member name of an extra run. Ids cannot contain it.
 EXTRA = "\x1f"
 _EXTRA_MARK = EXTRA.encode()
 LONGEST_ID = 512
@@ -36,7 +36,7 @@ def check_job_id(job_id: object) -> str:
 
 
 def check_member(member: object) -> str:
-    """A job id, or an extra run of a job as lists name it."""
+    """Check the name of a job, or of an extra run as lists show it."""
     if isinstance(member, str):
         job_id, _, due = member.partition(EXTRA)
         if due.isdigit():
@@ -52,7 +52,7 @@ def check_queue_name(name: object) -> str:
 
 
 def job_of(member: str) -> str:
-    """The job that a member of a stage belongs to: itself, or the job whose extra run it is."""
+    """The id of the job that a member of a stage belongs to; the member may be an extra run of the job."""
     return member.partition(EXTRA)[0]
 
 
@@ -72,18 +72,18 @@ def parse_run_id(text: str) -> tuple[str, Millis]:
 
 
 def idempotency_key(namespace: str, queue: str, member: str, due: Millis) -> str:
-    """The same for each attempt, each worker, after recovery and after a re-sync."""
+    """The idempotency key of a run: the same for each attempt and worker, also after recovery and a re-sync."""
     text = "\0".join((namespace, queue, job_of(member), str(due)))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def partition_of(member: str, partitions: int) -> int:
-    """Stable for ever: it decides where a job lives."""
+    """The partition of a job. This must never change, because stored jobs are found by it."""
     return partition_of_key(member.encode(), partitions)
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """The same for a name as it stands in Redis, which may be garbage."""
+    """Like `partition_of`, for a name from Redis, which may be garbage and not UTF-8."""
     return zlib.crc32(key.partition(_EXTRA_MARK)[0]) % partitions
 
 
@@ -97,12 +97,12 @@ _numbers = itertools.count()
 
 
 def new_id() -> str:
-    """A job id that nobody else has: random per process, counted within."""
+    """A unique job id: a random prefix per process, and a counter."""
     return f"{_process}{next(_numbers):x}"
 
 
 def renew_process_prefix() -> None:
-    """After a fork parent and child would count on from the same number."""
+    """Take a new prefix after a fork: parent and child go on with the same counter."""
     global _process
     _process = secrets.token_hex(5)
 

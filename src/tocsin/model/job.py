@@ -1,4 +1,4 @@
-"""Job, Queue and the policies, as they are stored and as users see them."""
+"""Job, its spec and header, and its retry and schedule policies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tocsin.model.durations import (
     moment,
     seconds,
 )
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.model.http import without_login
 from tocsin.model.trigger import Every as Every
 from tocsin.model.trigger import Once as Once
@@ -36,7 +36,7 @@ NORMAL = PRIORITIES.index("normal")
 
 
 class Stage(StrEnum):
-    """Where a job stands. It is in exactly one, and in none only if it does not exist or is done."""
+    """The stage of a job. A job is in exactly one, or in none if it has ended or does not exist."""
 
     WAITING = "waiting"
     READY = "ready"
@@ -48,7 +48,7 @@ class Stage(StrEnum):
 
 
 class Retry(Struct, frozen=True, array_like=True, gc=False):
-    """How often a failed run is tried again, and how long to wait before each try."""
+    """How many times to retry a failed run, and how long to wait before each try."""
 
     retries: int
     interval: float
@@ -78,7 +78,7 @@ class Retry(Struct, frozen=True, array_like=True, gc=False):
             force_setattr(self, "max_interval", seconds(self.max_interval, "max_interval"))
 
     def delay(self, retry: int, chance: float) -> float:
-        """Seconds before retry number `retry` (from 0); `chance` in [0, 1) picks the jitter."""
+        """Seconds to wait before retry number `retry` (from 0). `chance` in [0, 1) picks the jitter."""
         try:
             wait = self.interval * self.factor**retry
         except OverflowError:
@@ -90,7 +90,7 @@ class Retry(Struct, frozen=True, array_like=True, gc=False):
     def worst_case(self) -> float:
         """The longest time from the first failure to the last try."""
         summed = min(self.retries, 1000)
-        # Delays do not shrink: of more tries than anybody waits for, this is less than the truth and enough to know.
+        # Delays never shrink, so for more than 1000 retries this is a lower bound, which is enough for a warning.
         beyond = (self.retries - summed) * self.delay(summed, 1.0)
         return sum(self.delay(retry, 1.0) for retry in range(summed)) + beyond
 
@@ -99,13 +99,13 @@ MISFIRES = ("coalesce", "skip", "all")
 OVERLAPS = ("skip", "buffer_one", "buffer_all", "allow", "cancel_other")
 
 
-# What decoding checks: somebody else may have written the record, and NaN would be met only when the job runs.
+# Limits that decoding checks: another program may have written the record, and a NaN would fail only when the job runs.
 _Seconds = Annotated[float, Meta(ge=0, le=LONGEST_MS / 1000)]
 _Moment = Annotated[int, Meta(ge=EARLIEST_MS, le=LATEST_MS)]
 
 
 class Policy(Struct, frozen=True, array_like=True, gc=False):
-    """What most jobs leave at its default. Stored only where something differs."""
+    """Options that most jobs leave at their defaults. Stored only if one differs."""
 
     misfire: Literal["coalesce", "skip", "all"] = "coalesce"
     grace: _Seconds | None = None
@@ -123,9 +123,9 @@ PLAIN = Policy()
 
 
 class Spec(Struct, frozen=True, array_like=True, gc=False):
-    """The body of a record: what to run, with what, and when.
+    """The body of a record: the handler, its arguments and the trigger.
 
-    One is read for each run. It is part of no cycle, so the garbage collector need not know of it.
+    Each run decodes one. It is never part of a reference cycle, hence gc=False.
     """
 
     name: str
@@ -140,14 +140,14 @@ class Spec(Struct, frozen=True, array_like=True, gc=False):
         return self.policy or PLAIN
 
     def __repr__(self) -> str:
-        """Logins in addresses are not for logs and tracebacks."""
+        """Without the logins in addresses: this text appears in logs and tracebacks."""
         shown = [without_login(arg) if isinstance(arg, str) else arg for arg in self.args]
         trigger, retry, policy = self.trigger, self.retry, self.policy
         return f"Spec({self.name!r}, args={shown!r}, kwargs={self.kwargs!r}, {trigger=}, {retry=}, {policy=})"
 
 
 class Header(Struct, frozen=True):
-    """The fixed part of a record, which scripts read and whose counters they keep."""
+    """The fixed part of a record. Scripts read it and update its counters."""
 
     recurring: bool
     timeout: Millis
@@ -161,23 +161,23 @@ class Header(Struct, frozen=True):
     succeeded: int = 0
     failed: int = 0
     attempts: int = 0
-    # Nobody chose its id: what is remembered of it when it has ended is a convenience, and goes first.
+    # The id was generated. Outcomes of such jobs are kept as a convenience and are deleted first.
     unnamed: bool = False
 
 
 class Failure(Struct, frozen=True, array_like=True):
-    """The last error of a job, bounded."""
+    """The last error of a job, in bounded size."""
 
     error: str
     traceback: str = ""
     at: Millis = 0
     attempt: int = 0
-    # The name of the exception's class; the error begins with it.
+    # The name of the exception's class. `error` begins with it.
     type: str = ""
 
 
 class Job(Struct, frozen=True):
-    """A job as it stands in Redis now."""
+    """A job as Redis holds it now."""
 
     id: str
     queue: str
@@ -193,8 +193,8 @@ class Job(Struct, frozen=True):
 
     @property
     def is_readable(self) -> bool:
-        """Where it is not, what is known of it is its id, where it stands, and in `failure` why. No handler has the
-        digest 0."""
+        """False if the record could not be decoded: then only id, stage and due time are known, and `failure` has the
+        reason. No handler has the digest 0."""
         return self.header.handler != 0
 
     @property
@@ -261,7 +261,7 @@ class Job(Struct, frozen=True):
 def check_priority(priority: str) -> int:
     band = str(priority).lower()
     if band not in PRIORITIES:
-        raise InvalidArgument(f"there is no priority {priority!r}; {nearest(band, PRIORITIES)}")
+        raise InvalidArgument(f"there is no priority {priority!r}; {did_you_mean(band, PRIORITIES)}")
     return PRIORITIES.index(band)
 
 
@@ -273,7 +273,7 @@ def check_timeout(timeout: Duration) -> Millis:
 
 
 def check_keep(keep: Duration, what: str = "keep") -> int:
-    """Whole seconds, rounded up, so that what is asked for is kept at least that long."""
+    """Whole seconds, rounded up: keep at least as long as requested."""
     value = seconds(keep, what)
     if value > 0xFFFF_FFFF:
         raise InvalidArgument(f"{what} must be below 136 years, not {keep!r}")

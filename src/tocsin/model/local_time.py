@@ -1,4 +1,4 @@
-"""Days as numbers since 1970-01-01, and times of the day as seconds: what expressions and rules are walked in."""
+"""Local time for cron and RRULE: days as numbers since 1970-01-01, times of the day as seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import date
 
 DAY = 86_400
 _ORDINAL = date(1970, 1, 1).toordinal()
-# Nothing is looked for from this year on: dates end with 9999, and some are found from the years around them.
+# Searches end before this year: dates end with 9999, and some searches look at the following years too.
 END_YEAR = 9996
 
 
@@ -33,7 +33,7 @@ def month_of(index: int) -> tuple[int, int]:
 
 
 class TimesOfDay:
-    """All times whose hour, minute and second are each one of some."""
+    """All times of the day that combine one of the given hours, minutes and seconds."""
 
     __slots__ = ("hours", "minutes", "seconds")
 

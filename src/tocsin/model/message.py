@@ -1,4 +1,4 @@
-"""A message as what a job does."""
+"""Message: a target that publishes a message to a broker."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from tocsin.model.template import MARK, check_template
 DEFAULT_TIMEOUT_S = 10.0
 LONGEST_TIMEOUT_S = 86_400.0
 
-# Ours to say, by broker: fields of an entry that are no headers, and by what NATS knows a message again.
+# Headers that Tocsin sets, by broker: fields of a stream entry, and NATS's id for dropping duplicates.
 _TAKEN = {"redis": ("key", "value"), "nats": ("nats-msg-id",)}
-# Addresses are read when a message is made, and again whenever one is sent.
+# An address is parsed when a message is made, and again each time it is sent.
 _parsed = lru_cache(maxsize=1024)(broker_address.parse)
 
 
 class Message(Struct, frozen=True, array_like=True):
-    """What a worker publishes, and where: `kafka://broker:9092/topic`, `nats://host/subject`, `amqp://host/queue`,
-    `redis://host/stream`; `redis:///stream` is on Tocsin's own server. Fields of the run may stand in the value, the
-    key and the headers, like {run.due}."""
+    """A message that a worker publishes to `url`: `kafka://broker:9092/topic`, `nats://host/subject`,
+    `amqp://host/queue`, `redis://host/stream`, or `redis:///stream` on Tocsin's own server. The value, the key and the
+    headers may contain fields of the run, like {run.due}."""
 
     url: str
-    # JSON, unless it is bytes. Kept as bytes.
+    # Stored as bytes: bytes unchanged, anything else as JSON.
     value: Any = b""
-    # Messages of one key stay in order, where the broker keeps one.
+    # Messages with the same key stay in order, if the broker orders by key.
     key: str | None = None
     headers: dict[str, str] = {}
-    # The type of the CloudEvent that it is sent as; None: as it is.
+    # The type of the CloudEvent to wrap the value in; None: no CloudEvent.
     cloudevent: str | None = None
     timeout: float = DEFAULT_TIMEOUT_S
     user: str | None = None
@@ -120,7 +120,7 @@ class Message(Struct, frozen=True, array_like=True):
         return SCHEMES[self.url.partition("://")[0]].broker
 
     def __str__(self) -> str:
-        """For people, without the login."""
+        """For output to people, without the login."""
         return without_login(self.url)
 
     def __repr__(self) -> str:

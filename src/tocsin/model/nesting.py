@@ -1,4 +1,4 @@
-"""How deep lists and dicts stand in each other: decoders give up somewhere, and nothing is let in that is near that."""
+"""Checks how deeply values are nested. Decoders fail beyond some depth, so values far below it are refused already."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-# How deep arguments and results may be nested: far below where a decoder gives up.
+# Maximum depth of arguments and results, far below the limit of the decoders.
 MOST_LEVELS = 64
 
 
 def is_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and dicts stand in each other more than so many levels deep."""
+    """Whether lists and dicts are nested more than `levels` deep."""
     level = [value]
     for _ in range(levels):
         level = [inner for outer in level for inner in _within(outer) if isinstance(inner, (list, dict, tuple))]
@@ -23,7 +23,7 @@ def is_deeper(value: Any, levels: int) -> bool:
 
 
 def is_deep_json(data: bytes) -> bool:
-    """Whether JSON has more than MOST_LEVELS. Mostly it has not even that many brackets."""
+    """Whether JSON is nested more than MOST_LEVELS deep. Most JSON has too few brackets, which is quick to check."""
     if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Queues: their order, their partitions, and how much of them may run."""
+"""Queues: their order, their partitions and their limits."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from tocsin.model.durations import Duration, millis
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 
 DEFAULT_QUEUE = "default"
 AGENTS_QUEUE = "agents"
-# One is enough until a queue holds very many jobs, keeps its order exact, and lets a worker serve hundreds of queues;
-# docs/operate/sizing.md has the measurements.
+# One partition keeps the order exact and lets a worker serve hundreds of queues. It is enough until a queue holds very
+# many jobs; docs/operate/sizing.md has the measurements.
 DEFAULT_PARTITIONS = 1
 MOST_PARTITIONS = 4096
 MOST_WEIGHT = 1000
-# Jobs in one partition from where on each run costs the server half as much again, and how many then belong in one.
+# Above OUTGROWN jobs in one partition each run costs the server 50 % more. ROOMY is the number to aim for.
 OUTGROWN = 250_000
 ROOMY = 100_000
 ORDERS = ("due", "priority", "fair")
 
-# A rate lets so many ms' worth of runs start at once: what falls due while a worker is on its way to ask.
+# A rate lets this many ms' worth of runs start at once: the runs that become due while a worker's call is under way.
 BURST_MS = 100.0
 _RATE = re.compile(r"\s*(\d+)\s*/\s*(\d*)\s*(ms|s|m|h|d)\s*")
-# What needs one line to be counted in.
+# Limits that are counted in one place, so they need a queue of one partition.
 COUNTED = ("max_active", "rate", "tenant_max_active", "tenant_rate")
-# What only queues of some orders have.
+# Settings that only queues of some orders have.
 _ORDERED = {"aging": ("priority", "fair"), "tenant_max_active": ("fair",), "tenant_rate": ("fair",)}
 SETTINGS = ("max_active", "rate", "tenant_max_active", "tenant_rate", "aging")
 
 
 class Queue(Struct, frozen=True):
-    """A lane. Order and number of partitions live in Redis and code must agree, until an operator changes the
-    partitions; of the settings, None for no limit, code only declares what holds until an operator changes it."""
+    """A queue as code or Redis describes it. Redis stores the order and the number of partitions, and code must agree
+    with it until an operator changes the partitions. Settings declared in code hold until an operator changes them."""
 
     name: str
     order: Literal["due", "priority", "fair"] = "due"
     partitions: int = DEFAULT_PARTITIONS
     settings: dict[str, str] = {}
-    # Whether code says how many partitions; otherwise the queue keeps those that it has.
+    # Whether code gives the number of partitions. If not, the queue keeps the partitions that it has.
     partitions_given: bool = True
 
 
 class Rate(Struct, frozen=True):
-    """A run each `every` ms, and how many ms' worth of them at once."""
+    """One run per `every` ms; `burst` ms' worth of runs may start at once."""
 
     every: float
     burst: float
 
 
-def declared(name: str, order: str, partitions: int | None, settings: dict[str, Any]) -> Queue:
-    """What a program says of a queue, checked. The settings of those it leaves out are not declared."""
+def queue_from_code(name: str, order: str, partitions: int | None, settings: dict[str, Any]) -> Queue:
+    """Check a queue that a program declares. Settings that it leaves out (None) are not declared."""
     if order not in ORDERS:
-        raise InvalidArgument(f"there is no order {order!r}; {nearest(str(order), ORDERS)}")
+        raise InvalidArgument(f"there is no order {order!r}; {did_you_mean(str(order), ORDERS)}")
     given_partitions = partitions is not None
     if partitions is None:
         partitions = DEFAULT_PARTITIONS
@@ -63,33 +63,33 @@ def declared(name: str, order: str, partitions: int | None, settings: dict[str, 
         raise InvalidArgument(f"partitions must be a whole number from 1 to {MOST_PARTITIONS}, not {partitions!r}")
     queue = Queue(name, order, partitions)  # type: ignore[arg-type]
     given = {setting: value for setting, value in settings.items() if value is not None}
-    return Queue(name, queue.order, partitions, checked(queue, given), given_partitions)
+    return Queue(name, queue.order, partitions, settings_as_text(queue, given), given_partitions)
 
 
 def outgrown(queue: Queue, jobs: int) -> str:
-    """Advice, if a partition of the queue holds so many that more partitions would pay and are allowed; else ''."""
+    """Advice to repartition, if the queue's partitions are too full and it may have more; else ''."""
     if jobs < OUTGROWN or queue.order != "due" or queue.name == AGENTS_QUEUE or queue.settings.keys() & set(COUNTED):
         return ""
     wanted = 1 << (queue.partitions * jobs // ROOMY).bit_length()
     return (
-        f"queue {queue.name!r} holds {jobs} jobs in one partition, which makes each run dearer: "
+        f"queue {queue.name!r} holds {jobs} jobs in one partition, which makes each run more expensive: "
         f"`tocsin queues repartition {queue.name} {min(wanted, MOST_PARTITIONS)}`"
     )
 
 
 def check_shares(weights: Mapping[str, int]) -> dict[str, int]:
-    """How the queues of a worker share its permits. Raises InvalidArgument."""
+    """Check how the queues of a worker share its permits. Raises InvalidArgument."""
     for name, weight in weights.items():
         if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= MOST_WEIGHT:
             raise InvalidArgument(f"the weight of queue {name!r} must be from 1 to {MOST_WEIGHT}, not {weight!r}")
     return dict(weights)
 
 
-def checked(queue: Queue, settings: dict[str, Any]) -> dict[str, str]:
-    """Settings as they are stored: text, '' for none. Raises InvalidArgument."""
+def settings_as_text(queue: Queue, settings: dict[str, Any]) -> dict[str, str]:
+    """Check settings and return them as they are stored: text, '' for no limit. Raises InvalidArgument."""
     for name in settings:
         if name not in SETTINGS:
-            raise InvalidArgument(f"a queue has no setting {name!r}; {nearest(name, (*SETTINGS, 'weights'))}")
+            raise InvalidArgument(f"a queue has no setting {name!r}; {did_you_mean(name, (*SETTINGS, 'weights'))}")
         orders = _ORDERED.get(name, ORDERS)
         if queue.order not in orders:
             raise InvalidArgument(
@@ -97,12 +97,12 @@ def checked(queue: Queue, settings: dict[str, Any]) -> dict[str, str]:
             )
     if queue.name == AGENTS_QUEUE and any(value is not None for value in settings.values()):
         raise InvalidArgument("the agents' queue has no limits: its workers' concurrency is one")
-    refuse_spread(queue, [name for name, value in settings.items() if value is not None])
+    refuse_limits_on_partitions(queue, [name for name, value in settings.items() if value is not None])
     return {name: "" if value is None else _text(name, value) for name, value in settings.items()}
 
 
-def refuse_spread(queue: Queue, settings: Iterable[str]) -> None:
-    """Raise InvalidArgument for a limit on a queue that has no one line to count in."""
+def refuse_limits_on_partitions(queue: Queue, settings: Iterable[str]) -> None:
+    """Raise InvalidArgument for a counted limit on a queue with several partitions."""
     for name in settings:
         if name in COUNTED and queue.partitions > 1:
             raise InvalidArgument(
@@ -133,7 +133,7 @@ def parse_rate(text: Any) -> Rate:
 
 
 def check_weights(weights: Any) -> dict[str, str]:
-    """Tenants' weights as they are stored; None takes one back."""
+    """Check tenants' weights and return them as they are stored. None removes a weight."""
     if not isinstance(weights, dict):
         raise InvalidArgument(f"weights are given by tenant, like {{'acme': 10}}, not {weights!r:.100}")
     checked: dict[str, str] = {}

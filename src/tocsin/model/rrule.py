@@ -1,4 +1,4 @@
-"""Rules of RFC 5545: read and checked, with errors that quote the part that is wrong."""
+"""Parses and checks RRULEs (RFC 5545). Errors quote the wrong part."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from tocsin.model.errors import InvalidTrigger, nearest
+from tocsin.model.errors import InvalidTrigger, did_you_mean
 from tocsin.model.local_time import DAY, TimesOfDay
 from tocsin.model.rrule_days import DayParts, Days
 from tocsin.model.rrule_walk import (
@@ -26,7 +26,7 @@ from tocsin.model.step_budget import STEPS, Budget, BudgetSpent
 from tocsin.model.zones import find_zone
 
 _DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-# Lists of numbers: from, to, and whether they may count from the end.
+# Lists of numbers: lowest, highest, and whether they may count from the end (negative).
 _LISTS = {
     "BYMONTH": (1, 12, False),
     "BYMONTHDAY": (1, 31, True),
@@ -38,7 +38,7 @@ _LISTS = {
     "BYSECOND": (0, 59, False),
 }
 _KNOWN = ("FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_LISTS)
-# What the RFC forbids (MUST NOT), and what to write instead.
+# Combinations that the RFC forbids (MUST NOT), and what to write instead.
 _FORBIDDEN = {
     "BYWEEKNO": ((MONTHLY, WEEKLY, DAILY, HOURLY, MINUTELY, SECONDLY), "weeks are counted in a year: use FREQ=YEARLY"),
     "BYYEARDAY": ((MONTHLY, WEEKLY, DAILY), "days are counted in a year: use FREQ=YEARLY"),
@@ -50,9 +50,9 @@ _SECOND = timedelta(seconds=1)
 _LONGEST = 500
 MOST_COUNTED = 10_000
 _MOST_INTERVAL = 999_999_999
-# A rule whose first time is further away never fires, for all that people care.
+# A rule that first fires after more than this is refused as one that never fires.
 _FAR_S = 50 * 366 * DAY
-# By then nobody will ask whether a rule has counted to its end.
+# COUNT is counted no further than this: nobody will use the rule then.
 _COUNTED_S = 100 * 366 * DAY
 
 
@@ -109,7 +109,7 @@ def _check_fires(text: str, rule: ParsedRrule, budget: Budget) -> None:
 
 
 def _end_with(rule: ParsedRrule, count: int, text: str) -> int:
-    """The steps that it took to count."""
+    """Find the last time of a rule with COUNT. Returns the steps that it took."""
     budget = Budget()
     try:
         rule.end_with(count, budget, rule.start + _COUNTED_S)
@@ -129,7 +129,7 @@ def _pairs(text: str) -> dict[str, str]:
         if not equals or not value:
             raise InvalidTrigger(f"{pair[:100]!r} in a rule is not NAME=VALUE: write it like FREQ=WEEKLY;BYDAY=MO,FR")
         if name not in _KNOWN:
-            raise InvalidTrigger(f"a rule has no {name[:100]!r}; {nearest(name[:100], _KNOWN)}")
+            raise InvalidTrigger(f"a rule has no {name[:100]!r}; {did_you_mean(name[:100], _KNOWN)}")
         if name in found:
             raise InvalidTrigger(f"a rule has only one {name}")
         found[name] = value
@@ -148,7 +148,7 @@ def _check_combination(given: dict[str, str], freq: int) -> None:
 
 def _choice(given: dict[str, str], name: str, known: tuple[str, ...]) -> str:
     if given[name] not in known:
-        raise InvalidTrigger(f"there is no {name}={given[name][:100]}; {nearest(given[name][:100], known)}")
+        raise InvalidTrigger(f"there is no {name}={given[name][:100]}; {did_you_mean(given[name][:100], known)}")
     return given[name]
 
 
@@ -160,7 +160,7 @@ def _number(given: dict[str, str], name: str, most: int) -> int:
 
 
 def _days(given: dict[str, str], freq: int, start: datetime, begins: int) -> DayParts:
-    """What the rule leaves open is as its start has it."""
+    """Days as the rule gives them. Parts that it leaves out come from its start."""
     months, monthdays = _list(given, "BYMONTH"), _list(given, "BYMONTHDAY")
     by_month = freq == MONTHLY or (freq == YEARLY and bool(months))
     yeardays, weeks = _list(given, "BYYEARDAY"), _list(given, "BYWEEKNO")
@@ -176,7 +176,7 @@ def _days(given: dict[str, str], freq: int, start: datetime, begins: int) -> Day
 
 
 def _times(given: dict[str, str], freq: int, start: datetime) -> TimesOfDay:
-    """Finer than its FREQ a rule has the time of its start, coarser any."""
+    """Times as the rule gives them. Parts that it leaves out come from its start if finer than FREQ, else any fits."""
     return TimesOfDay(
         _list(given, "BYHOUR") or ((start.hour,) if freq < HOURLY else range(24)),
         _list(given, "BYMINUTE") or ((start.minute,) if freq < MINUTELY else range(60)),
@@ -234,11 +234,11 @@ def _until(text: str, zone: ZoneInfo) -> datetime:
 
 
 def _local(moment: datetime, zone: ZoneInfo) -> datetime:
-    """On the wall of the zone, in whole seconds, rounded up."""
+    """The local time in the zone, in whole seconds, rounded up."""
     try:
         local = moment.astimezone(zone).replace(tzinfo=None, fold=0)
     except OverflowError:
-        # Within a day of the first or the last moment that there is.
+        # Within a day of the first or last moment that datetime can hold.
         local = moment.replace(tzinfo=None)
     return local.replace(microsecond=0) + _SECOND if local.microsecond else local
 

@@ -1,4 +1,4 @@
-"""Which days of a year fit a rule of RFC 5545: those that fit each of its BY… parts about days."""
+"""The days of a year that match an RRULE: they match all of its BY… parts about days."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from msgspec import Struct
 from tocsin.model.local_time import date_of, day_number, month_of, weekday_of
 from tocsin.model.step_budget import Budget
 
-# Years that are remembered: one is asked for again and again, a week may reach into the next.
+# Cached years. One year is used again and again, and a week may reach into the next.
 _KEPT = 8
 
 
 class DayParts(Struct, frozen=True):
-    """As the rule says them; empty: any. `days` are (nth, weekday from Monday), with nth 0 for each such day."""
+    """The BY… parts about days; an empty part matches any. `days` are (nth, weekday from Monday); nth 0 is every."""
 
     months: tuple[int, ...] = ()
     monthdays: tuple[int, ...] = ()
     yeardays: tuple[int, ...] = ()
     weeks: tuple[int, ...] = ()
     days: tuple[tuple[int, int], ...] = ()
-    # The nth weekday is counted in a month, not in the year.
+    # Whether the nth weekday counts within a month, and not within the year.
     by_month: bool = False
     week_begins: int = 0
 
 
 class Days:
-    """The days that fit, in order."""
+    """Finds the days that match the parts, in order."""
 
     def __init__(self, parts: DayParts) -> None:
         self._parts = parts
         self.any = not (parts.months or parts.monthdays or parts.yeardays or parts.weeks or parts.days)
-        # What it takes to find those of a year.
+        # The steps of a budget that finding the days of a year costs.
         long = (parts.monthdays, parts.days, parts.weeks, parts.yeardays)
         self._steps = 20 + 4 * sum(map(len, long))
         self._years: dict[int, list[int]] = {}
-        # The year that was looked at last: its first day, the one after its last, and its days that fit.
+        # The last year used: its first day, the day after its last, and its matching days.
         self._begin = self._end = 0
         self._near: list[int] = []
 
     def first_from(self, day: int, last: int, budget: Budget) -> int | None:
-        """The first that is not before a day; None if it is later than `last`."""
+        """The first matching day from `day` on; None if that is after `last`."""
         if self.any:
             return day
         while day <= last:
@@ -102,21 +102,22 @@ class Days:
         return found
 
     def _in_weeks(self, year: int) -> Iterable[int]:
-        """A year may begin in the last week of the one before, and end in the first week of the next."""
+        """The days of the BYWEEKNO weeks. A year may begin in the last week of the year before, and end in the first of
+        the next."""
         for near in (year - 1, year, year + 1):
             first, following = self._first_week(near), self._first_week(near + 1)
             for week in _counted(self._parts.weeks, 0, (following - first) // 7):
                 yield from range(first + 7 * week, first + 7 * week + 7)
 
     def _first_week(self, year: int) -> int:
-        """Its first day. It is the first week that has at least four days of the year."""
+        """The first day of week 1, the first week with at least four days in the year."""
         first = day_number(year)
         before = (weekday_of(first) - self._parts.week_begins) % 7
         return first - before if before <= 3 else first - before + 7
 
 
 def _counted(numbers: Iterable[int], begin: int, end: int) -> Iterable[int]:
-    """1 is `begin`, -1 the last before `end`; what is not between them does not exist."""
+    """The positions in [begin, end) that the numbers count: 1 is `begin`, -1 the last before `end`."""
     for number in numbers:
         at = begin + number - 1 if number > 0 else end + number
         if begin <= at < end:

@@ -1,10 +1,10 @@
-"""A rule of RFC 5545, walked: from any local time to its next one.
+"""Finds the next local time that matches an RRULE (RFC 5545).
 
-A time fits if its period (the year, week, hour … that FREQ names) is one of each INTERVAL, its day fits and its time of
-the day fits. Each of these three can say where it fits next, so the walk jumps from one to the other until all agree.
-BYSETPOS chooses among the times of one period, all of them, whatever the start and the end of the rule.
+A time matches if three parts match: its period (the year, week, hour … that FREQ names, one in each INTERVAL), its day
+and its time of the day. Each part can compute its own next match, so the search jumps from part to part until all three
+agree. BYSETPOS then chooses among all times of a period, including those before the start or after the end of the rule.
 
-Times are seconds since a local 1970; zones are not known here.
+Times are seconds since a local 1970, without zones.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ FREQS = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY
 YEARLY, MONTHLY, WEEKLY, DAILY, HOURLY, MINUTELY, SECONDLY = range(7)
 _SECONDS = {WEEKLY: 7 * DAY, DAILY: DAY, HOURLY: 3600, MINUTELY: 60, SECONDLY: 1}
 _END = day_number(END_YEAR) * DAY
-# What it takes to choose among the times of a period.
+# The steps of a budget that choosing among the times of a period costs.
 _CHOOSING = 4
 
 
 class Periods:
-    """The years, months, weeks … of a rule, by number, of which it has one in each `interval`."""
+    """The numbered years, months, weeks … of a rule. The rule uses one in each `interval`."""
 
     def __init__(self, freq: int, interval: int, start: int, week_begins: int) -> None:
         self.freq = freq
         self._interval = interval
         self._seconds = _SECONDS.get(freq, 0)
         day = start // DAY
-        # Where the period 0 begins: weeks begin on their day, all the others with 1970.
+        # The begin of period 0: for weeks the given weekday, for all others 1970.
         self._origin = (day - (weekday_of(day) - week_begins) % 7) * DAY if freq == WEEKLY else 0
         self._first = self.number_of(start)
 
@@ -49,7 +49,7 @@ class Periods:
         return (day_number(number) if self.freq == YEARLY else month_of(number)[0]) * DAY
 
     def at_or_after(self, at: int) -> int:
-        """The same moment if it is in one of the rule's periods, else when the next of them begins."""
+        """`at` if it is in one of the rule's periods, else the begin of the next one."""
         if self._interval == 1:
             return at
         number = self.number_of(at)
@@ -58,7 +58,7 @@ class Periods:
 
 
 class ParsedRrule:
-    """`start` and `until` are the first and last moments that may be one of its times."""
+    """A rule whose times can be searched. `start` and `until` are the first and last possible times."""
 
     def __init__(
         self, periods: Periods, days: Days, times: TimesOfDay, positions: tuple[int, ...], start: int, until: int | None
@@ -68,19 +68,19 @@ class ParsedRrule:
         self._times = times
         self._positions = positions
         self.start = start
-        # Steps of a budget that it takes to read the rule.
+        # Steps of a budget that parsing the rule took.
         self.cost = 0
         self._until = _END - 1 if until is None else min(until, _END - 1)
 
     def after(self, local: int, budget: Budget, until: int | None = None) -> int | None:
-        """Its first time that is later, if that is not after `until`. Raises BudgetSpent."""
+        """The first time later than `local`; None if that is after `until`. Raises BudgetSpent."""
         at, last = max(local + 1, self.start), self._until if until is None else min(until, self._until)
         if at > last:
             return None
         return self._chosen(at, last, budget) if self._positions else self._fitting(at, last, budget)
 
     def can_choose(self) -> bool:
-        """Whether BYSETPOS can find a time. The days of a week, month or year differ, the times of a day do not."""
+        """Whether BYSETPOS can choose any time. Within a day the number of times is constant, so it can be checked."""
         if not self._positions or self._periods.freq < DAILY:
             return True
         times, freq = self._times, self._periods.freq
@@ -90,7 +90,7 @@ class ParsedRrule:
         return min(map(abs, self._positions)) <= size
 
     def end_with(self, count: int, budget: Budget, far: int) -> None:
-        """Let it be over after so many times. What has not come to its end by `far` need not be counted to it."""
+        """End the rule after `count` times. If counting spends the budget after `far`, the rule gets no end."""
         at = self.start - 1
         try:
             for _ in range(count):
@@ -105,7 +105,7 @@ class ParsedRrule:
             self._until = at
 
     def _fitting(self, at: int, last: int, budget: Budget) -> int | None:
-        """The first time from `at` on that fits all but BYSETPOS."""
+        """The first time from `at` on, ignoring BYSETPOS."""
         periods, days, times = self._periods, self._days, self._times
         last_day = last // DAY
         while at <= last:
@@ -143,7 +143,7 @@ class ParsedRrule:
         return None
 
     def _positioned(self, number: int, budget: Budget) -> list[int]:
-        """Of the times of a period those that BYSETPOS chooses."""
+        """The times that BYSETPOS chooses in a period."""
         periods, times = self._periods, self._times
         begin, end = periods.begin_of(number), periods.begin_of(number + 1)
         hours, minutes, seconds = len(times.hours), len(times.minutes), len(times.seconds)
@@ -152,7 +152,7 @@ class ParsedRrule:
             days = self._days.between(begin // DAY, end // DAY, budget)
             begin = 0
         else:
-            # Within an hour there is no choice of hours, within a minute none of minutes.
+            # An hour has one choice of hours, a minute one of hours and one of minutes.
             hours, minutes, seconds = 1, minutes if periods.freq == HOURLY else 1, seconds if end - begin > 1 else 1
         size = len(days) * hours * minutes * seconds
         found = []
@@ -166,7 +166,7 @@ class ParsedRrule:
         return found
 
     def _seconds_of(self, hour: int, minute: int, second: int) -> int:
-        """Of the time of the day with these places in their lists, as far as the period leaves them open."""
+        """The time of the day in seconds, from indexes into the lists. The period itself gives the coarser parts."""
         times, freq = self._times, self._periods.freq
         seconds = times.seconds[second] if freq < SECONDLY else 0
         if freq < MINUTELY:

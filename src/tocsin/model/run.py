@@ -1,4 +1,4 @@
-"""Run and Claim: one occurrence of a job, and the right to execute it."""
+"""Claim, the right of a worker to execute a run, and Run, which handlers receive."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tocsin.model.ids import idempotency_key, job_of, run_id
 from tocsin.model.job import PRIORITIES, Header, Spec
 
 MAX_RECOVERIES = 5
-# Recovered so often a run may be what kills workers, and is tried alone. One death proves nothing against it: what a
-# worker held when it died is run by others all at once.
+# A run recovered this often may be the one that kills workers, so it is claimed alone. One recovery proves nothing: all
+# runs of a dead worker are recovered together.
 SUSPECT = 2
 
 
 class Claim(Struct, frozen=True, gc=False):
-    """What a claim script gave: the right of one worker to execute a run until a deadline."""
+    """The right of one worker to execute a run until a deadline, as a claim script returns it."""
 
     queue: str
     partition: int
-    # The member's name as it stands in Redis. Garbage need not be UTF-8, and must survive the way back.
+    # The member's name in Redis, as bytes: it may be garbage that is not UTF-8, and must go back unchanged.
     key: bytes
     token: int
     due: Millis
@@ -32,7 +32,7 @@ class Claim(Struct, frozen=True, gc=False):
     cancelled: bool
     deadline: Millis
     record: bytes
-    # From when on the queue's cap or rate kept some of its runs back, until this claim; None if it did not.
+    # Since when the queue's cap or rate had held back runs; None if it held back none.
     held_since: Millis | None = None
 
     @property
@@ -41,7 +41,7 @@ class Claim(Struct, frozen=True, gc=False):
 
     @property
     def has_ended(self) -> bool:
-        """The run is over, and is not to be run again: only the next time of its job is missing (lua/run_park.lua)."""
+        """The run has ended already: only the next due time of its job is missing (lua/run_park.lua)."""
         return self.attempt == 0
 
     @property
@@ -54,12 +54,12 @@ class Claim(Struct, frozen=True, gc=False):
 
     @property
     def started(self) -> Millis:
-        """When it was claimed. Its record says how long before its deadline that was."""
+        """When it was claimed: the deadline minus the timeout in its record."""
         return self.deadline - int.from_bytes(self.record[5:9], "big")
 
 
 class Run:
-    """What a handler may know about the run that it is executing, and ask of it."""
+    """The run that a handler is executing: its facts, and `extend`."""
 
     __slots__ = ("_claim", "_extend", "_header", "_namespace", "_spec", "cancelled", "deadline", "extended_until")
 
@@ -76,11 +76,11 @@ class Run:
         self._spec = spec
         self._namespace = namespace
         self._extend = extend
-        # Set when the run timed out, was cancelled or lost its claim. Threads must look at it: nothing
-        # else can stop them.
+        # Set when the run timed out, was cancelled or lost its claim. Handlers in threads must check it: nothing else
+        # can stop them.
         self.cancelled = False
         self.deadline: datetime = moment(claim.deadline)
-        # The same for the worker that executes it, in monotonic seconds; None until it is extended.
+        # The extended deadline in monotonic seconds, for the worker; None until `extend` is called.
         self.extended_until: float | None = None
 
     @property

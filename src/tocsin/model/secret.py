@@ -1,4 +1,4 @@
-"""Secrets by reference: jobs name where one is kept, and only the worker that needs it looks there."""
+"""Secrets by reference: a job names where a secret is kept, and only the worker that needs it reads it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ LONGEST_NAME = 1000
 
 
 class Secret(Struct, frozen=True, array_like=True):
-    """The value of a variable of the worker's environment, or of a file on its machine; never stored itself."""
+    """Names a variable of the worker's environment, or a file on its machine. The value itself is never stored."""
 
     kind: Literal["env", "file"]
     name: str
-    # What is sent before it, like "Bearer ".
+    # Text to send before the value, like "Bearer ".
     before: str = ""
 
     if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Secret(Struct, frozen=True, array_like=True):
         if not isinstance(self.name, str) or not 1 <= len(self.name) <= LONGEST_NAME or "\0" in self.name:
             raise InvalidArgument(f"a secret is named by a variable or a path of up to {LONGEST_NAME} characters")
         if not isinstance(self.before, str) or not self.before.isprintable():
-            raise InvalidArgument("what stands before a secret must be printable text")
+            raise InvalidArgument("the text before a secret must be printable")
 
     @classmethod
     def env(cls, name: str, before: str = "") -> Secret:
@@ -44,5 +44,5 @@ class Secret(Struct, frozen=True, array_like=True):
         return cls("file", path, before)
 
     def __str__(self) -> str:
-        """Where it is, for people."""
+        """Where the secret is, for output to people."""
         return f"{self.before}<{self.kind} {self.name}>"

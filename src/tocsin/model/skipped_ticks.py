@@ -1,4 +1,4 @@
-"""Ticks that get no run of their own, and why."""
+"""Ranges of ticks that get no run of their own, and the reasons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tocsin.model.durations import Millis
 
 
 class SkipReason(IntEnum):
-    """Why a tick has no run of its own. The numbers are stored; lua/lib/call.lua has those that scripts give."""
+    """Why a tick has no run of its own. The numbers are stored; scripts use some of them too (lua/lib/call.lua)."""
 
     COALESCED = 0
     PAUSED = 1
@@ -23,7 +23,7 @@ class SkipReason(IntEnum):
 
 
 class SkippedTicks(Struct, frozen=True, gc=False):
-    """All ticks from `first`, which is one, up to `until`, which need not be one and is not among them."""
+    """The ticks in [first, until). `first` is a tick, `until` need not be one."""
 
     first: Millis
     until: Millis

@@ -1,19 +1,18 @@
-"""How much work one look for a next time may take.
+"""Budget: a limit on the work of one search for a next time.
 
-Rules come from users, and some hardly ever fit a date: to look for their next time blocks whoever asks, program and
-worker alike. So each look has a budget. It is counted in steps, not in seconds: a busy machine must not refuse what an
-idle one allows.
+Rules come from users, and some match hardly any date. Searching for their next time blocks the program or worker, so
+each search has a budget. It counts steps and not seconds, so that a busy machine refuses the same rules as an idle one.
 """
 
 from __future__ import annotations
 
-# A step takes less than a microsecond: about 50 ms in all. What people write takes ten.
+# A whole budget takes about 50 ms. Rules that people usually write take ten steps.
 STEPS = 40_000
 _USUAL = 50
 
 
 class BudgetSpent(Exception):
-    """The look was given up."""
+    """The search took too many steps."""
 
 
 class Budget:
@@ -28,5 +27,5 @@ class Budget:
             raise BudgetSpent
 
     def refill(self) -> None:
-        """For one more look: many may take longer than one, but not each of them as long as one may."""
+        """Add steps for one more search. A series of searches may take longer than one, but not a full budget each."""
         self.left = min(STEPS, self.left + _USUAL)

@@ -1,4 +1,4 @@
-"""A program as what a job does."""
+"""Subprocess: a target that starts a program."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from tocsin.model.template import MARK, check_template
 DEFAULT_TIMEOUT_S = 60.0
 LONGEST_TIMEOUT_S = 30 * 86_400.0
 DEFAULT_OUTPUT = 16 * 1024
-# What fits into the result of a run.
+# More would not fit into the result of a run.
 LARGEST_OUTPUT = 60 * 1024
 
 
 class Subprocess(Struct, frozen=True, array_like=True):
-    """A program that a worker starts, if its operator allows that: no shell, the arguments as they stand here."""
+    """A program that a worker starts if its operator allows it. No shell: the arguments are passed on unchanged."""
 
     argv: tuple[str, ...]
     timeout: float = DEFAULT_TIMEOUT_S
-    # Bytes of its output that are kept, of its beginning and its end; a program that writes more goes on, and what is
-    # in between is dropped.
+    # Bytes of output to keep, from its beginning and its end. A program may write more; the middle is dropped.
     output: int = DEFAULT_OUTPUT
-    # Beside what every program gets; nothing else of the worker's environment is passed on.
+    # Variables to add to those that every program gets. The rest of the worker's environment is not passed on.
     env: dict[str, str | Secret] = {}
     cwd: str | None = None
 
@@ -67,7 +66,7 @@ class Subprocess(Struct, frozen=True, array_like=True):
             raise InvalidArgument(f"output must be from 0 to {LARGEST_OUTPUT} bytes, not {self.output!r}")
 
     def __str__(self) -> str:
-        """For people."""
+        """For output to people."""
         return " ".join(self.argv)
 
 
@@ -75,7 +74,7 @@ def _check_program(name: str) -> None:
     if not name:
         raise InvalidArgument("argv needs a program to start")
     if MARK in name:
-        # Whoever names a tenant or a job would choose what the worker starts.
+        # Otherwise the name of a tenant or a job could choose the program.
         raise InvalidArgument(f"the program cannot have fields of the run: {name!r:.200}")
     if "/" in name and not name.startswith("/"):
         raise InvalidArgument(f"a program is named by its name or its whole path, not {name!r:.200}")

@@ -1,6 +1,6 @@
-"""Targets: where runs go that no function of the program takes, and the names under which workers know them.
+"""Targets: deliveries that Tocsin executes itself instead of a function of the program.
 
-In a record a target is the arguments of the handler of that name.
+A record stores a target as the arguments of a handler with a reserved name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Target = Http | Message | Subprocess
 
 HTTP = "tocsin.http"
 SUBPROCESS = "tocsin.subprocess"
-# By broker: a worker that lacks the client of one does not know that name, and leaves its jobs to others.
+# One name per broker: a worker without the client of a broker has no such handler and leaves its jobs to others.
 MESSAGE = {broker: f"tocsin.message.{broker}" for broker in BROKERS}
 NAMES = (HTTP, SUBPROCESS, *MESSAGE.values())
 
@@ -38,7 +38,7 @@ def fields_of(target: Target) -> tuple[Any, ...]:
 
 
 def target_of(spec: Spec) -> Target | None:
-    """What a record's arguments stand for; None if its handler is a function."""
+    """The target that a record's arguments encode; None if its handler is a function."""
     kind = _KINDS.get(spec.name)
     if kind is None:
         return None

@@ -1,6 +1,6 @@
-"""Triggers: when a job is due, as data. They are checked when they are made, also when a record is read.
+"""Triggers: data that says when a job is due. Making one checks it, also when it is decoded from a record.
 
-Any two can be joined with `|`, and days can be left out with `-`:
+`|` joins two triggers and `-` leaves out days:
 
     Cron("0 9 * * mon-fri", tz="Europe/Paris") - Holidays("FR") | Cron("0 11 * * sat", tz="Europe/Paris")
 """
@@ -18,17 +18,17 @@ from msgspec.structs import force_setattr
 
 from tocsin.model import cron, holidays, rrule
 from tocsin.model.durations import Duration, ceil_ms, epoch_ms, seconds
-from tocsin.model.errors import InvalidTrigger, nearest
+from tocsin.model.errors import InvalidTrigger, did_you_mean
 from tocsin.model.step_budget import STEPS
 from tocsin.model.zones import zone_name
 
 DST = ("cron", "skip", "earlier", "later", "later-first", "both")
-# Of a union, and of the calendars that one trigger leaves out: each tick looks at all.
+# Maximum parts of a union and calendars of an exception: each tick checks all of them.
 MOST_PARTS = 100
 
 
 class _Joinable(Struct, frozen=True, array_like=True, gc=False):
-    """What all triggers can do."""
+    """The operators `|` and `-`, for all triggers."""
 
     def __or__(self, other: Any) -> AnyOf:
         if not isinstance(other, _Joinable):
@@ -43,8 +43,8 @@ class _Joinable(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Every(_Joinable, frozen=True, array_like=True, tag="every"):
-    """Fire each `interval`, counted from the due time, so the cadence does not drift; or, with an anchor, at the
-    anchor and all whole intervals away from it."""
+    """Fire each `interval`, counted from the last due time, so the cadence does not drift. With an anchor, fire at the
+    anchor and at whole intervals before and after it."""
 
     interval: float
     anchor: datetime | None = None
@@ -55,7 +55,7 @@ class Every(_Joinable, frozen=True, array_like=True, tag="every"):
 
     def __post_init__(self) -> None:
         if type(self.interval) is float and 0.001 <= self.interval < 1e9 and self.anchor is None:
-            # As it is stored: each claimed run comes through here.
+            # Fast path for decoding: each claimed run passes here, and stored values have this form.
             return
         interval = seconds(self.interval, "an interval")
         if ceil_ms(interval) < 1:
@@ -75,9 +75,9 @@ class Once(_Joinable, frozen=True, array_like=True, tag="once"):
 
 
 class Cron(_Joinable, frozen=True, array_like=True, tag="cron"):
-    """Fire by the clock on the wall of a zone: 5 fields, 6 with the second first, or @daily and the like.
+    """Fire by the local time of a zone: 5 fields, 6 with the second first, or @daily and the like.
 
-    `dst` is what becomes of local times that a change of the clock leaves out or repeats.
+    `dst` chooses what happens to local times that a change of the clock skips or repeats.
     """
 
     expression: str
@@ -103,11 +103,11 @@ def _check_cron(expression: str, tz: str, dst: str) -> None:
     cron.parse(expression)
     zone_name(tz)
     if dst not in DST:
-        raise InvalidTrigger(f"there is no dst={dst[:100]!r}; {nearest(dst[:100], DST)}")
+        raise InvalidTrigger(f"there is no dst={dst[:100]!r}; {did_you_mean(dst[:100], DST)}")
 
 
 class Rrule(_Joinable, frozen=True, array_like=True, tag="rrule"):
-    """Fire as a rule of RFC 5545 says, in the local time of a zone, from `start` on."""
+    """Fire by an RRULE (RFC 5545) in the local time of a zone, from `start` on."""
 
     text: str
     start: datetime
@@ -121,7 +121,7 @@ class Rrule(_Joinable, frozen=True, array_like=True, tag="rrule"):
         if not isinstance(self.text, str):
             raise InvalidTrigger(f"a rule is text like 'FREQ=WEEKLY;BYDAY=MO', not {self.text!r:.100}")
         epoch_ms(self.start, "the start of Rrule")
-        # As it comes back from a record.
+        # The form in which a record stores it.
         force_setattr(self, "start", self.start.astimezone(UTC))
         force_setattr(self, "tz", zone_name(self.tz))
         rrule.parse(self.text, self.start, self.tz)
@@ -138,7 +138,7 @@ class Holidays(Struct, frozen=True, array_like=True, tag="holidays"):
 
 
 class Dates(Struct, frozen=True, array_like=True, tag="dates"):
-    """Days by their dates, as dates or as text (2030-12-24)."""
+    """A list of days, each a date or text like 2030-12-24."""
 
     days: tuple[date, ...]
 
@@ -168,7 +168,7 @@ Calendar = Holidays | Dates
 
 
 class Except(_Joinable, frozen=True, array_like=True, tag="except"):
-    """A trigger without the ticks on some days, in its own zone (UTC if it has none). Written with `-`."""
+    """A trigger without its ticks on some days, by its own zone (UTC if it has none). Written with `-`."""
 
     trigger: Every | Once | Cron | Rrule
     calendars: tuple[Holidays | Dates, ...]
@@ -178,7 +178,7 @@ class Except(_Joinable, frozen=True, array_like=True, tag="except"):
 
 
 class AnyOf(_Joinable, frozen=True, array_like=True, tag="any"):
-    """Fire when any of some triggers does, once if several do together. Written with `|`."""
+    """Fire when one of several triggers fires, once if several fire at the same time. Written with `|`."""
 
     triggers: tuple[Every | Once | Cron | Rrule | Except, ...]
 
@@ -196,7 +196,7 @@ def _check_number(parts: tuple[Any, ...], what: str) -> None:
 
 
 def _check_cost(parts: Iterable[Any]) -> None:
-    """Whoever reads the record of a job reads all rules of its trigger: together they may cost what one may."""
+    """Limit the cost of all rules together to that of one: decoding a record parses all of them."""
     rules = [part.trigger if isinstance(part, Except) else part for part in parts]
     steps = sum(rrule.parse(rule.text, rule.start, rule.tz).cost for rule in rules if isinstance(rule, Rrule))
     if steps > STEPS:
@@ -222,7 +222,7 @@ def check_trigger(trigger: Any) -> Trigger:
 
 
 def zone_of(trigger: Trigger | None) -> str:
-    """In whose time its ticks are told: its zone, UTC where there is none or there are several."""
+    """The zone to show a trigger's ticks in: its own, or UTC if it has none or several."""
     if isinstance(trigger, AnyOf):
         zones = {zone_of(part) for part in trigger.triggers}
         return zones.pop() if len(zones) == 1 else "UTC"
@@ -232,23 +232,23 @@ def zone_of(trigger: Trigger | None) -> str:
 
 
 def by_the_wall_clock(trigger: Trigger | None) -> bool:
-    """Whether its ticks depend on the zone database."""
+    """Whether a trigger's ticks depend on the zone database."""
     if isinstance(trigger, AnyOf):
         return any(by_the_wall_clock(part) for part in trigger.triggers)
     return isinstance(trigger, (Cron, Rrule)) or (isinstance(trigger, Except) and by_the_wall_clock(trigger.trigger))
 
 
-def odd(trigger: Trigger | None) -> tuple[str, ...]:
-    """Sentences about what is right in it and hardly meant."""
+def likely_mistakes(trigger: Trigger | None) -> tuple[str, ...]:
+    """A sentence about each part that is valid but probably a mistake."""
     if isinstance(trigger, AnyOf):
-        return tuple(each for part in trigger.triggers for each in odd(part))
+        return tuple(each for part in trigger.triggers for each in likely_mistakes(part))
     if isinstance(trigger, Except):
-        return odd(trigger.trigger)
-    return cron.parse(trigger.expression).odd if isinstance(trigger, Cron) else ()
+        return likely_mistakes(trigger.trigger)
+    return cron.parse(trigger.expression).mistakes if isinstance(trigger, Cron) else ()
 
 
 def phrase(trigger: Trigger | None) -> str:
-    """A trigger in a few words, for people."""
+    """A trigger in a few words, for output to people."""
     if isinstance(trigger, AnyOf):
         return " | ".join(map(phrase, trigger.triggers))
     if isinstance(trigger, Except):

@@ -1,8 +1,8 @@
-"""Who sent a request, and when: signatures as in Standard Webhooks (HMAC-SHA256, version v1).
+"""Signs and verifies webhook requests as in Standard Webhooks (HMAC-SHA256, version v1).
 
-Signed is `id.timestamp.body`, so neither of the three can be exchanged for that of another request. Whoever knows the
-secret can sign; several secrets at once let both sides change theirs one after the other. A secret is base64 text of at
-least 16 bytes, with `whsec_` before it or not. The body is any bytes.
+A signature covers `id.timestamp.body`, so none of the three can be replaced with that of another request. Several
+secrets can be valid at once, so that both sides can change theirs one after the other. A secret is base64 text of at
+least 16 bytes, with or without `whsec_` before it. The body is any bytes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ID_HEADER = "webhook-id"
 TIMESTAMP_HEADER = "webhook-timestamp"
 SIGNATURE_HEADER = "webhook-signature"
 
-# Clocks differ and requests take time; what is older may have been recorded and sent again.
+# Allows for different clocks and slow requests. An older request may be a recorded one that is sent again.
 TOLERANCE_S = 300.0
 
-# Shorter ones can be guessed from one recorded request. Standard Webhooks asks for 24.
+# Shorter secrets can be guessed from one recorded request. Standard Webhooks asks for 24 bytes.
 SHORTEST_SECRET = 16
 
 _PREFIX = "whsec_"
@@ -46,7 +46,7 @@ def verify(
     now_s: float,
     tolerance_s: float = TOLERANCE_S,
 ) -> str:
-    """The id that was signed, if one of the secrets made one of the signatures, at about this time."""
+    """Verify a request and return its id. Raises InvalidSignature without a recent signature by one of the secrets."""
     return signed_by(secrets, headers, body, now_s, tolerance_s)[0]
 
 
@@ -57,7 +57,7 @@ def signed_by(
     now_s: float,
     tolerance_s: float = TOLERANCE_S,
 ) -> tuple[str, list[bytes]]:
-    """The id that was signed, and the keys of all secrets that signed it: two while a sender changes its secret."""
+    """Verify a request and return its id and the keys that signed it: two while a sender changes its secret."""
     given = {name.lower(): value for name, value in headers.items()}
     message_id, timestamp, signatures = (
         _header(given, name) for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER)
@@ -78,7 +78,7 @@ def signed_by(
 
 
 def key_of(secret: str) -> bytes:
-    """The bytes of a secret. What cannot be one is refused without quoting it."""
+    """The bytes of a secret. Raises InvalidArgument without quoting the text."""
     text = secret.strip().removeprefix(_PREFIX)
     try:
         key = base64.b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4), validate=True)
@@ -101,13 +101,13 @@ def _macs(secrets: Sequence[str], message_id: str, timestamp: str, body: bytes) 
 
 
 def _offered(signatures: str) -> list[bytes]:
-    # Left as text, so that there is one way to write a signature.
+    # Compared as text and not decoded, so that each signature has only one spelling.
     parted = [text.partition(",") for text in signatures.split()]
     return [mac.encode(errors="replace") for version, _, mac in parted if version == _VERSION]
 
 
 def _can_be_signed(message_id: str) -> bool:
-    # A dot would let the end of an id pass for a timestamp, and the timestamp for the begin of a body.
+    # With a dot, part of the id could be read as the timestamp, and the timestamp as part of the body.
     return message_id != "" and message_id.isascii() and message_id.isprintable() and "." not in message_id
 
 

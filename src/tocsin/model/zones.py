@@ -1,4 +1,4 @@
-"""Zones by their IANA names."""
+"""Finds zones by their IANA names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from zoneinfo import ZoneInfo
 
 from tocsin.model.errors import InvalidTrigger
 
-# What the folder of zones holds beside them: this machine's own zone, and copies that count leap seconds.
+# Other files in the folder of zones: this machine's own zone, and copies that count leap seconds.
 _NOT_ZONES = ("posix/", "right/", "localtime", "posixrules", "Factory")
 
 
 def zone_name(zone: Any) -> str:
-    """The name of a zone that exists. Raises InvalidTrigger with the nearest one that does."""
+    """The name of an existing zone. Raises InvalidTrigger with the most similar one."""
     name = zone.key if isinstance(zone, ZoneInfo) else zone
     if not isinstance(name, str):
         raise InvalidTrigger(f"a zone is a name like 'Europe/Paris', not {zone!r:.100}")
@@ -29,7 +29,7 @@ def find_zone(name: str) -> ZoneInfo:
         if not name.startswith(_NOT_ZONES):
             return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        # Also the names of folders, and those that no file can have.
+        # Names of folders, and names that no file can have, also end here.
         pass
     raise InvalidTrigger(f"there is no zone {name[:100]!r}; {_meant(name[:100])}")
 

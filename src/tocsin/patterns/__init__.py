@@ -1,4 +1,4 @@
-"""The seeds' own APIs, thin, on the same core."""
+"""The APIs of the schedulers that Tocsin replaces: agents, task queues, execution queues, delay queues."""
 
 from tocsin.patterns.agent import Agent, AgentStats, Instrumentation
 from tocsin.patterns.agent_scheduler import AgentScheduler

@@ -1,4 +1,4 @@
-"""An agent: what to run and how often, and who hears about its runs."""
+"""An agent, what observes its runs, and the numbers of its scheduler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tocsin.worker import Stats
 
 
 class Agent(Struct, frozen=True):
-    """What to run and how often. The type is its name in the whole fleet; the provider says whose it is."""
+    """A name and how often to run. The type is its name in the whole fleet, the provider the system it belongs to."""
 
     type: str
     provider: str
@@ -34,10 +34,10 @@ class Agent(Struct, frozen=True):
 
 
 class Instrumentation(Protocol):
-    """Hears of each run: started, then one of the others, on the event loop or in the thread of the run.
+    """Called for each run: `started`, then one of the others, on the event loop or in the thread of the run.
 
-    A run that was stopped (timeout, shutdown, cancellation) has failed with the CancelledError it got. Plain functions,
-    and quick ones; what they raise is logged and changes nothing.
+    A run that was stopped (timeout, shutdown, cancellation) has failed with the CancelledError that it got. The methods
+    are plain functions and quick. What they raise is logged and does not affect the run.
     """
 
     def started(self, agent: Agent) -> None: ...
@@ -46,7 +46,7 @@ class Instrumentation(Protocol):
 
 
 class AgentStats(Struct, frozen=True):
-    """Agents scheduled here, those of them that are this worker's to run, and those that run here now."""
+    """How many agents are scheduled here, how many of them this worker runs, and how many run now."""
 
     scheduled: int
     registered: int

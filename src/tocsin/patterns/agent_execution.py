@@ -1,4 +1,4 @@
-"""How one run of an agent is executed: on the event loop, in a thread or in a process, and who hears about it."""
+"""Executes one run of an agent, on the event loop, in a thread or in a process, and calls its instrumentation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = get_logger("tocsin.agents")
 
 
 class Scheduled(Struct, frozen=True):
-    """An agent, what it executes, and who hears about its runs."""
+    """An agent with its execution and its instrumentation."""
 
     agent: Agent
     execution: Handler
@@ -44,28 +44,28 @@ class Scheduled(Struct, frozen=True):
             raise TypeError(f"the execution of agent {run.job_id!r} is no `async def` and returned a coroutine")
 
     @contextmanager
-    def told(self, clock: Clock) -> Iterator[None]:
-        """Around a run."""
-        self._tell("started", self.agent)
+    def instrumented(self, clock: Clock) -> Iterator[None]:
+        """Calls the instrumentation before and after the run inside."""
+        self._instrument("started", self.agent)
         began = clock.monotonic()
         try:
             yield
         except BaseException as error:
-            self._tell("failed", self.agent, error, (clock.monotonic() - began) * 1000)
+            self._instrument("failed", self.agent, error, (clock.monotonic() - began) * 1000)
             raise
-        self._tell("completed", self.agent, (clock.monotonic() - began) * 1000)
+        self._instrument("completed", self.agent, (clock.monotonic() - began) * 1000)
 
-    def _tell(self, what: str, *facts: Any) -> None:
+    def _instrument(self, method: str, *facts: Any) -> None:
         if self.instrumentation is None:
             return
         try:
-            getattr(self.instrumentation, what)(*facts)
+            getattr(self.instrumentation, method)(*facts)
         except Exception:
-            log.error("instrumentation failed, the run goes on", agent=self.agent.type, told=what, exc_info=True)
+            log.error("instrumentation failed, the run goes on", agent=self.agent.type, method=method, exc_info=True)
 
 
 def execution_of(name: str, execution: Any, wanted: str | None, usual: str | None) -> Handler:
-    """The handler of an agent. `wanted` is where this one must run, `usual` where plain functions run by default."""
+    """The handler of an agent. `wanted` is the executor that it must have, `usual` the default for plain functions."""
     function = getattr(execution, "execute_agent", execution)
     if not callable(function):
         raise InvalidArgument(f"an execution is a function or has execute_agent, not {execution!r:.100}")
@@ -83,20 +83,22 @@ def handler(name: str, fn: Callable[..., Any], executor: Executor) -> Handler:
 
 
 class AgentDelivery:
-    """Chooses where a run goes by its agent: the record, which all processes share, names one handler."""
+    """Sends a run to the executor of its agent. All processes share the record of the agent, but each chooses its own
+    executors. So the record names one handler, and the choice is made here."""
 
     stoppable = True
 
-    def __init__(self, on_loop: Handler, elsewhere: Mapping[str, Handler], where: Callable[[str], str]) -> None:
+    def __init__(self, on_loop: Handler, others: Mapping[str, Handler], executor_of: Callable[[str], str]) -> None:
+        """`others`: the handlers of the other executors, by executor."""
         self._deliver = on_loop.deliver
-        self._elsewhere = elsewhere
-        self._where = where
+        self._others = others
+        self._executor_of = executor_of
 
     def deliver(self, unit: WorkItem) -> Awaitable[Any]:
-        handler = self._elsewhere.get(self._where(unit.claim.job_id))
+        handler = self._others.get(self._executor_of(unit.claim.job_id))
         if handler is None:
             return self._deliver(unit)
-        # Those who would stop the run ask its handler whether that is possible.
+        # Code that stops the run asks its handler whether that is possible.
         unit.handler = handler
         return handler.deliver(unit)
 
@@ -105,7 +107,7 @@ class AgentDelivery:
 
 
 class InstrumentedProcess:
-    """Runs in a process, of which only this side hears."""
+    """Runs agents in a process. Instrumentation is called here, because the process does not have it."""
 
     stoppable = True
 
@@ -115,25 +117,25 @@ class InstrumentedProcess:
         self._clock = clock
 
     async def deliver(self, unit: WorkItem) -> Any:
-        with self._scheduled(unit.claim.job_id).told(self._clock):
+        with self._scheduled(unit.claim.job_id).instrumented(self._clock):
             return await self._deliver(unit)
 
 
 def arguments_for(scheduled: Scheduled) -> tuple[Any, ...]:
-    """Of `execute_in_process`: the process knows neither our objects nor what was scheduled here."""
+    """The arguments of `execute_in_process`: the process has neither our objects nor our schedule."""
     fields = structs.asdict(scheduled.agent).items()
     plain = {name: value.total_seconds() if isinstance(value, timedelta) else value for name, value in fields}
     return *path_of(scheduled.execution.fn), plain
 
 
 def execute_in_process(run: Run, module: str, path: str, agent: Mapping[str, Any]) -> None:
-    """In the child."""
+    """Runs in the child process."""
     execution = handler(run.job_id, resolve(module, path), "process")
     Scheduled(Agent(**agent), execution, None).call_plain(run)
 
 
 def path_of(function: Callable[..., Any]) -> tuple[str, str]:
-    """The module and the name by which a fresh process finds a function, or an object's method."""
+    """The module and the name by which a new process finds a function or an object's method."""
     for module, path in _paths(function):
         try:
             if module in sys.modules and resolve(module, path) == function:

@@ -1,7 +1,7 @@
 """A scheduler of agents: schedule one and it runs for ever, on its interval, one at a time in the whole fleet.
 
-Agents are jobs of the queue `agents`, named by their type. Cadence, error intervals, recovery and the rest are the
-core's; here is only which agents this process has, what each executes, and who hears about it.
+Agents are jobs of the queue `agents`, and their type is their job id. The core does cadence, error intervals and
+recovery. This file adds which agents this process has, the execution of each, and its instrumentation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tocsin.app import Tocsin, agents
+from tocsin.app import Tocsin
+from tocsin.app.agents import put_of
 from tocsin.app.declarations import DeclaredAgent as Declared
 from tocsin.app.declarations import check_executor
 from tocsin.config import merged, read_mapping
@@ -21,6 +22,7 @@ from tocsin.engine.handlers import Catalog, Handler, NotStarted
 from tocsin.engine.work_item import WorkItem
 from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument, InvalidConfig, TocsinError
+from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.model.run import Run
 from tocsin.model.trigger import Every
 from tocsin.patterns.agent import Agent, AgentStats, Instrumentation
@@ -41,11 +43,11 @@ from tocsin.worker.settings import settings_of
 
 log = get_logger("tocsin.agents")
 
-# What the records of all these agents name; which agent it is, their id says.
+# The handler that the records of all these agents name. The job id says which agent it is.
 HANDLER = "tocsin.patterns.agent"
-# Settings of a worker, which a scheduler may have its own of; and among them those of the connection, which it has not.
-_OWN = ("redis.agent.", "redis.scheduler.")
-_OF_THE_APP = ("redis.scheduler.keys.", "redis.scheduler.time-cache-duration-ms")
+# A scheduler may have its own settings of a worker, but not those among them that belong to the app's connection.
+_OWN_SETTINGS = ("redis.agent.", "redis.scheduler.")
+_APP_SETTINGS = ("redis.scheduler.keys.", "redis.scheduler.time-cache-duration-ms")
 
 Shard = str | Callable[[str], bool]
 
@@ -53,13 +55,13 @@ Shard = str | Callable[[str], bool]
 class AgentScheduler:
     """The agents of this process. Any number of processes may schedule the same ones: each run happens in one.
 
-    An execution is a function of the agent, or an object with such a function as `execute_agent`; a parameter named
-    `run` gets the Run. `async def` runs on the event loop; a plain function in a thread, which nothing can stop: it
-    must look at `run.cancelled`; or, with executor="process", in a process, which is killed. To return is success, to
-    raise is failure.
+    An execution is a function of the agent, or an object with such a function as `execute_agent`. A parameter named
+    `run` gets the Run. An `async def` runs on the event loop. A plain function runs in a thread, which cannot be
+    stopped, so it must look at `run.cancelled`; with executor="process" it runs in a process, which is killed. A run
+    that returns has succeeded, a run that raises has failed.
 
-    All calls are to be made on the event loop; `schedule` and `unschedule` at any time, the app need not even be open.
-    `tocsin worker MODULE:SCHEDULER` runs it without another line of code.
+    Make all calls on the event loop. `schedule` and `unschedule` are allowed at any time, even before the app is open.
+    `tocsin worker MODULE:SCHEDULER` runs the scheduler without another line of code.
     """
 
     def __init__(
@@ -70,9 +72,9 @@ class AgentScheduler:
         settings: WorkerSettings | Mapping[str, Any] | None = None,
         executor: str | None = None,
     ) -> None:
-        """`shard` is "I/N", or a function from a type to whether it is ours, which may change its mind. `settings` are
-        keys of the configuration (`{"redis.agent.max-concurrent-agents": 20}`), which hold here over those of the app.
-        `executor`: where plain functions run, "thread" or "process"; `schedule` may say otherwise for one of them.
+        """`shard` is "I/N", or a function that says whether the agent of a type is ours; its answers may change.
+        `settings` are keys of the configuration (`{"redis.agent.max-concurrent-agents": 20}`) and override the app's.
+        `executor`: where plain functions run, "thread" or "process"; `schedule` can override it for one agent.
         """
         self.app = app
         self._settings = settings if isinstance(settings, WorkerSettings | None) else _own_settings(settings)
@@ -80,7 +82,7 @@ class AgentScheduler:
         self._shard = parse_shard(shard) if isinstance(shard, str) else shard
         self._concurrency: int | None = None
         self._scheduled: dict[str, Scheduled] = {}
-        # As Redis is to have them.
+        # The puts that register the scheduled agents.
         self._puts: dict[str, PutItem] = {}
         self._catalog = Catalog()
         self._handler = self._add(handler(HANDLER, self._on_loop, "loop"))
@@ -101,7 +103,7 @@ class AgentScheduler:
         *,
         executor: str | None = None,
     ) -> None:
-        """From now on; a new one is due at once, one that Redis knows when it says.
+        """Run the agent from now on. A new agent is due at once, one that Redis has already at its due time there.
 
         Raises InvalidArgument if its type is scheduled here already: `unschedule` it first.
         """
@@ -109,19 +111,19 @@ class AgentScheduler:
             raise InvalidArgument(f"an agent is an Agent(type, provider, interval, ...), not {agent!r:.100}")
         if agent.type in self._scheduled:
             raise InvalidArgument(f"an agent {agent.type!r} is scheduled already: unschedule it first")
-        agents.refuse_declared(self.app, agent.type)
+        self.app.declarations.refuse_agent(agent.type)
         _check_instrumentation(instrumentation)
         runs = execution_of(agent.type, execution, executor, self._executor)
         runs.check((agent,), {})
         definition = Declared(self._handler, Every(agent.interval), agent.error_interval, agent.timeout)
-        self._puts[agent.type] = agents.put_of(agent.type, definition)
+        self._puts[agent.type] = put_of(agent.type, definition)
         self._scheduled[agent.type] = Scheduled(agent, runs, instrumentation)
         self._changed(agent.type)
 
     def unschedule(self, agent: Agent) -> bool:
-        """Run it here no more; a run that has begun goes on to its end. False if it was not scheduled.
+        """Stop running the agent here. A run that has begun goes on to its end. False if it was not scheduled.
 
-        The job stays in Redis, for other processes: `app.remove(agent.type)` removes it.
+        The job stays in Redis for other processes: `app.remove(agent.type)` removes it.
         """
         if self._scheduled.pop(agent.type, None) is None:
             return False
@@ -130,12 +132,12 @@ class AgentScheduler:
         return True
 
     def _changed(self, name: str) -> None:
-        """Its registration follows at once, not at the next period."""
+        """Register the change at once instead of at the next period."""
         if self._worker is not None and self._worker.reconciler is not None:
             self._worker.reconciler.reconsider(name)
 
     def host(self, app: Tocsin, *, concurrency: int | None = None, shard: Shard | None = None) -> None:
-        """Before `initialize`: what a host, such as `tocsin worker`, was given goes over what the program says."""
+        """Called before `initialize` by a host such as `tocsin worker`, whose options override those of the program."""
         if self._worker is not None:
             raise TocsinError("this scheduler is initialized already: shutdown() ends it")
         self.app, self._concurrency = app, concurrency
@@ -143,16 +145,23 @@ class AgentScheduler:
             self._shard = parse_shard(shard) if isinstance(shard, str) else shard
 
     async def worker(self) -> Worker:
-        """A worker of these agents that is not started yet, for those who run its passes themselves."""
-        worker = await agents.worker_for(self.app, self._catalog, lambda: self._puts, self._settings_now(), self._shard)
+        """A worker of these agents that is not started yet, for programs that run its passes themselves."""
+        app, settings, shard = self.app, self._settings_now(), self._shard
+        if shard is not None:
+            settings = replace(settings, owns=_both(settings.owns, shard))
+        queue = await app.store.open_queue(app.declarations.queues[AGENTS_QUEUE])
+        classifier = app.declarations.classifier
+        worker = Worker(app.store, [queue], self._catalog, settings, lambda: self._puts, classifier)
+        if worker.reconciler is not None:
+            await worker.reconciler.register()
         handlers = worker.catalog.by_name
         on_loop, in_thread, in_process = (handlers[f"{HANDLER}{end}"] for end in ("", ".thread", ".process"))
         in_process.deliver_by(InstrumentedProcess(in_process, self._scheduled_for, self.app.store.clock))
-        on_loop.deliver_by(AgentDelivery(on_loop, {"thread": in_thread, "process": in_process}, self._where))
+        on_loop.deliver_by(AgentDelivery(on_loop, {"thread": in_thread, "process": in_process}, self._executor_of))
         return worker
 
     def _settings_now(self) -> WorkerSettings:
-        """The app's configuration may be another one than when this scheduler was made."""
+        """Read at each start, because `host` may have replaced the app, and so its configuration."""
         settings = self._settings
         if isinstance(settings, Mapping):
             loaded = merged(self.app.config, settings)
@@ -164,7 +173,7 @@ class AgentScheduler:
         return settings if self._concurrency is None else replace(settings, concurrency=self._concurrency)
 
     async def initialize(self) -> Worker:
-        """Register the agents and begin to run them. If it raises, nothing was begun."""
+        """Register the agents and begin to run them. If this raises, no worker was left running."""
         async with self._turn:
             if self._worker is not None:
                 raise TocsinError("this scheduler is initialized already: shutdown() ends it")
@@ -178,16 +187,16 @@ class AgentScheduler:
             return worker
 
     async def shutdown(self, grace: Duration = GRACE_S, hurry: asyncio.Event | None = None) -> None:
-        """Claim nothing more, let runs end for `grace` or until `hurry`, then stop them and hand them over at their
-        due time.
+        """Claim nothing more and let runs end for `grace` or until `hurry`. Then stop the rest and hand them over at
+        their due time.
 
-        The agents stay scheduled: initialize() would run them again.
+        The agents stay scheduled: another initialize() runs them again.
         """
         wait = seconds(grace, "grace")
         async with self._turn:
             worker, self._worker = self._worker, None
             if worker is not None:
-                # Also when this task is cancelled: the stop must not be.
+                # Shielded: if this task is cancelled, the stop goes on all the same.
                 await asyncio.shield(asyncio.ensure_future(worker.stop(wait, hurry)))
 
     def stats(self) -> AgentStats:
@@ -198,20 +207,20 @@ class AgentScheduler:
         registered = 0 if worker.reconciler is None else worker.reconciler.registered
         return AgentStats(len(self._scheduled), registered, now.running, now)
 
-    # What the worker asks and runs
+    # Called by the worker
 
-    def _where(self, name: str) -> str:
+    def _executor_of(self, name: str) -> str:
         scheduled = self._scheduled.get(name)
         return "loop" if scheduled is None else scheduled.execution.executor
 
     async def _on_loop(self, run: Run) -> None:
         scheduled = self._scheduled_for(run.job_id)
-        with scheduled.told(self.app.store.clock):
+        with scheduled.instrumented(self.app.store.clock):
             await scheduled.call(run)
 
     def _in_thread(self, run: Run) -> None:
         scheduled = self._scheduled_for(run.job_id)
-        with scheduled.told(self.app.store.clock):
+        with scheduled.instrumented(self.app.store.clock):
             scheduled.call_plain(run)
 
     def _process_args(self, unit: WorkItem) -> tuple[Any, ...]:
@@ -224,18 +233,22 @@ class AgentScheduler:
         return scheduled
 
 
+def _both(owns: Callable[[str], bool], shard: Callable[[str], bool]) -> Callable[[str], bool]:
+    return lambda name: owns(name) and shard(name)
+
+
 def _own_settings(given: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise InvalidArgument(f"settings are a mapping of configuration keys, or Settings, not {given!r:.100}")
     values = read_mapping(given)
     for key in values:
-        if not key.startswith(_OWN) or key.startswith(_OF_THE_APP):
-            raise InvalidConfig(f"{key} is for the app and all that it does: set it in the app's configuration")
+        if not key.startswith(_OWN_SETTINGS) or key.startswith(_APP_SETTINGS):
+            raise InvalidConfig(f"{key} is for the app as a whole: set it in the app's configuration")
     return values
 
 
-def _check_instrumentation(told: Any) -> None:
-    for name in ("started", "completed", "failed") if told is not None else ():
-        method = getattr(told, name, None)
+def _check_instrumentation(given: Any) -> None:
+    for name in ("started", "completed", "failed") if given is not None else ():
+        method = getattr(given, name, None)
         if not callable(method) or inspect.iscoroutinefunction(method):
-            raise InvalidArgument(f"instrumentation {told!r:.100} needs a plain function {name!r}")
+            raise InvalidArgument(f"instrumentation {given!r:.100} needs a plain function {name!r}")

@@ -1,4 +1,4 @@
-"""A shift: workers on a thread and an event loop of their own, from a blocking start to a blocking stop."""
+"""Workers on a thread and an event loop of their own, with a blocking start and a blocking stop."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tocsin.model.errors import TocsinError
 from tocsin.telemetry.logs import get_logger
 from tocsin.worker import Worker
 
-log = get_logger("tocsin.shift")
+log = get_logger("tocsin.background")
 
-# Beyond its timeout a stop takes so long at most: for runs to react to their cancellation and be handed over, and for
-# a shift that does not even end then, because the server is away, to be left to itself.
+# How long a stop can take beyond its timeout, in seconds: for runs to react to their cancellation, for handing them
+# over, and, if the thread still does not end because the server is away, until it is left behind.
 CANCEL_S = 0.25
 HAND_OVER_S = 0.4
 ABANDON_S = 0.05
 
 
 class BackgroundWorkers:
-    """Begun and ended once. The app is opened anew on the thread: connections belong to one event loop."""
+    """Starts and ends once. It opens an app of its own on the thread, because connections belong to one event loop."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class BackgroundWorkers:
         build: Callable[[Tocsin], Awaitable[list[Worker]]],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`on_failure` is called on the thread when the workers had to end without being told to."""
+        """`on_failure` is called on the thread when the workers end because of an error."""
         self._app = app
         self._build = build
         self._on_failure = on_failure
@@ -43,37 +43,37 @@ class BackgroundWorkers:
         self._error: BaseException | None = None
 
     def begin(self) -> None:
-        """Until the workers work. Raises what keeps them from it; then nothing is left of them."""
+        """Return when the workers work. Raises what kept them from it; then the thread has ended."""
         self._thread.start()
         self._began.result()
 
     def refuse_own_thread(self) -> None:
-        """It would wait for itself."""
+        """Raise TocsinError on the workers' own thread: it would wait for itself."""
         if threading.current_thread() is self._thread:
             raise TocsinError("a handler cannot stop the scheduler that runs it: stop it from another thread")
 
     def end(self, timeout: float) -> bool:
-        """Let runs end within the timeout, hand over what is left; whether nothing had to be cut off."""
+        """Let runs end within the timeout and hand over the rest. False if something had to be cut off."""
         deadline = monotonic() + timeout + CANCEL_S + HAND_OVER_S
         self._grace = timeout
-        self._tell(self._over.set)
+        self._call_soon(self._over.set)
         self._thread.join(deadline - monotonic())
         if self._thread.is_alive():
-            self._tell(self._task.cancel)
+            self._call_soon(self._task.cancel)
             self._thread.join(ABANDON_S)
             return False
         return not self._handed_over and self._error is None
 
     def fail(self, error: BaseException) -> None:
-        """On the shift's own loop: what happened cannot be mended by trying again."""
+        """End the workers because of an error that a retry cannot mend. Called on their event loop."""
         self._error = self._error or error
         self._over.set()
 
-    def _tell(self, what: Callable[[], object]) -> None:
+    def _call_soon(self, what: Callable[[], object]) -> None:
         try:
             self._loop.call_soon_threadsafe(what)
         except RuntimeError:
-            log.debug("the shift has ended already")
+            log.debug("the workers have ended already")
 
     # On the thread
 
@@ -81,7 +81,7 @@ class BackgroundWorkers:
         try:
             asyncio.run(self._work())
         except asyncio.CancelledError:
-            log.warning("a shift was cut off: what it held comes back when its heart is seen to stand still")
+            log.warning("workers were cut off: their runs are recovered when their heartbeat is seen to stand still")
         except BaseException as error:
             self._error = error
             self._failed(error)
@@ -97,7 +97,7 @@ class BackgroundWorkers:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        async with self._app.elsewhere() as app:
+        async with self._app.with_same_declarations() as app:
             workers: list[Worker] = []
             try:
                 workers += await self._build(app)

@@ -1,6 +1,7 @@
-"""A delay queue with three calls: enqueue an object for a time, get one that has expired, remove it when done.
+"""A delay queue with three calls: enqueue an object for a time, get an expired object, remove it when done.
 
-What is got is locked for a while; if it is not removed by then, it is given to another, its due time unchanged.
+An object that a caller got is locked for a while. If it is not removed by then, another caller gets it, with its due
+time unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _GIVEN_UP = "given out {n} times and never removed"
 
 
 class Item(Struct, frozen=True):
-    """An expired object, and the proof that it is ours for now."""
+    """An expired object, and the claim that proves that it is ours for now."""
 
     obj: Any
     due: datetime
@@ -38,42 +39,42 @@ class Item(Struct, frozen=True):
 
 
 class DelayQueue:
-    """Any number of processes may use the same name. No worker serves it: who asks, gets."""
+    """Any number of processes may use the same name. Callers take objects themselves; no worker serves the queue."""
 
     def __init__(self, app: Tocsin, name: str) -> None:
-        self._taker = ManualClaims(app, Queue(name, partitions=1), _NAME)
+        self._claims = ManualClaims(app, Queue(name, partitions=1), _NAME)
 
     async def enqueue(self, obj: Any, expiring_time: datetime) -> bool:
-        """Enqueue an object, or give one that is there another time. True if it was not there."""
+        """Enqueue an object, or give an enqueued object another time. True if the object was not enqueued yet."""
         due = epoch_ms(expiring_time, "expiring_time")
-        header = Header(recurring=False, timeout=60_000, handler=self._taker.handler)
-        record = codec.encode_header(header) + self._taker.body(obj)
-        queue = await self._taker.open()
-        code, _ = await self._taker.jobs.put(queue, PutItem(_id_of(obj), record, max(due, 0), mode=REPLACE))
+        header = Header(recurring=False, timeout=60_000, handler=self._claims.handler)
+        record = codec.encode_header(header) + self._claims.body(obj)
+        queue = await self._claims.open()
+        code, _ = await self._claims.jobs.put(queue, PutItem(_id_of(obj), record, max(due, 0), mode=REPLACE))
         return code == NEW
 
     async def get_expired(self, lock_for: Duration) -> Item | None:
-        """The object that expired first, locked for `lock_for`; None if none has."""
-        taken = await self._taker.take(check_timeout(lock_for), _GIVEN_UP)
-        if taken is None:
+        """The object that expired first, locked for `lock_for`; None if no object has expired."""
+        held = await self._claims.take(check_timeout(lock_for), _GIVEN_UP)
+        if held is None:
             return None
-        return Item(taken.obj, moment(taken.claim.due), taken.claim.token, taken.claim)
+        return Item(held.obj, moment(held.claim.due), held.claim.token, held.claim)
 
     async def remove(self, what: Any) -> bool:
-        """Remove an item that we hold, or withdraw an object that nobody holds: True, or False if there is none.
+        """Remove an item that we hold, or withdraw an object that nobody holds. False if the object is not there.
 
-        Raises ClaimLost for an item that another holds by now; nothing is changed then.
+        Raises ClaimLost for an item that another caller holds by now, and changes nothing then.
         """
         if not isinstance(what, Item):
-            queue = await self._taker.bring_back()
-            return await self._taker.jobs.delete(queue, _id_of(what), only="waiting")
-        if not await self._taker.end(what.claim.member, what.token, SUCCEEDED):
+            queue = await self._claims.bring_back()
+            return await self._claims.jobs.delete(queue, _id_of(what), only="waiting")
+        if not await self._claims.end(what.claim.member, what.token, SUCCEEDED):
             raise ClaimLost(what.claim.run_id)
         return True
 
 
 def _id_of(obj: Any) -> str:
-    """Text is its own id, as in the seed; anything else has that of its content."""
+    """Short text is its own id; the id of anything else is a hash of its content."""
     if isinstance(obj, str) and obj and len(obj.encode()) <= LONGEST_ID - 1:
         return check_job_id(obj)
     try:

@@ -1,4 +1,4 @@
-"""Metrics of a queue that no worker serves: its own calls keep them fresh, as long as an exporter asks for them."""
+"""Metrics of an execution queue. No worker serves it, so its own calls keep the numbers fresh."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tocsin.store.views.queue_counts import QueueCountReader
 from tocsin.telemetry.queue_metrics import shared
 from tocsin.worker.queue_gauges import QueueGauges
 
-# A call reads the numbers along with what it is for, if they are older than this.
+# A call also reads the numbers if they are older than this.
 EVERY_S = 1.0
 
 
 class ExecutionMetrics:
-    """Depth, active and totals stand in Redis and are the whole queue's; the wait time is that of our own claims."""
+    """Depth, active and totals come from Redis and are those of the whole queue; the wait time is of our own claims."""
 
     def __init__(self) -> None:
         self._gauges: QueueGauges | None = None
@@ -31,24 +31,24 @@ class ExecutionMetrics:
             band = claim.record[2]
             shared().waited(claim.queue, band, (store.clock.server_ms() - claim.due) / 1000)
 
-    async def refresh(self, taker: ManualClaims) -> None:
-        now = taker.store.clock.monotonic()
-        if now < self._next and self._store is taker.store:
+    async def refresh(self, claims: ManualClaims) -> None:
+        now = claims.store.clock.monotonic()
+        if now < self._next and self._store is claims.store:
             return
         self._next = now + EVERY_S
-        # What is wrong with the queue is for the call itself to say.
+        # The call itself reports what is wrong with the queue.
         with contextlib.suppress(StoreError, InvalidConfig):
-            if self._gauges is None or self._store is not taker.store:
-                self._gauges = self._begin(taker.store, await taker.open())
+            if self._gauges is None or self._store is not claims.store:
+                self._gauges = self._begin(claims.store, await claims.open())
             await self._gauges.step()
 
     def _begin(self, store: Store, queue: OpenQueue) -> QueueGauges:
-        """The app was opened, or opened again."""
+        """Called when the app was opened or reopened: gauges belong to one store."""
         if self._gauges is not None:
             self._gauges.end()
         gauges = QueueGauges(QueueCountReader(store, [queue]), shared(), store.clock, EVERY_S)
         gauges.begin()
         self._store = store
-        # Nobody closes an ExecutionQueue.
+        # An ExecutionQueue has no close(), so end the gauges when it is collected.
         weakref.finalize(self, gauges.end)
         return gauges

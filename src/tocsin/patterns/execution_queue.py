@@ -1,7 +1,7 @@
-"""A queue of executions: by priority, then first come, first served, with so many active at a time.
+"""A queue of executions by priority, within a priority first come, first served, with a limit of active ones.
 
-`try_schedule` gives a slot, `release` frees it. A slot that nobody frees in time returns by itself: its execution goes
-back in line at the place it had, for the next who asks.
+`try_schedule` gives a slot, `release` frees it. If a slot is not freed in time, its execution returns to the line, to
+the position of its age, and the next caller gets it.
 """
 
 from __future__ import annotations
@@ -30,118 +30,118 @@ from tocsin.store.transitions.jobs import CONFLICT, EDIT_IN_LINE, MISSING, PutIt
 _NAME = "tocsin.patterns.ExecutionQueue"
 _GIVEN_UP = "scheduled {n} times and never released"
 _FIELDS = ("execution_id", "priority", "user_id", "payload")
-# So many of the slots that a process got are remembered: those it holds, and those that were lost to others.
+# A process remembers the tokens of so many slots: those that it holds, and those that it lost to others.
 _MOST_REMEMBERED = 100_000
 
 
 class ExecutionQueue:
-    """Any number of processes may use the same name. No worker serves it: who asks, gets.
+    """Any number of processes may use the same name. Callers take executions themselves; no worker serves the queue.
 
-    An event is a mapping, or an object with attributes; it has an `execution_id`, which is text, and may have a
-    `priority` (normal if it has none), a `user_id`, also text, and a `payload`. `try_schedule` gives a mapping back as
-    it was given, an object as the dict of its public attributes. Inside of it tuples and sets come back as lists,
-    dataclasses as dicts, and enums as their values.
+    An event is a mapping, or an object with attributes. It has an `execution_id`, which is text, and may have a
+    `priority` (default: normal), a `user_id`, also text, and a `payload`. `try_schedule` returns a mapping as it was
+    given, an object as the dict of its public attributes. Inside, tuples and sets come back as lists, dataclasses as
+    dicts, and enums as their values.
     """
 
     def __init__(
         self, app: Tocsin, name: str = "exec_queue", timeout: Duration = "1h", *, keep: Duration = DEFAULT_KEEP
     ) -> None:
-        """`timeout` is how long a slot is held at most: longer than any execution takes.
+        """`timeout` is how long a slot can be held. Choose it longer than any execution takes.
 
-        `keep` is how long an execution that is over is remembered, so that its event, delivered again, changes nothing.
+        `keep` is how long the queue remembers an execution that is over: until then the same event changes nothing.
         """
         self._timeout, self._keep = check_timeout(timeout), check_keep(keep)
-        self._taker = ManualClaims(app, Queue(name, "priority", partitions=1), _NAME)
+        self._claims = ManualClaims(app, Queue(name, "priority", partitions=1), _NAME)
         self._tokens: dict[str, int] = {}
         self._metrics = ExecutionMetrics()
 
     async def enqueue(self, event: Any) -> int | None:
-        """Its position in the whole line: how many go before it. An event that was delivered before changes nothing.
+        """Returns its position in the whole line, the number of executions ahead. The same event again changes nothing.
 
-        None if it is not in line any more: it is active, was released, removed or given up, or is set aside.
+        None if it is no longer in line: it is active, was released, removed or given up, or is set aside.
         """
         member, record = self._record(event)
-        queue = await self._taker.bring_back()
-        await self._taker.jobs.put(queue, PutItem(member, record, 0, relative=True))
-        await self._metrics.refresh(self._taker)
-        return await self._taker.jobs.position(queue, member)
+        queue = await self._claims.bring_back()
+        await self._claims.jobs.put(queue, PutItem(member, record, 0, relative=True))
+        await self._metrics.refresh(self._claims)
+        return await self._claims.jobs.position(queue, member)
 
     async def try_schedule(self, max_active: int) -> tuple[str, Any] | None:
-        """The next execution and its event; None if there is none, or if `max_active` are active already.
+        """The next execution and its event; None if the line is empty, or if `max_active` are active already.
 
         It is active until `release`, or until `timeout` is over.
         """
         cap = _check_cap(max_active)
-        # Before, so that whoever is cancelled while numbers are read holds no slot.
-        await self._metrics.refresh(self._taker)
-        taken = await self._taker.take(self._timeout, _GIVEN_UP, cap)
-        if taken is None:
+        # Before the claim, so that a caller that is cancelled while the numbers are read holds no slot.
+        await self._metrics.refresh(self._claims)
+        held = await self._claims.take(self._timeout, _GIVEN_UP, cap)
+        if held is None:
             return None
-        self._metrics.scheduled(self._taker.store, taken.claim)
-        execution_id = taken.claim.member
-        self._remember(execution_id, taken.claim.token)
-        return execution_id, taken.obj
+        self._metrics.scheduled(self._claims.store, held.claim)
+        execution_id = held.claim.member
+        self._remember(execution_id, held.claim.token)
+        return execution_id, held.obj
 
     def token(self, execution_id: str) -> int | None:
-        """Of what this process scheduled last under this id: for `release` in another process."""
+        """The token of what this process scheduled last under this id, for `release` in another process."""
         return self._tokens.get(check_job_id(execution_id))
 
     async def release(self, execution_id: str, *, token: int | None = None) -> bool:
-        """The execution is over and its slot is free. False if it was not active; nothing is changed then.
+        """End the execution and free its slot. False if it was not active; then nothing changes.
 
-        Only the slot that the token belongs to is freed: the one given, else the one that this process got when it
-        scheduled the execution. With neither, the execution is released whoever scheduled it.
+        Only the slot of the token is freed: the given token, else the one that this process got when it scheduled the
+        execution. With neither, the execution is released no matter which process scheduled it.
         """
         member = check_job_id(execution_id)
         ours = self._tokens.get(member) if token is None else token
-        if not await self._taker.end(member, ours, SUCCEEDED, self._keep):
+        if not await self._claims.end(member, ours, SUCCEEDED, self._keep):
             return False
         self._tokens.pop(member, None)
-        await self._metrics.refresh(self._taker)
+        await self._metrics.refresh(self._claims)
         return True
 
     async def update_priority(self, execution_id: str, new_priority: str) -> bool:
-        """Move it to another priority, at the place of its age. False if it is not in line."""
+        """Move it to another priority, at the position of its age. False if it is not in line."""
         member, band = check_job_id(execution_id), _band(new_priority)
-        queue = await self._taker.bring_back()
+        queue = await self._claims.bring_back()
         while True:
-            job = await self._taker.jobs.get(queue, member)
-            # What we cannot read, or is no execution, would be overwritten.
-            if job is None or job.header.handler != self._taker.handler:
+            job = await self._claims.jobs.get(queue, member)
+            # Leave alone a job that is no execution, or that we cannot read: we would overwrite it.
+            if job is None or job.header.handler != self._claims.handler:
                 return False
             record = record_of(replace(job.header, band=band), job.spec)
-            code, _ = await self._taker.jobs.put(queue, PutItem(member, record, 0, False, EDIT_IN_LINE, job.version))
+            code, _ = await self._claims.jobs.put(queue, PutItem(member, record, 0, False, EDIT_IN_LINE, job.version))
             if code != CONFLICT:
                 return code != MISSING
 
     async def remove(self, execution_id: str) -> bool:
-        """Take it out of the line, or free its slot, whoever holds it. False if it was in neither.
+        """Take it out of the line, or free its slot, no matter which process holds it. False if it had neither.
 
-        It is remembered as cancelled: its event, delivered again, does not bring it back.
+        It is remembered as cancelled, so the same event does not bring it back.
         """
         member = check_job_id(execution_id)
-        queue = await self._taker.open()
+        queue = await self._claims.open()
         while True:
-            code, owner, token = await self._taker.jobs.cancel(queue, member)
-            # 1: it was in line; 2: it is active, and will not be scheduled again if its slot returns first. Without an
-            # owner nobody can read who holds it: the slot returns at its deadline.
+            code, owner, token = await self._claims.jobs.cancel(queue, member)
+            # 1: it was in line. 2: it is active, and will not be scheduled again if its slot returns first. Without an
+            # owner the claim is unreadable: the slot returns at its deadline.
             if code != 2 or not owner:
                 return code > 0
-            if await self._taker.end_as(owner, member, token, CANCELLED, self._keep):
+            if await self._claims.end_as(owner, member, token, CANCELLED, self._keep):
                 self._tokens.pop(member, None)
                 return True
 
     async def get_queue_status(self) -> dict[str, int]:
         """How many are in line, and how many are active."""
-        queue = await self._taker.bring_back()
-        counts = await self._taker.jobs.count(queue, (*BANDS, "waiting", "working"))
+        queue = await self._claims.bring_back()
+        counts = await self._claims.jobs.count(queue, (*BANDS, "waiting", "working"))
         active = counts.pop("working")
         return {"queue_depth": sum(counts.values()), "active_count": active}
 
     async def get_pending_by_priority(self) -> dict[str, int]:
-        """How many are in line, by priority: all five, also those that have none."""
-        queue = await self._taker.bring_back()
-        return dict(zip(PRIORITIES, await self._taker.jobs.ready_counts(queue), strict=True))
+        """How many are in line, by priority. All five priorities are listed, also with 0."""
+        queue = await self._claims.bring_back()
+        return dict(zip(PRIORITIES, await self._claims.jobs.ready_counts(queue), strict=True))
 
     def _record(self, event: Any) -> tuple[str, bytes]:
         fields = _fields_of(event)
@@ -152,15 +152,15 @@ class ExecutionQueue:
         header = Header(
             recurring=False,
             timeout=self._timeout,
-            handler=self._taker.handler,
+            handler=self._claims.handler,
             band=NORMAL if priority is None else _band(priority),
             keep=self._keep,
             tenant=_named("user_id", check_tenant, fields.get("user_id")),
         )
-        return member, codec.encode_header(header) + self._taker.body(fields)
+        return member, codec.encode_header(header) + self._claims.body(fields)
 
     def _remember(self, execution_id: str, token: int) -> None:
-        # Also when its slot has returned: a late release must not free the slot that another has by then.
+        # Kept even after the slot has returned: a late release must not free the slot that another process has by then.
         self._tokens.pop(execution_id, None)
         self._tokens[execution_id] = token
         if len(self._tokens) > _MOST_REMEMBERED:

@@ -1,6 +1,6 @@
-"""Claims for programs that are no workers: they take what comes next, hold it, and say when it is done.
+"""Claims for programs that are no workers: they take the next job, hold it, and end it.
 
-What is not ended by its deadline goes back in line, at its place: whoever comes by next sees to that.
+A job that is not ended by its deadline goes back to its position in line. The next call of any program does that.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _NO_LEASE = 1e15
 
 
 class HeldItem(Struct, frozen=True):
-    """Something that is ours for now, and the proof of it."""
+    """An object that is ours for now, and the claim that proves it."""
 
     obj: Any
     claim: Claim
 
 
 class ManualClaims:
-    """Takes from one queue of one partition, which no worker serves. Its jobs hold one object each."""
+    """Claims from a queue with one partition that no worker serves. Each job has one object as its argument."""
 
     def __init__(self, app: Tocsin, queue: Queue, kind: str) -> None:
-        """`kind` is what the records name as their handler: those of any other are set aside."""
+        """`kind` is the handler that the records name. Jobs of any other handler are parked."""
         app.refuse_declared(check_queue_name(queue.name))
         self._app = app
         self._queue = queue
         self._kind = kind
         self._runs: tuple[object, Runs] | None = None
-        # One claim in flight at a time: that is what makes a lost reply repeatable.
+        # One claim in flight at a time: only then can a call whose reply was lost be repeated.
         self._turn = asyncio.Lock()
 
     @property
@@ -72,7 +72,7 @@ class ManualClaims:
         return queue
 
     async def bring_back(self) -> OpenQueue:
-        """Back in line with all that is past its deadline; then the queue is as its calls should find it."""
+        """Put all jobs that are past their deadline back in line, so that the next call sees the true line."""
         while True:
             queue = await self.open()
             with contextlib.suppress(QueueRepartitioned):
@@ -81,9 +81,9 @@ class ManualClaims:
                     return queue
 
     async def take(self, timeout: Millis, given_up: str, max_active: int | None = None) -> HeldItem | None:
-        """The next one, ours for `timeout`; None if there is none, or if `max_active` are out already.
+        """Claim the next job for `timeout`. None if no job is due, or if `max_active` are claimed already.
 
-        One that was taken and not ended too often joins the dead letters, with `given_up` as the reason.
+        A job that was claimed and not ended too often goes to the dead letters, with `given_up` as the reason.
         """
         queue = await self.bring_back()
         async with self._turn:
@@ -102,8 +102,9 @@ class ManualClaims:
         return None
 
     async def end(self, member: str, token: int | None, outcome: int, keep: int = 0) -> bool:
-        """End what is held under a token, or with None under any. False if it is not; nothing is changed then."""
-        # What is held is ended wherever it is by now; only what is taken needs one line.
+        """End the job that is held under this token, or with None under any. False if it is not held; then nothing
+        changes."""
+        # `open` refuses a queue with several partitions, because claims need one line. Ending works in any partition.
         queue = await self._app.store.open_queue(self._queue)
         held = await self.jobs.held(queue, member)
         if held is None and await self._app.store.catch_up(queue):
@@ -121,7 +122,7 @@ class ManualClaims:
         await settle_as(self._app.store, self._claims().owner, verb, queue, item)
 
     async def _claim(self, wish: ClaimRequest, timeout: Millis) -> Claim | None:
-        """Repeated while the server is away, as other calls of a program; under its seq, by the next call too."""
+        """Repeats the call while the server is away. `Runs` repeats it under the same seq, also for the next caller."""
         runs = self._claims()
 
         async def ask(_: Any) -> list[Claim]:
@@ -148,7 +149,7 @@ class ManualClaims:
 
 
 def _read(claim: Claim) -> tuple[int, Any]:
-    """For how long it is to be remembered when it has ended, and the object."""
+    """For how many seconds to remember the job when it has ended, and its object."""
     header, spec = codec.decode_header(claim.record), codec.decode_spec(claim.record)
     if len(spec.args) != 1:
         raise RecordUnreadable(f"the record of {claim.member!r} holds no object")

@@ -1,7 +1,7 @@
 """The receiver's side: each request of a run has its effect once, however often it is sent.
 
-It runs in the receiver's process, so it is light: of Tocsin it loads the model only, and what it remembers is in a
-Redis or an SQL database of the receiver's own.
+This package runs in the receiver's process, so it is light: it loads only the model of Tocsin, and it remembers answers
+in a Redis or an SQL database of the receiver's own.
 """
 
 from tocsin.model.errors import InvalidSignature, KeyReused, StillRunning, TurnLost

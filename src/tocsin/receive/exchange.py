@@ -1,4 +1,4 @@
-"""One request and its response as ASGI tells them: a body that is read, a response held back until it is remembered."""
+"""One request and its response in ASGI: reads the body, and holds the response back until it is remembered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from tocsin.model.errors import TurnLost
 from tocsin.receive.joint_turn import JointTurn
-from tocsin.receive.responses import Message, Receive, Response, Send, problem, remembered, remembered_without_body
+from tocsin.receive.responses import Message, Receive, Response, Send, pack, pack_without_body, problem
 
 log = logging.getLogger("tocsin.receive")
 
@@ -36,11 +36,11 @@ async def read_body(receive: Receive, largest: int) -> bytes:
 
 
 class Exchange:
-    """`receive` and `send` of the app.
+    """The `receive` and `send` that the app gets.
 
-    The app is not told that the client has gone: what it does is remembered for the next attempt. A response that grows
-    beyond `largest` is not held back any longer but flows to the client as it comes; then its body is not remembered,
-    and the app is told when the client goes, because it may never end.
+    The app does not see that the client has gone, because its response is remembered for the next attempt. A response
+    that grows beyond `largest` is not held back any longer but streamed to the client. Then its body is not remembered,
+    and the app does see that the client has gone, because such a response may never end.
     """
 
     def __init__(self, turn: JointTurn, body: bytes, receive: Receive, send: Send, largest: int) -> None:
@@ -50,49 +50,49 @@ class Exchange:
         self._send = send
         self._largest = largest
         self._start: Message = {}
-        self._held = bytearray()
-        self._flows = False
+        self._buffered = bytearray()
+        self._streams = False
         self._complete = False
-        self._turned = asyncio.Event()
+        self._may_disconnect = asyncio.Event()
 
     async def receive(self) -> Message:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        await self._turned.wait()
+        await self._may_disconnect.wait()
         return {"type": "http.disconnect"} if self._complete else await self._receive()
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._start = message
-        elif self._flows:
-            await self._pass_on(message)
+        elif self._streams:
+            await self._forward(message)
         else:
-            await self._hold(message)
+            await self._buffer(message)
 
-    async def _hold(self, message: Message) -> None:
-        self._held += message.get("body", b"")
-        if len(self._held) > self._largest:
-            self._flows = True
-            self._turned.set()
+    async def _buffer(self, message: Message) -> None:
+        self._buffered += message.get("body", b"")
+        if len(self._buffered) > self._largest:
+            self._streams = True
+            self._may_disconnect.set()
             await self._send(self._start)
-            await self._pass_on({**message, "body": bytes(self._held)})
-            self._held.clear()
+            await self._forward({**message, "body": bytes(self._buffered)})
+            self._buffered.clear()
         elif not message.get("more_body", False):
-            response = self._response(bytes(self._held))
+            response = self._response(bytes(self._buffered))
             self._complete = True
-            self._turned.set()
-            await (await self._remember(response, remembered(response))).send(self._send)
+            self._may_disconnect.set()
+            await (await self._remember(response, pack(response))).send(self._send)
 
-    async def _pass_on(self, message: Message) -> None:
+    async def _forward(self, message: Message) -> None:
         if not message.get("more_body", False):
             self._complete = True
             response = self._response(b"")
-            await self._remember(response, remembered_without_body(response.status, response.headers))
+            await self._remember(response, pack_without_body(response.status, response.headers))
         await self._send(message)
 
     async def _remember(self, response: Response, packed: bytes) -> Response:
-        """What the client is told: nothing before it is remembered, or the key is free again."""
+        """The response for the client, once it is remembered or, after a failure, the key is free again."""
         if not response.is_success:
             await self._turn.free()
             return response

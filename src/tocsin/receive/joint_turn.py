@@ -1,7 +1,7 @@
 """The turns of one request, which begin and end together.
 
-A request has one turn under each secret that signed it. While a sender changes its secret it signs with both, so what
-was done under the old one is found by a repetition under the new one.
+A request has one turn under each secret that signed it. While a sender changes its secret it signs with both, so a
+later repetition that is signed with the new secret alone still finds the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tocsin.receive.turn import Turn
 
 
 class JointTurn:
-    """As a context, like `Turn`."""
+    """A context manager, like `Turn`."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self._turns = turns
@@ -31,8 +31,8 @@ class JointTurn:
         await self.free()
 
     async def answer(self, answer: bytes) -> None:
-        """Remember it under all. Raise TurnLost if one of them was lost to another."""
-        # All of it, also when the caller is cancelled meanwhile: the work is done.
+        """Remember the answer under all keys. Raise TurnLost if another caller has taken one of them."""
+        # Shielded: the work is done, so its answer is remembered even if the caller is cancelled.
         await asyncio.shield(self._answer(answer))
 
     async def _answer(self, answer: bytes) -> None:
@@ -50,15 +50,15 @@ class JointTurn:
             await turn.free()
 
 
-async def begin(once: Once, key: str, places: Iterable[MemoryKey], wait: Duration) -> bytes | JointTurn:
-    """The packed answer in one of the places, or the turns in all."""
+async def begin(once: Once, key: str, memory_keys: Iterable[MemoryKey], wait: Duration) -> bytes | JointTurn:
+    """The packed answer under one of the memory keys, or the turns of all."""
     answer: bytes | None = None
     async with contextlib.AsyncExitStack() as held:
         turns = []
-        # In the same order for everybody: two requests that need the same turns must not wait for each other.
-        for place in sorted(places):
+        # Always in the same order: two requests that need the same turns must not wait for each other.
+        for each in sorted(memory_keys):
             try:
-                found = await once.begin(key, wait=0 if answer else wait, digest=place.digest, place=place.name)
+                found = await once.begin(key, wait=0 if answer else wait, digest=each.digest, place=each.name)
             except (StillRunning, KeyReused):
                 if answer is None:
                     raise

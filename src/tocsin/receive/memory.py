@@ -1,8 +1,8 @@
-"""What is remembered of a key: nothing, that somebody is at it, or the answer.
+"""The states of a key in the memory, and the calls that both memories have: Redis and SQL.
 
-A key is taken under a token for a lease. Taking it again with the same token makes the lease longer, so a call whose
-reply was lost is simply made again, and renewing needs no call of its own. Only who has the turn
-can answer; if nobody has it, who had it last.
+A key is free, taken, or answered. A caller takes it under a token, for a lease. Taking it again with the same token
+extends the lease, so a call whose reply was lost is simply made again, and renewing needs no call of its own. Only the
+caller that has the turn can answer. If the lease is over and no other caller has come, the last one still can.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tocsin.model.durations import Millis
 
 
 class TurnTaken(msgspec.Struct, frozen=True):
-    """The turn is the caller's."""
+    """The caller has the turn."""
 
 
 class Busy(msgspec.Struct, frozen=True):
-    """Another's, for so long if it is not renewed."""
+    """Another caller has the turn, for `left_ms` unless it renews its lease."""
 
     digest: bytes
     left_ms: Millis
@@ -31,15 +31,15 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Memory(Protocol):
-    """In Redis or in SQL. Raises StoreError, and a call that raised may have been done."""
+    """A Redis or an SQL database. Its calls raise StoreError; a call that raised may have been done."""
 
     async def setup(self) -> None:
-        """Make, or check, what the memory needs. Repeating it changes nothing."""
+        """Create the table, or check the server. Repeating it changes nothing."""
 
     async def take(self, key: str, token: str, digest: bytes, lease_ms: Millis) -> TurnTaken | Busy | Answered: ...
 
     async def answer(self, key: str, token: str, digest: bytes, answer: bytes, keep_ms: Millis) -> bool:
-        """False: another has the turn or has answered, and nothing was changed."""
+        """False if another caller has the turn or has answered; then nothing was changed."""
 
     async def free(self, key: str, token: str) -> None: ...
 

@@ -1,14 +1,14 @@
-"""Once a key: the first caller does the work, all others get its answer.
+"""Once per key: the first caller does the work, all others get its answer.
 
     once = Once("redis://localhost")
     answer = await once(key, work)
 
-One call, and not a context with a place for the answer: what `work` returns is the answer, what it raises is the
-failure, so nobody can forget to say which, and nothing is remembered before the work is done.
+This is a call and not a context manager: the value that `work` returns is the answer, and an error that it raises is
+the failure. So no caller can forget to pass the answer, and nothing is remembered before the work is done.
 
-A key whose work failed is free for the next one. While the work goes on its lease is renewed; who dies with it frees
-the key when the lease is over. Whoever lost the turn in spite of that, because its event loop stood still, cannot
-overwrite the answer of another.
+If the work failed, the key is free for the next caller. The lease is renewed while the work goes on; if the process
+dies, the key is free when the lease is over. A caller that lost its turn because its event loop was blocked cannot
+overwrite the answer of another caller.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
+
 from tocsin.model.clock import monotonic
 from tocsin.model.durations import Duration, millis, seconds
 from tocsin.model.errors import InvalidArgument, InvalidConfig, KeyReused, StillRunning
-from tocsin.receive.answer_bytes import packed, unpacked
 from tocsin.receive.memory import Answered, Busy, Memory, TurnTaken
 from tocsin.receive.turn import Turn
 
@@ -30,18 +31,20 @@ if TYPE_CHECKING:
 
 LONGEST_KEY = 255
 
-# Who waits looks again after so long, then ever less often.
-_FIRST_LOOK_S = 0.02
-_LAST_LOOK_S = 0.5
+# A waiting caller polls after this pause, then less and less often.
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 0.5
 _GROWTH = 1.5
 _SHORTEST_LEASE_MS = 100
+# The first byte of a packed answer: bytes, or JSON.
+_BYTES, _JSON = b"b", b"j"
 
 
 class Once:
-    """The memory of keys, in Redis or SQL, for `keep` after each answer.
+    """Remembers keys and their answers in Redis or SQL, each answer for `keep`.
 
-    `where` is redis://, rediss://, unix://, sqlite+aiosqlite:// or postgresql+asyncpg://, or an AsyncEngine that stays
-    the caller's. `name` keeps apart the keys of programs that share one.
+    `where` is redis://, rediss://, unix://, sqlite+aiosqlite:// or postgresql+asyncpg://, or an AsyncEngine, which the
+    caller closes. `name` keeps apart the keys of programs that share a database.
     """
 
     def __init__(
@@ -65,21 +68,22 @@ class Once:
     async def __call__(
         self, key: str, work: Callable[[], Awaitable[Any]], *, wait: Duration = 0, digest: bytes = b""
     ) -> Any:
-        """The answer of `work`, or of who did it before: bytes, or a JSON value.
+        """The answer of `work`, or of an earlier call: bytes, or a JSON value.
 
-        While another is at it: wait so long for its answer, then raise StillRunning. `digest` is a digest of what the
-        key stands for; another one under the same key raises KeyReused. Raises TurnLost if another did it meanwhile.
+        While another caller does the work, wait up to `wait` for its answer, then raise StillRunning. `digest` is a
+        digest of the request that the key stands for; the same key with another digest raises KeyReused. Raises
+        TurnLost if another caller did the work meanwhile.
         """
         if not callable(work):
             raise InvalidArgument("pass the function that does the work, not what it returned")
         found = await self.begin(key, wait=wait, digest=digest)
         if isinstance(found, bytes):
-            return unpacked(found)
+            return unpack_answer(found)
         async with found as turn:
-            answer = packed(await work())
+            answer = pack_answer(await work())
             await turn.answer(answer)
-        # As everybody gets it who asks again.
-        return unpacked(answer)
+        # Decoded, so that the first caller gets the same value as later ones.
+        return unpack_answer(answer)
 
     async def within(
         self,
@@ -89,10 +93,10 @@ class Once:
         *,
         digest: bytes = b"",
     ) -> Any:
-        """The same in the caller's own transaction: what `work` writes there and the answer are committed together.
+        """The same in the caller's own transaction: the writes of `work` and the answer are committed together.
 
-        So the effect is there exactly once, also if this process is killed at any line. A failure must end the
-        transaction; others with this key are held up by the database until then. `setup()` comes before it.
+        So the effect happens exactly once, even if this process is killed at any line. A failure must end the
+        transaction; until then the database makes other callers with this key wait. Call `setup()` before.
         """
         from tocsin.receive.sql_memory import SqlMemory
 
@@ -101,35 +105,43 @@ class Once:
             raise InvalidArgument("a transaction needs a memory in the same SQL database: give Once its engine")
         if not self._ready:
             raise InvalidArgument("call `await once.setup()` when the program starts: a transaction is no place for it")
-        token = _checked(key)
+        token = _token_for(key)
         found = await memory.take_within(connection, key, token, digest)
         if not isinstance(found, TurnTaken):
-            return unpacked(_answer_of(key, found, digest))
-        answer = packed(await work())
+            return unpack_answer(_answer_of(key, found, digest))
+        answer = pack_answer(await work())
         await memory.answer_within(connection, key, token, digest, answer, self.keep_ms)
-        return unpacked(answer)
+        return unpack_answer(answer)
 
     async def begin(self, key: str, *, wait: Duration = 0, digest: bytes = b"", place: str = "") -> bytes | Turn:
-        """For middlewares: the packed answer there is, or the turn, which must be entered at once.
+        """For middlewares: the packed answer, or a turn, which the caller must enter at once.
 
-        `place` is where it is remembered, if not under the key itself.
+        `place` is the name under which the answer is remembered, if not the key itself.
         """
-        token = _checked(key)
+        token = _token_for(key)
         deadline = monotonic() + seconds(wait, "wait")
         await self.setup()
-        pause, place = _FIRST_LOOK_S, place or key
+        pause, memory_key = _FIRST_PAUSE_S, place or key
         while True:
-            found = await self._memory.take(place, token, digest, self._lease_ms)
+            found = await self._memory.take(memory_key, token, digest, self._lease_ms)
             if isinstance(found, TurnTaken):
-                return Turn(self._memory, key, place, token, digest, self._lease_ms, self.keep_ms)
+                return Turn(
+                    memory=self._memory,
+                    key=key,
+                    memory_key=memory_key,
+                    token=token,
+                    digest=digest,
+                    lease_ms=self._lease_ms,
+                    keep_ms=self.keep_ms,
+                )
             left = deadline - monotonic()
             if isinstance(found, Answered) or found.digest != digest or left <= 0:
                 return _answer_of(key, found, digest)
             await asyncio.sleep(min(pause, left))
-            pause = min(pause * _GROWTH, _LAST_LOOK_S)
+            pause = min(pause * _GROWTH, _LONGEST_PAUSE_S)
 
     async def setup(self) -> None:
-        """Create the table, or check the server; the first use does it too, but not within a transaction."""
+        """Create the table, or check the server. The first use does this too, except in a transaction."""
         if self._ready:
             return
         async with self._preparing:
@@ -156,15 +168,32 @@ def _answer_of(key: str, found: Busy | Answered, digest: bytes) -> bytes:
     return found.answer
 
 
-def _checked(key: str) -> str:
-    """A token for a call with this key."""
+def _token_for(key: str) -> str:
+    """A token for a call with this key. Raises InvalidArgument if the key is not valid."""
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
         raise InvalidArgument(f"a key is 1 to {LONGEST_KEY} printable characters, not {str(key)[:80]!r}")
     return secrets.token_hex(16)
 
 
+def pack_answer(answer: Any) -> bytes:
+    if isinstance(answer, (bytes, bytearray, memoryview)):
+        return _BYTES + bytes(answer)
+    try:
+        return _JSON + msgspec.json.encode(answer)
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidArgument(
+            f"an answer that is remembered is bytes or a JSON value ({error}): the key is free again, and what was "
+            "done for it will be done again"
+        ) from error
+
+
+def unpack_answer(packed: bytes) -> Any:
+    kind, rest = packed[:1], packed[1:]
+    return rest if kind == _BYTES else msgspec.json.decode(rest)
+
+
 def _open(where: str | AsyncEngine, name: str) -> Memory:
-    """What is not needed is not loaded: most receivers have one of the two."""
+    """Imports only the memory that is needed: most receivers have one of the two."""
     if isinstance(where, str) and where.partition("://")[0] in ("redis", "rediss", "unix"):
         from tocsin.receive.redis_memory import RedisMemory
 

@@ -1,8 +1,8 @@
-"""Which paths a receiver is for.
+"""Decides which paths a receiver is for.
 
-Routers differ in what they take for the same path: some join double slashes, resolve dots, decode twice or ignore
-case. A path that is one of ours for such a router, but not as it is written, would reach the app unsigned. So both are
-asked, and where they disagree the request is refused.
+Routers differ in which paths they take for the same: some join double slashes, resolve dots, decode twice or ignore
+case. A path that only such a router takes for one of ours would reach the app unsigned. So each path is compared both
+as it is written and as the most lenient router reads it, and the request is refused if the two disagree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from tocsin.model.errors import InvalidArgument
 
-# Nobody decodes more often than that.
+# No router decodes more often than this.
 _MOST_DECODINGS = 4
 
 
@@ -22,7 +22,7 @@ class AmbiguousPath(Exception):
 
 
 class Paths:
-    """Each is a path, or with a slash at its end all beneath it."""
+    """Each entry is a path; one with a slash at its end holds all paths beneath it."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = () if isinstance(paths, str) else tuple(paths)
@@ -32,7 +32,7 @@ class Paths:
         self._folded = tuple(path.casefold() for path in self._paths)
 
     def hold(self, path: str) -> bool:
-        """Raise AmbiguousPath if that depends on who reads it."""
+        """Raises AmbiguousPath if routers disagree."""
         held = _is_among(path, self._paths)
         if held != _is_among(_lenient(path), self._folded):
             raise AmbiguousPath
@@ -40,7 +40,7 @@ class Paths:
 
 
 def _is_among(path: str, paths: tuple[str, ...]) -> bool:
-    """With a slash at its end or not: routers that tell one from the other send the client there."""
+    """With or without a slash at its end: routers redirect from one to the other."""
     return any(path in (each, f"{each}/") or (each.endswith("/") and path.startswith(each)) for each in paths)
 
 

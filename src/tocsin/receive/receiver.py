@@ -1,11 +1,11 @@
-"""An ASGI middleware: requests of a run reach the app once, and come from who knows the secret.
+"""An ASGI middleware: requests of a run reach the app once, and only from senders that know the secret.
 
     app = Receiver(app, Once("redis://localhost"), secrets=Path("/run/secrets/webhooks"))
 
-What is remembered is the first response with a status of 2xx, for those who ask with the same secret or login
-(caller.py). Any other, or an exception, frees the key. Requests
-without an effect (GET, HEAD, OPTIONS, TRACE), lifespan and websockets pass through untouched. With secrets every other
-request must be signed, with an `Idempotency-Key` or without: else who leaves the key out would not need the secret.
+The first response with a status of 2xx is remembered, for callers with the same secret or login (caller_scope.py). Any
+other response, or an exception, frees the key. Requests without an effect (GET, HEAD, OPTIONS, TRACE), lifespan and
+websockets pass through unchanged. With `secrets` every other request must be signed, even without an `Idempotency-Key`:
+otherwise a sender that leaves the key out would not need the secret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument, InvalidSignature, KeyReused, StillRunning, StoreError
 from tocsin.model.webhook_signature import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, TOLERANCE_S, sign, signed_by
 from tocsin.receive import joint_turn
-from tocsin.receive.caller_scope import LOGINS, login_of, places
+from tocsin.receive.caller_scope import LOGINS, login_of, memory_keys
 from tocsin.receive.exchange import BodyTooLarge, ClientGone, Exchange, read_body
 from tocsin.receive.joint_turn import JointTurn
 from tocsin.receive.once import LONGEST_KEY, Once
@@ -30,14 +30,14 @@ from tocsin.receive.responses import App, Receive, Response, Scope, Send, proble
 
 log = logging.getLogger("tocsin.receive")
 
-# A text, a file that is read for each request, or what gives the text; several secrets stand apart by spaces or lines.
+# A text, a file that is read for each request, or a function that returns the text. Spaces or lines separate secrets.
 Secrets: TypeAlias = str | Path | Callable[[], str]
 
 KEY_HEADER = "idempotency-key"
 
 _SAFE = {"GET", "HEAD", "OPTIONS", "TRACE"}
 _MIB = 1 << 20
-# Until a memory that is away may be back.
+# Retry-After while the memory is away.
 _AWAY_S = 5.0
 
 
@@ -48,9 +48,9 @@ class RequestRefused(Exception):
 
 
 class Receiver:
-    """`paths` are those it is for: a path, or with a slash at its end all beneath it; without them all are.
+    """`paths`: the paths it is for, all if None. A path with a slash at its end holds all beneath it.
 
-    `logins` are further headers by which the app knows its callers, beside Authorization, Cookie and the like.
+    `logins`: further headers by which the app knows its callers, besides Authorization, Cookie and the like.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class Receiver:
         self._body_timeout_s = seconds(body_timeout, "body_timeout")
         self._warned = False
         if secrets is not None:
-            # Now rather than with the first request.
+            # Fail now rather than at the first request.
             sign(_read(secrets), "start", 0, b"")
             self._check_keep()
 
     def _check_keep(self) -> None:
-        # A request may be signed so far ahead of our clock, and is accepted until as long after its time.
+        # A request may be signed one tolerance ahead of our clock, and is accepted until one tolerance after its time.
         least_s = 2 * self._tolerance_s
         if self._once.keep_ms < least_s * 1000:
             raise InvalidArgument(
@@ -110,8 +110,8 @@ class Receiver:
         try:
             return self._paths is None or self._paths.hold(scope["path"])
         except AmbiguousPath:
-            told = "write the path without double slashes, dots, encoded slashes and in its own case"
-            raise RequestRefused(problem(400, "Ambiguous path", told)) from None
+            detail = "write the path without double slashes, dots, encoded slashes and in its own case"
+            raise RequestRefused(problem(400, "Ambiguous path", detail)) from None
 
     async def _receive(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = _header(scope, KEY_HEADER)
@@ -127,7 +127,7 @@ class Receiver:
             return
         async with begun as turn:
             exchange = Exchange(turn, body, receive, send, self._largest_answer)
-            # Without extensions: each is another way to respond, which would not be remembered.
+            # Without extensions: each is another way to respond, and its response would not be remembered.
             await self._app({**scope, "extensions": {}}, exchange.receive, exchange.send)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
@@ -145,7 +145,7 @@ class Receiver:
             raise RequestRefused(problem(408, "Too slow", f"no whole body within {self._body_timeout_s:g} s")) from None
 
     def _signed(self, scope: Scope, given: str | None, body: bytes) -> tuple[str, list[bytes]]:
-        """The key, and the secrets that signed."""
+        """The key, and the secrets that signed the request."""
         assert self._secrets is not None
         names = (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER)
         headers = {name: _header(scope, name) or "" for name in names}
@@ -160,10 +160,10 @@ class Receiver:
     async def _begin(self, key: str, signers: list[bytes], scope: Scope, body: bytes) -> Response | JointTurn:
         login = login_of(scope, self._logins)
         if not signers and not login:
-            self._warn_of_strangers()
-        where = places(signers, login, key, scope, body)
+            self._warn_unauthenticated()
+        wanted = memory_keys(signers, login, key, scope, body)
         try:
-            found = await joint_turn.begin(self._once, key, where, self._wait_s)
+            found = await joint_turn.begin(self._once, key, wanted, self._wait_s)
         except StillRunning as error:
             raise RequestRefused(problem(409, "Still running", str(error), retry_after_s=error.retry_after_s)) from None
         except KeyReused as error:
@@ -173,8 +173,8 @@ class Receiver:
             raise RequestRefused(problem(503, "Not now", "keys cannot be looked up", retry_after_s=_AWAY_S)) from None
         return replayed(found) if isinstance(found, bytes) else found
 
-    def _warn_of_strangers(self) -> None:
-        """Once: nothing tells the sender from a stranger, and keys can be computed."""
+    def _warn_unauthenticated(self) -> None:
+        """Warn once: any stranger could have sent the request, because keys can be computed."""
         if not self._warned:
             self._warned = True
             log.warning(
@@ -202,5 +202,5 @@ def _values(scope: Scope, name: str) -> list[str]:
 def _header(scope: Scope, name: str) -> str | None:
     values = _values(scope, name)
     if len(values) > 1:
-        raise RequestRefused(problem(400, "Twice the same header", f"{name} stands in the request more than once"))
+        raise RequestRefused(problem(400, "Twice the same header", f"{name} is in the request more than once"))
     return values[0] if values else None

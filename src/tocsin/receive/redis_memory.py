@@ -1,6 +1,6 @@
-"""The memory of keys in Redis: one hash a key, which ends with its lease or its keep.
+"""The memory of keys in Redis: one hash per key, which expires with its lease or its keep.
 
-Each change is one script on one key, and each can be repeated, so redis-py may send it again when its reply was lost.
+Each change is one script on one key and can be repeated, so redis-py may send it again if its reply was lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tocsin.receive.memory import Answered, Busy, TurnTaken
 
 SCHEMES = ("redis", "rediss", "unix")
 
-# For each try; a receiver that cannot know whether a request is the first tells its sender to come again.
+# For each try. If all fail, the receiver cannot know whether a request is the first, and answers 503.
 _TIMEOUT_S = 3.0
 _TRIES = 3
 _CONNECTIONS = 32
@@ -35,7 +35,7 @@ class RedisMemory:
         try:
             pool = BlockingConnectionPool.from_url(url, max_connections=_CONNECTIONS, timeout=_TIMEOUT_S, **options)
         except ValueError as error:
-            # Not quoted: it may hold a password.
+            # The address is not quoted: it may hold a password.
             raise InvalidConfig("the address of the memory cannot be read: write redis://HOST:PORT/DB") from error
         self._client = Redis.from_pool(pool)
         self._name = name
@@ -57,10 +57,10 @@ class RedisMemory:
 
     async def take(self, key: str, token: str, digest: bytes, lease_ms: Millis) -> TurnTaken | Busy | Answered:
         with _our_errors():
-            state, whose, more = await self._take(keys=[self._turn(key)], args=[token, digest, lease_ms])
+            state, digest_held, more = await self._take(keys=[self._turn(key)], args=[token, digest, lease_ms])
         if state == 1:
             return TurnTaken()
-        return Answered(whose, more) if state == 2 else Busy(whose, max(0, more))
+        return Answered(digest_held, more) if state == 2 else Busy(digest_held, max(0, more))
 
     async def answer(self, key: str, token: str, digest: bytes, answer: bytes, keep_ms: Millis) -> bool:
         with _our_errors():
@@ -86,12 +86,12 @@ def _our_errors() -> Iterator[None]:
 
 
 def _translated(error: Exception) -> StoreError:
-    said = str(error) or type(error).__name__
-    # By its text, because an old server wraps what a script met into an error of its own.
-    if "not allowed when used memory" in said:
-        return StoreFull(f"the Redis of the memory is full, nothing was written: raise maxmemory ({said})")
+    reason = str(error) or type(error).__name__
+    # Compare the text: old servers wrap an error inside a script into a generic one.
+    if "not allowed when used memory" in reason:
+        return StoreFull(f"the Redis of the memory is full, nothing was written: raise maxmemory ({reason})")
     if isinstance(error, _REFUSALS):
-        return StoreRefused(f"the Redis of the memory does not accept the login in its address ({said})")
+        return StoreRefused(f"the Redis of the memory does not accept the login in its address ({reason})")
     if isinstance(error, exceptions.TimeoutError):
-        return StoreTimeout(f"the Redis of the memory did not answer in time ({said})")
-    return StoreUnavailable(f"the Redis of the memory cannot be used for now ({said})")
+        return StoreTimeout(f"the Redis of the memory did not answer in time ({reason})")
+    return StoreUnavailable(f"the Redis of the memory cannot be used for now ({reason})")

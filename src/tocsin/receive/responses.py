@@ -1,4 +1,4 @@
-"""Responses: what is remembered of one, how it comes again, and those that we make ourselves."""
+"""Responses: how one is packed and replayed, and the error responses that the receiver makes itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPLAYED: Header = (b"idempotency-replayed", b"true")
 # On the replay of a response whose body was too large to be remembered.
 OMITTED: Header = (b"idempotency-body", b"omitted")
 
-# They belong to one connection, one moment or, as a session, to one client.
+# These headers belong to one connection, one moment or one client's session.
 _NOT_KEPT = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"trailer", b"date", b"set-cookie"}
 _ABOUT_THE_BODY = {b"content-length", b"content-encoding", b"content-type", b"content-digest", b"etag"}
 
@@ -38,14 +38,14 @@ class Response(msgspec.Struct, array_like=True, frozen=True):
         await send({"type": "http.response.body", "body": self.body})
 
 
-def remembered(response: Response) -> bytes:
+def pack(response: Response) -> bytes:
     kept = [(name, value) for name, value in response.headers if name.lower() not in _NOT_KEPT]
     return msgspec.msgpack.encode(Response(response.status, kept, response.body))
 
 
-def remembered_without_body(status: int, headers: list[Header]) -> bytes:
+def pack_without_body(status: int, headers: list[Header]) -> bytes:
     kept = [(name, value) for name, value in headers if name.lower() not in _ABOUT_THE_BODY]
-    return remembered(Response(status, [*kept, OMITTED]))
+    return pack(Response(status, [*kept, OMITTED]))
 
 
 def replayed(packed: bytes) -> Response:
@@ -54,9 +54,9 @@ def replayed(packed: bytes) -> Response:
 
 
 def problem(status: int, title: str, detail: str, *, retry_after_s: float | None = None) -> Response:
-    """As in RFC 9457."""
-    told = {"type": "about:blank", "title": title, "status": status, "detail": detail}
-    body = msgspec.json.encode(told)
+    """An error response as in RFC 9457."""
+    fields = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    body = msgspec.json.encode(fields)
     headers = [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body))]
     if retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after_s))))

@@ -1,7 +1,7 @@
-"""The memory of keys in SQL: one row a key, on SQLite and PostgreSQL.
+"""The memory of keys in SQL: one row per key, in SQLite or PostgreSQL.
 
 Each change is one statement that decides and writes at once, by the database's clock, and can be repeated. `until_ms`
-is the end of the lease, and with an answer the end of the keep; a row whose time is over counts for nothing.
+is the end of the lease or, once the row has an answer, of the keep. A row past its `until_ms` is ignored.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ BY_TIME = Index("tocsin_receive_turns_until", TURNS.c.until_ms)
 
 _INSERT: dict[str, Callable[[Table], Any]] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 _NOW = {
-    # Not now(), which is when the transaction began.
+    # Not now(), which returns the begin of the transaction.
     "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
 }
 
 Found: TypeAlias = Row[Any] | None
 
-# For each try. SQLite waits up to 5 s for those who write.
+# For each try. SQLite waits up to 5 s for other writers.
 _TIMEOUT_S = 6.0
 _TRIES = 3
-# Rows whose time is over are removed on the way, a few at a time.
+# Answers remove expired rows too, a few at a time.
 _PRUNE_EVERY_S = 60.0
 _PRUNED_AT_ONCE = 500
 
@@ -81,26 +81,26 @@ class SqlMemory:
         self._name = name
         self._insert = _INSERT[dialect]
         self._now = literal_column(_NOW[dialect], BigInteger)
-        self._pruned = monotonic()
+        self._pruned_at = monotonic()
 
     async def setup(self) -> None:
-        # Two that create the same at once may collide inside PostgreSQL, `if not exists` or not.
+        # Two processes that create the same table at once may collide in PostgreSQL, even with `if not exists`.
         await self._call(CreateTable(TURNS, if_not_exists=True), collides=True)
         await self._call(CreateIndex(BY_TIME, if_not_exists=True), collides=True)
 
     async def take(self, key: str, token: str, digest: bytes, lease_ms: Millis) -> TurnTaken | Busy | Answered:
         while True:
-            # A look first: those who wait look often, and on SQLite one who writes keeps all others from it.
-            held = await self._call(self._look(key))
+            # Read first: waiting callers poll often, and in SQLite a writer blocks all others.
+            held = await self._call(self._select(key))
             if held is not None and (held.answer is not None or held.token != token):
-                return _told(held)
+                return _state_of(held)
             if await self._call(self._take(key, token, digest, lease_ms)) is not None:
                 return TurnTaken()
 
     async def answer(self, key: str, token: str, digest: bytes, answer: bytes, keep_ms: Millis) -> bool:
         remembered = await self._call(self._remember(key, token, digest, answer, keep_ms)) is not None
-        if self._prunes():
-            # What is left over is removed the next time.
+        if self._is_time_to_prune():
+            # A failure is ignored: the next time removes the rest.
             with contextlib.suppress(StoreUnavailable):
                 await self._call(self._prune())
         return remembered
@@ -116,24 +116,24 @@ class SqlMemory:
     async def take_within(
         self, connection: AsyncConnection, key: str, token: str, digest: bytes
     ) -> TurnTaken | Busy | Answered:
-        """In the caller's transaction. Whoever comes meanwhile is held up by the database until that has ended."""
-        # Without a lease: the row is seen by others only with its answer, or if its writer wants to go on without one.
+        """In the caller's transaction. The database makes other callers with this key wait until it has ended."""
+        # Without a lease: other callers see the row only after the commit, with its answer or, without one, expired.
         while (await connection.execute(self._take(key, token, digest, 0))).first() is None:
-            if (held := (await connection.execute(self._look(key))).first()) is not None:
-                return _told(held)
+            if (held := (await connection.execute(self._select(key))).first()) is not None:
+                return _state_of(held)
         return TurnTaken()
 
     async def answer_within(
         self, connection: AsyncConnection, key: str, token: str, digest: bytes, answer: bytes, keep_ms: Millis
     ) -> None:
         await connection.execute(self._remember(key, token, digest, answer, keep_ms))
-        if self._prunes():
+        if self._is_time_to_prune():
             await connection.execute(self._prune())
 
     def _row(self, key: str) -> tuple[Any, Any]:
         return TURNS.c.name == self._name, TURNS.c.key == key
 
-    def _look(self, key: str) -> Executable:
+    def _select(self, key: str) -> Executable:
         left = (TURNS.c.until_ms - self._now).label("left_ms")
         return select(TURNS.c.token, TURNS.c.digest, TURNS.c.answer, left).where(
             *self._row(key), TURNS.c.until_ms > self._now
@@ -144,7 +144,7 @@ class SqlMemory:
         return self._write(key, token, digest, None, lease_ms, or_(mine, TURNS.c.until_ms <= self._now))
 
     def _remember(self, key: str, token: str, digest: bytes, answer: bytes, keep_ms: Millis) -> Executable:
-        # Also if the lease was over and nobody came: what was done is done, so the next one must not do it again.
+        # Also if the lease is over and no other caller came: the work is done, so it must not be done again.
         mine = or_(TURNS.c.token == token, TURNS.c.until_ms <= self._now)
         return self._write(key, token, digest, answer, keep_ms, mine)
 
@@ -160,46 +160,46 @@ class SqlMemory:
         )
         return written
 
-    def _prunes(self) -> bool:
-        due = monotonic() - self._pruned > _PRUNE_EVERY_S
-        self._pruned = monotonic() if due else self._pruned
+    def _is_time_to_prune(self) -> bool:
+        due = monotonic() - self._pruned_at > _PRUNE_EVERY_S
+        self._pruned_at = monotonic() if due else self._pruned_at
         return due
 
     def _prune(self) -> Executable:
         over = TURNS.c.until_ms <= self._now
         some = select(TURNS.c.name, TURNS.c.key).where(over).order_by(TURNS.c.until_ms).limit(_PRUNED_AT_ONCE)
-        # Never waits for another who removes them too; and looks again, because one may have been taken meanwhile.
+        # Skips rows that another process removes, and checks the time again: a row may have been taken meanwhile.
         chosen = tuple_(TURNS.c.name, TURNS.c.key).in_(some.with_for_update(skip_locked=True))
         return delete(TURNS).where(chosen, over)
 
     async def _call(self, statement: Executable, *, collides: bool = False) -> Found:
-        for again in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             try:
                 async with asyncio.timeout(_TIMEOUT_S), self._calls.connect() as connection:
                     result = await connection.execute(statement)
                     return result.first() if result.returns_rows else None
             except (SQLAlchemyError, OSError) as error:
                 lost = isinstance(error, DBAPIError) and error.connection_invalidated
-                if not (again and (lost or collides)):
+                if not (tries_left and (lost or collides)):
                     raise _translated(error) from error
         raise AssertionError
 
 
-def _told(held: Row[Any]) -> Busy | Answered:
+def _state_of(held: Row[Any]) -> Busy | Answered:
     return Busy(held.digest, held.left_ms) if held.answer is None else Answered(held.digest, held.answer)
 
 
 def _translated(error: Exception) -> StoreUnavailable:
-    # What the database said, without the statement and what was to be remembered.
-    said = error.orig if isinstance(error, DBAPIError) else error
-    return StoreUnavailable(f"the database of the memory cannot be used for now ({said})")
+    # The database's own words, without the statement and its parameters.
+    reason = error.orig if isinstance(error, DBAPIError) else error
+    return StoreUnavailable(f"the database of the memory cannot be used for now ({reason})")
 
 
 def open_engine(url: str) -> AsyncEngine:
     try:
         return create_async_engine(url)
     except (SQLAlchemyError, ModuleNotFoundError) as error:
-        # Not quoted: it may hold a password.
+        # The address is not quoted: it may hold a password.
         raise InvalidConfig(
             "the address of the memory cannot be used: write redis://HOST:PORT, sqlite+aiosqlite:///FILE or "
             "postgresql+asyncpg://HOST/DATABASE"

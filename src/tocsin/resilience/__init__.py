@@ -1,1 +1,1 @@
-"""Pure functions of (data, now) that say what a failure means, and what to do about it."""
+"""Failures: their classes, the wait after them, and circuit breakers. All are pure functions of (data, now)."""

@@ -1,4 +1,4 @@
-"""How long a failed job waits, by the class of its failure and by how often it has failed in a row."""
+"""Computes how long a failed job waits, from the class of its failure and the length of its streak of failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tocsin.model.failure_class import FailureClass
 
 
 class BackoffSettings(Struct, frozen=True):
-    """`jitter_ratio` 0.1 is ±10 %."""
+    """Settings of `redis.scheduler.failure-backoff`. A `jitter_ratio` of 0.1 is ±10 %."""
 
     enabled: bool = False
     max_immediate_retries: int = 0
@@ -29,7 +29,7 @@ class BackoffSettings(Struct, frozen=True):
                 raise InvalidArgument(f"{name} must not be negative, and is {getattr(self, name)!r}")
         if not math.isfinite(self.throttled_multiplier) or self.throttled_multiplier < 1:
             raise InvalidArgument(f"throttled_multiplier must be a number from 1, not {self.throttled_multiplier!r}")
-        # With more than 1, delays would become negative.
+        # A ratio above 1 would make delays negative.
         if not 0 <= self.jitter_ratio <= 1:
             raise InvalidArgument(f"jitter_ratio must be between 0 and 1, not {self.jitter_ratio!r}")
 
@@ -41,8 +41,8 @@ def delay_ms(
     error_interval_ms: Millis,
     chance: float,
 ) -> Millis:
-    """Milliseconds until the next try: with jitter always, by the class of the failure only if that is enabled.
-    `streak` counts this failure, from 1; `chance` in [0, 1) picks the jitter."""
+    """Milliseconds until the next try, always with jitter. The class of the failure counts only if that is enabled.
+    `streak` includes this failure, so it is at least 1; `chance` in [0, 1) picks the jitter."""
     delay = _delay(settings, failure_class, streak, error_interval_ms) if settings.enabled else error_interval_ms
     return _jittered(delay, settings.jitter_ratio, chance)
 
@@ -68,22 +68,22 @@ def _throttled(settings: BackoffSettings, streak: int) -> float:
 
 
 def _jittered(delay: float, ratio: float, chance: float) -> Millis:
-    # After the cap: otherwise all jobs that have reached it would come back at the same moment. So the wait may be
-    # longer than the cap by the ratio. Rounded up, so that a wait does not become none.
+    # Add jitter after the cap, otherwise all jobs that reached the cap would come back at the same moment. So the wait
+    # may exceed the cap by the ratio. Round up, so that a short wait does not become 0.
     return max(0, ceil_ms(delay * (1 + ratio * (2 * chance - 1)) / 1000))
 
 
 class Streaks:
-    """How often each job has failed in a row on this worker. Beyond `limit` jobs, the one that failed longest ago
-    is forgotten, and starts over: a streak is a hint, and memory is not."""
+    """Counts how often each job has failed in a row on this worker. Beyond `limit` jobs it forgets the job that failed
+    longest ago, which then starts over: bounded memory matters more than an exact streak."""
 
     def __init__(self, limit: int = 100_000) -> None:
         self._limit = limit
         self.by_job: OrderedDict[str, int] = OrderedDict()
 
     def failed(self, job_id: str) -> int:
-        """The streak with this failure."""
-        # Taken out and put in again: behind all others.
+        """Count a failure and return the streak."""
+        # Taken out and put in again, to move it behind all others.
         self.by_job[job_id] = streak = self.by_job.pop(job_id, 0) + 1
         if len(self.by_job) > self._limit:
             self.by_job.popitem(last=False)

@@ -1,13 +1,13 @@
-"""A circuit breaker: after too many failures, leave the other side alone for a while, then ask carefully.
+"""A circuit breaker: after too many failures it blocks calls to the other side for a while, then tries a few.
 
-CLOSED calls go through. `failure_threshold` failures within the window open it. With `in_a_row` so many failures
-without a success between them open it too: calls that hang fail so slowly that the window never holds enough of them.
-OPEN calls are blocked until the cooldown is over.
-HALF_OPEN a few calls go through as probes. The first answer decides: success closes, failure opens for a full
-cooldown. Without an answer by the half-open time, counted from the first probe, it opens again.
+CLOSED: calls go through. `failure_threshold` failures within the window open the breaker. With `in_a_row`, that many
+failures without a success in between open it too: hanging calls fail too slowly to fill the window.
+OPEN: calls are blocked until the cooldown is over.
+HALF_OPEN: a few calls go through as probes. The first answer decides: a success closes the breaker, a failure opens it
+for a full cooldown. Without an answer within the half-open time after the first probe it opens again.
 
-No timer moves it: what time has changed is found when somebody asks, and does not depend on how often that is.
-For one event loop; it has no lock.
+It needs no timer: each call first applies the changes that time has made, and the result does not depend on how often
+it is called. Only for use on one event loop, because it has no lock.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from msgspec.structs import replace
 
 from tocsin.model.errors import InvalidArgument, NodeUnavailable, StoreChanged, StoreError, StoreUnavailable
 
-# So that one lost reply does not cost another cooldown, and a server that comes back is not stormed.
+# More than one, so that one lost reply does not cost another cooldown; few, to spare a server that is coming back.
 PROBES = 4
 
-# Which period of the breaker a call belongs to. Each change of state begins a new one, and an answer to a call of
-# an earlier one says nothing about now: it is ignored.
+# The period of the breaker that a call belongs to. Each change of state begins a new period, and the breaker ignores
+# answers to calls of earlier periods, because they say nothing about the present.
 Permit = NewType("Permit", int)
 
 
@@ -50,7 +50,7 @@ class BreakerSettings(Struct, frozen=True):
 
 
 def redis_breaker_settings(s: BreakerSettings) -> BreakerSettings:
-    """Quicker to trip and to try again than the acquisition breaker, whose settings these are."""
+    """Derive the Redis breaker from the acquisition breaker's settings: it trips and tries again sooner."""
     return replace(
         s,
         failure_threshold=max(3, s.failure_threshold - 2),
@@ -61,7 +61,7 @@ def redis_breaker_settings(s: BreakerSettings) -> BreakerSettings:
 
 
 class BreakerStatus(Struct, frozen=True):
-    """`failures` are those in the window; `probe_in` is in seconds, 0 when a call may go now; the rest are totals."""
+    """`failures` counts those in the window. `probe_in`: seconds until a call may go, 0: now. The rest are totals."""
 
     state: BreakerState
     failures: int
@@ -81,13 +81,13 @@ class Breaker:
         self._state = BreakerState.CLOSED
         self._permit = Permit(1)
         self._failures: deque[float] = deque()
-        # Failures since the last success; None: nobody counts them.
+        # Failures since the last success; None if not counted.
         self._in_a_row = 0 if in_a_row else None
         self._opened = 0.0
         self._probes = 0
         self._first_probe = 0.0
         self._trips = self._blocked = self._recoveries = 0
-        # Calls failed, or the server did not answer, and none has succeeded since while the breaker was closed.
+        # Calls failed (failing) or the server did not answer (away), and no call has succeeded since while closed.
         self.failing = False
         self.away = False
 
@@ -97,7 +97,7 @@ class Breaker:
         return self._state
 
     def allow(self) -> Permit | None:
-        """A permit to hand back with the answer; None: do not call. A call that gives no answer may keep it."""
+        """A permit to return with the answer; None: do not call. A call without an answer need not return it."""
         now = self._monotonic()
         self._catch_up(now)
         if self._state is BreakerState.OPEN or (self._state is BreakerState.HALF_OPEN and self._probes == PROBES):
@@ -105,14 +105,14 @@ class Breaker:
             return None
         if self._state is BreakerState.HALF_OPEN:
             if not self._probes:
-                # Not when the cooldown ended: nobody may have had a call to make.
+                # Counted from here, not from the end of the cooldown: there may have been no call to make since.
                 self._first_probe = now
             self._probes += 1
         return self._permit
 
     def succeeded(self, permit: Permit) -> None:
-        # While closed, a success takes nothing out of the window: a server that fails every other call is as broken as
-        # it looks.
+        # While closed, a success removes no failure from the window: a server that fails every other call must open
+        # the breaker.
         self._catch_up(self._monotonic())
         if permit != self._permit:
             return
@@ -135,19 +135,19 @@ class Breaker:
         if max(len(self._failures), self._in_a_row or 0) >= self._settings.failure_threshold:
             self._open(now)
 
-    def forgive(self, permit: Permit) -> None:
-        """A success that makes up for a failure: for another side on which some calls fail, whatever its state."""
+    def drop_oldest_failure(self, permit: Permit) -> None:
+        """Let a success remove one failure, for hosts on which some calls always fail."""
         if permit == self._permit and self._failures:
             self._failures.popleft()
 
     def answered(self, permit: Permit, answers: Iterable[object]) -> None:
-        """What came of the calls of one permit. That the server was wiped or replaced is an answer; that a script
-        failed is not. One node that is away is no reason to stop what is done on the others of a cluster; the client
-        leaves it alone by itself."""
+        """Record the answers to the calls of one permit. An error that the server was wiped or replaced counts as an
+        answer, a failed script does not. One missing node of a cluster does not count as a failure, because work on
+        the other nodes must go on; the client itself stops calling that node."""
         errors = [answer for answer in answers if isinstance(answer, StoreError)]
         if all(isinstance(error, StoreChanged | NodeUnavailable) for error in errors):
             self.succeeded(permit)
-            # A late answer to a call from before it opened says nothing about the server now.
+            # A late answer to a call from before the breaker opened says nothing about the server now.
             if self._state is BreakerState.CLOSED:
                 self.failing = self.away = False
         else:
@@ -156,17 +156,17 @@ class Breaker:
             self.away = self.away or any(isinstance(error, StoreUnavailable) for error in errors)
 
     def probe_now(self) -> None:
-        """The other side was heard of by another way: no need to wait for the rest of the cooldown."""
+        """End the cooldown: there is other evidence that the other side is back."""
         self._catch_up(self._monotonic())
         if self._state is BreakerState.OPEN:
             self._enter(BreakerState.HALF_OPEN)
 
     def trip(self) -> None:
-        """Open for a full cooldown, because others found the other side failing."""
+        """Open for a full cooldown, because other callers found the other side failing."""
         self._open(self._monotonic())
 
     def reset(self) -> None:
-        """Closed at once, by a person who knows better. The totals stay."""
+        """Close at once, on request of a person. The totals stay."""
         self._catch_up(self._monotonic())
         self._close()
 
@@ -186,12 +186,12 @@ class Breaker:
         if self._state is BreakerState.OPEN:
             return self._opened + self._cooldown - now
         if self._probes == PROBES:
-            # If none of them answers.
+            # Assuming that no probe is answered.
             return self._first_probe + self._half_open + self._cooldown - now
         return 0.0
 
     def _catch_up(self, now: float) -> None:
-        """Do what time alone has changed since the last look."""
+        """Apply the changes that time alone has made since the last call."""
         while self._failures and now - self._failures[0] >= self._window:
             self._failures.popleft()
         if self._state is BreakerState.HALF_OPEN and self._probes and now >= self._first_probe + self._half_open:

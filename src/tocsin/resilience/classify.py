@@ -1,12 +1,13 @@
-"""Which class of failure an exception is.
+"""Classifies exceptions by class of failure.
 
-An exception is asked together with those that explain it. For each of them, outermost first, the user's functions
-have the first word, then codes, statuses and types. TRANSIENT ("the connection failed") is the word of a wrapper, so
-it stands only if no cause says more: a refused password behind a connection error is PERMANENT_FORBIDDEN. What was
-being handled (`__context__`) is not an explanation; it is asked when nothing else said anything, then the messages.
+The classifier examines an exception together with its causes, outermost first. For each it calls the user's functions
+first, then checks codes, statuses and types. TRANSIENT ("the connection failed") often comes from a wrapper, so it
+counts only if no cause is more specific: a refused password behind a connection error is PERMANENT_FORBIDDEN. The
+exception that was being handled (`__context__`) is not a cause. It counts only if nothing else gave a class; the words
+of the messages come last.
 
-A group is what the most demanding of its members is: PERMANENT_FORBIDDEN before THROTTLED, SERVER_ERROR, TRANSIENT
-and UNKNOWN, since trying again would run into that member again.
+A group gets the class of its most demanding member: PERMANENT_FORBIDDEN before THROTTLED, SERVER_ERROR, TRANSIENT and
+UNKNOWN, because the next try would meet that member again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.model.failure_class import FailureClass
 from tocsin.resilience.evidence import (
     MOST_LINKS,
@@ -42,18 +43,18 @@ class Classifier:
         self._warned: set[int] = set()
 
     def add(self, function: ClassifyFunction) -> None:
-        """Ask `function` before anything else, after those added earlier. None passes the question on."""
+        """Call `function` before all other checks, after functions added earlier. If it returns None, they decide."""
         if not callable(function):
             raise InvalidArgument(f"classify needs a function from an exception to a failure class, not {function!r}")
         if inspect.iscoroutinefunction(function):
-            raise InvalidArgument(f"{function!r} cannot be asked: a classify function must not be async")
+            raise InvalidArgument(f"{function!r} cannot be used: a classify function must not be async")
         self._functions.append(function)
 
     def classify(self, error: BaseException) -> FailureClass:
         return self._judge(error, set()) or FailureClass.UNKNOWN
 
     def _judge(self, error: BaseException, seen: set[int]) -> FailureClass | None:
-        """None: nobody knows. `seen` ends cycles and bounds the work."""
+        """The class, or None if nothing decides it. `seen` ends cycles and bounds the work."""
         links: list[BaseException] = []
         explaining, surrounding = deque([error]), deque[BaseException]()
         transient = False
@@ -96,7 +97,7 @@ class Classifier:
             self._warned.add(id(function))
             name = getattr(function, "__qualname__", None) or repr(function)
             error = f"{type(trouble).__name__}: {text_of(trouble)}"
-            log.warning("a classify function failed, and is passed over when it does", function=name, error=error)
+            log.warning("a classify function failed and was ignored", function=name, error=error)
 
 
 def _understood(answer: FailureClass | str | None) -> FailureClass | None:
@@ -108,5 +109,5 @@ def _understood(answer: FailureClass | str | None) -> FailureClass | None:
         return FailureClass[answer.upper()]
     except KeyError:
         raise InvalidArgument(
-            f"there is no failure class {answer!r}; {nearest(answer, FailureClass.__members__)}"
+            f"there is no failure class {answer!r}; {did_you_mean(answer, FailureClass.__members__)}"
         ) from None

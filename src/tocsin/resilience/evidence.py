@@ -1,7 +1,7 @@
-"""What one exception, taken alone, says about its failure.
+"""Finds evidence about a failure in one exception, without its causes.
 
-Libraries are recognised by the names of their packages and classes, so that nothing is imported that the user does
-not have. An exception is the work of strangers: its attributes may raise, be missing, or be something else.
+Libraries are recognised by the names of their packages and classes, so that no package of the user's choice must be
+imported. Exceptions come from foreign code: their attributes may raise, be missing, or have any type.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ TRANSIENT = FailureClass.TRANSIENT
 SERVER_ERROR = FailureClass.SERVER_ERROR
 UNKNOWN = FailureClass.UNKNOWN
 
-# What the code of strangers may raise when it is asked for a text or an attribute: all but a person's Ctrl-C.
+# What foreign code may raise when we read a text or an attribute: everything except Ctrl-C.
 STRANGE = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
-# Exceptions looked at for one failure: chains may be long, and groups wide.
+# Maximum exceptions examined for one failure: chains may be long, and groups wide.
 MOST_LINKS = 64
 
-# Below the package, classes move from release to release; these have their packages inside another's name.
+# Names of classes are compared without submodules, which change between releases. These namespaces hold several
+# packages, so here the package is the second part.
 _SHARED_NAMESPACES = {"google", "azure"}
 
-# Their messages quote others: statements and parameters (what the database said is in `orig`), URLs, what programs say.
+# Exceptions whose messages quote other text (SQL, URLs, output of programs), so their words are no evidence.
 _QUOTING = frozenset(["sqlalchemy.StatementError", "tocsin.DeliveryFailed"])
 
 _REDIS = {
@@ -58,7 +59,7 @@ _TYPES = {
     "socket.gaierror": TRANSIENT,
     "socket.herror": TRANSIENT,
     "ssl.SSLError": TRANSIENT,
-    # Neither will a second look change the certificate, nor has anybody refused us: the error interval is right.
+    # A retry will not change the certificate, and nobody refused us: the error interval fits.
     "ssl.SSLCertVerificationError": UNKNOWN,
     "http.IncompleteRead": TRANSIENT,
     "http.BadStatusLine": TRANSIENT,
@@ -99,7 +100,7 @@ _GRPC = {
     "PERMISSION_DENIED": FORBIDDEN,
     "UNAUTHENTICATED": FORBIDDEN,
     "RESOURCE_EXHAUSTED": THROTTLED,
-    # Also what a connection that cannot be made looks like.
+    # gRPC also reports a failed connection like this.
     "UNAVAILABLE": TRANSIENT,
     "DEADLINE_EXCEEDED": TRANSIENT,
     "ABORTED": TRANSIENT,
@@ -109,7 +110,7 @@ _GRPC = {
     "UNIMPLEMENTED": SERVER_ERROR,
 }
 
-# Codes rather than statuses: throttling arrives as 400 or 503, an expired token as 400.
+# AWS: use codes and not statuses, because throttling arrives as 400 or 503 and an expired token as 400.
 _AWS = (
     (
         re.compile(r"Throttl|TooManyRequests|ThroughputExceeded|BandwidthLimitExceeded|PriorRequestNotComplete"),
@@ -128,24 +129,25 @@ _SQLSTATES = (
     (re.compile(r"^08|^40|^55P03|^57P0"), TRANSIENT),
 )
 
-# SQLite calls a missing table operational too (1); busy, locked, out of memory, I/O error, cannot open.
+# SQLite raises OperationalError for a missing table too (1). The others: busy, locked, out of memory, I/O error,
+# cannot open.
 _SQLITE = {1: UNKNOWN, 5: TRANSIENT, 6: TRANSIENT, 7: THROTTLED, 10: TRANSIENT, 14: TRANSIENT}
 
 _PASSING = """EAGAIN EINTR EIO EPIPE ENETDOWN ENETUNREACH ENETRESET ECONNABORTED ECONNRESET ENOTCONN ESHUTDOWN
     ETIMEDOUT ECONNREFUSED EHOSTDOWN EHOSTUNREACH EALREADY EINPROGRESS ESTALE EADDRNOTAVAIL EPROTO"""
 _ERRNOS = {
     **{getattr(errno, name): TRANSIENT for name in _PASSING.split() if hasattr(errno, name)},
-    # As with MemoryError, this machine is short of something, and fewer runs help.
+    # As with MemoryError, this machine lacks a resource, and fewer runs help.
     **{getattr(errno, name): THROTTLED for name in ("ENOMEM", "EMFILE", "ENFILE", "ENOBUFS")},
-    # Who may do what, to a file or past a firewall, is changed by a person and not by trying again.
+    # Permissions for a file or through a firewall: a person must change them, trying again does not help.
     errno.EACCES: FORBIDDEN,
     errno.EPERM: FORBIDDEN,
 }
-# Their errno counts something else: an SSLError's 1 is no EPERM.
+# Exceptions whose errno has another meaning: 1 in an SSLError is not EPERM.
 _OTHER_NUMBERS = (ssl.SSLError, socket.gaierror, socket.herror)
 
 _URLLIB3_GAVE_UP = re.compile(r"too many (\d{3}) error responses")
-# A refusal must be said in full: it weighs more than the others, and "forbidden" has other meanings.
+# Patterns for a refusal are long: a refusal has the longest wait, and "forbidden" has other meanings.
 _MESSAGES = (
     (re.compile(r"\brate[ _-]?limit|too many requests|throttl|\brate exceeded|\bquota exceeded", re.I), THROTTLED),
     (re.compile(r"too many (connections|clients)|OOM command not allowed", re.I), THROTTLED),
@@ -159,7 +161,7 @@ _LONGEST_MESSAGE = 4_000
 
 
 def facts(error: BaseException) -> Iterator[FailureClass]:
-    """Everything that is known for certain, most specific first."""
+    """The classes that codes, statuses, errno and types give for certain, most specific first."""
     names = list(_names(error))
     for fact in (_by_code(error, names), _by_status(error, names), _by_errno(error, names), _by_type(error, names)):
         if fact is not None:
@@ -167,19 +169,19 @@ def facts(error: BaseException) -> Iterator[FailureClass]:
 
 
 def message_says(error: BaseException) -> FailureClass | None:
-    """A guess from the words, for when there are no facts."""
+    """A guess from the words of the message, for use if there are no facts."""
     if not _QUOTING.isdisjoint(_names(error)):
         return None
     return _matching(_MESSAGES, text_of(error))
 
 
 def is_operational(error: BaseException) -> bool:
-    """What a database calls operational (PEP 249) is beyond the program's control, and mostly passes."""
+    """Whether it is an OperationalError (PEP 249): beyond the program's control, and usually temporary."""
     return any(name.endswith(".OperationalError") for name in _names(error))
 
 
 def explanations(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions that this one was raised from, or carries because its library does not use `__cause__`."""
+    """The causes of an exception: `__cause__`, and exceptions that libraries store in other attributes."""
     args = get(error, "args")
     carried = [get(error, name) for name in ("orig", "reason", "inner_exception", "cause", "os_error")]
     for thing in (*carried, *(args[:2] if type(args) is tuple else ()), get(error, "__cause__")):
@@ -195,7 +197,7 @@ def surroundings(error: BaseException) -> Iterator[BaseException]:
 
 
 def members(error: BaseException) -> Iterator[BaseException]:
-    """Those of a group, up to `MOST_LINKS`."""
+    """The members of an exception group, up to `MOST_LINKS`."""
     inside = get(error, "exceptions") if _is_a(error, BaseExceptionGroup) else ()
     for thing in inside[:MOST_LINKS] if type(inside) is tuple else ():
         if is_error(thing):
@@ -221,12 +223,12 @@ def text_of(error: BaseException) -> str:
 
 
 def _is_a(thing: object, *classes: type) -> bool:
-    # By its type: `isinstance` asks the thing too, and would believe a mock.
+    # Check the type itself: `isinstance` also reads `__class__`, which a mock can fake.
     return issubclass(type(thing), classes)
 
 
 def _names(error: BaseException) -> Iterator[str]:
-    """`package.Class` of the exception's class and of those it is derived from, nearest first."""
+    """`package.Class` of the exception's class and its base classes, nearest first."""
     for cls in type(error).__mro__:
         module, name = get(cls, "__module__"), get(cls, "__name__")
         if type(module) is str and type(name) is str:
@@ -251,7 +253,7 @@ def _by_code(error: BaseException, names: list[str]) -> FailureClass | None:
         return _GRPC.get(_grpc_code(error))
     number = get(error, "sqlite_errorcode")
     if type(number) is int:
-        # Above the low byte are details.
+        # The higher bytes hold details.
         return _SQLITE.get(number & 0xFF)
     return _matching(_SQLSTATES, get(error, "sqlstate")) or _matching(_SQLSTATES, get(error, "pgcode"))
 
@@ -274,11 +276,11 @@ def _by_status(error: BaseException, names: list[str]) -> FailureClass | None:
 
 
 def _statuses(error: BaseException, names: list[str]) -> Iterator[object]:
-    """Where libraries keep the HTTP status: those we know, and many that follow them."""
+    """The HTTP status from all attributes where libraries store it."""
     yield get(error, "status_code")
     yield get(error, "status")
     yield get(error, "http_status")
-    # Elsewhere a code may be anything; that of a mail server looks like a status and is none.
+    # In other libraries `code` may mean anything: a mail server's code looks like a status.
     if "urllib.HTTPError" in names or "google.api_core.GoogleAPICallError" in names:
         yield get(error, "code")
     response = get(error, "response")
@@ -290,7 +292,7 @@ def _statuses(error: BaseException, names: list[str]) -> Iterator[object]:
 
 
 def _of_status(status: object) -> FailureClass | None:
-    # HTTPStatus is an int as well; True and "403" are no statuses.
+    # Accept HTTPStatus, which is an int, but not True or "403".
     if not _is_a(status, int) or type(status) is bool:
         return None
     number = int.__int__(status)  # type: ignore[arg-type]
@@ -309,7 +311,7 @@ def _by_errno(error: BaseException, names: list[str]) -> FailureClass | None:
     number = get(error, "errno")
     if type(number) is int:
         return _ERRNOS.get(number)
-    # Raised by hand, without a number.
+    # Raised without an errno, by a program itself.
     return FORBIDDEN if _is_a(error, PermissionError) else None
 
 

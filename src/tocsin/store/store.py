@@ -88,7 +88,7 @@ class Store:
         if self._embedded:
             await asyncio.to_thread(self._embedded.start)
         self.client = open_client(self.address, self.connections)
-        self.client.healing = self._healing
+        self.client.script_reloader = self._healing
         try:
             await check_server(self.client, self.address)
             await self._guard(self._healing.load_all(self.client))
@@ -110,7 +110,7 @@ class Store:
 
     async def tend(self) -> None:
         """Reopen idle connections that were lost; for whoever comes by now and then. Raises StoreUnavailable."""
-        await self._guard(self.client.tend())
+        await self._guard(self.client.refill_idle_connections())
 
     async def revive_server(self) -> None:
         """Bring an embedded server back that has died; nothing to do for any other."""
@@ -301,7 +301,7 @@ class Store:
             answers = await asyncio.gather(*map(self.call, calls), return_exceptions=True)
             return [_error_or_answer(answer) for answer in answers]
         try:
-            answers = await client.ask_all([self._command(call) for call in calls])
+            answers = await client.send_together([self._command(call) for call in calls])
         except (RedisError, OSError) as error:
             failed = translate(error, self.address)
             return [failed for _ in calls]
@@ -312,7 +312,7 @@ class Store:
         client = self.client
         if not isinstance(client, SingleServerClient):
             return await asyncio.gather(*(what(client, keys, args) for keys, args in calls))
-        answers = await client.ask_all([("EVALSHA", what.sha, len(keys), *keys, *args) for keys, args in calls])
+        answers = await client.send_together([("EVALSHA", what.sha, len(keys), *keys, *args) for keys, args in calls])
         for n, answer in enumerate(answers):
             if isinstance(answer, NoScriptError):
                 answers[n] = await what(client, *calls[n])

@@ -1,1 +1,1 @@
-"""Where runs are delivered. Each satisfies the engine's `Deliver`."""
+"""The targets that execute runs: each satisfies the engine's `Deliver`."""

@@ -1,7 +1,7 @@
-"""Where requests and messages may go: not to what only this machine, its network or its cloud should reach.
+"""The guard that keeps requests and messages from addresses that only this machine, its network or its cloud may reach.
 
-Names are judged by the addresses that they turn out to be, when the socket is made that connects to one: a name that
-is looked up twice may mean something else the second time.
+The guard checks the address when the socket that connects to it is made, and not when the name is looked up: a name
+that is looked up twice may resolve to another address the second time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from tocsin.model.allowed_hosts import Address, AllowedHosts
 
-# Of clouds: the address that answers to every machine with its credentials, though it looks public.
+# Metadata services of clouds give every machine its credentials. Some of their addresses look public.
 _METADATA = frozenset(
     map(ip_address, ("168.63.129.16", "fd00:ec2::254", "169.254.169.254", "100.100.100.200", "192.0.0.192"))
 )
@@ -32,8 +32,8 @@ _FIRST_MATCHING: tuple[tuple[str, Callable[[Address], bool]], ...] = (
 
 
 class AddressRefused(OSError):
-    """Not an address that jobs may reach. Raised before a socket is made, so the error is the same for an open and a
-    closed port."""
+    """Jobs may not reach this address. Raised before a socket is made, so the error does not tell an open port from a
+    closed one."""
 
     def __init__(self, address: str, what: str, setting: str) -> None:
         self.address = address
@@ -46,19 +46,19 @@ class AddressRefused(OSError):
 
 
 class Guard:
-    """Public addresses, and what the operator allows beside them in `setting`."""
+    """Permits public addresses, and those that the operator lists in `setting`."""
 
     def __init__(self, allowed: AllowedHosts, setting: str = "http.allow") -> None:
         self._allowed = allowed
         self._setting = setting
 
     def trusts(self, host: str) -> bool:
-        """Whether the operator named it: then it may be wherever it is."""
+        """Whether the operator listed the host by name: then any address of it is permitted."""
         return self._allowed.have_name(host)
 
     def check(self, address: str) -> None:
-        """Raises Refused."""
-        # Of a link-local address the interface is given too.
+        """Raises AddressRefused."""
+        # A link-local address is followed by % and its interface.
         what = self._refused(ip_address(address.partition("%")[0]))
         if what is not None:
             raise AddressRefused(address, what, self._setting)
@@ -71,7 +71,7 @@ class Guard:
         return True
 
     def open_socket(self, info: tuple[Any, ...]) -> socket.socket:
-        """For whoever connects it to this very address and no other."""
+        """A socket for this address. The caller connects it to this address and no other."""
         family, kind, protocol, _, address = info
         self.check(address[0])
         return socket.socket(family, kind, protocol)
@@ -86,7 +86,7 @@ class Guard:
 
 
 def _inside(address: Address) -> Iterator[IPv4Address]:
-    """Where packets to this IPv6 address end up, if it is only another way to write IPv4 addresses."""
+    """The IPv4 addresses that packets to this IPv6 address reach, if it only wraps them."""
     if not isinstance(address, IPv6Address):
         return
     if address.ipv4_mapped is not None:

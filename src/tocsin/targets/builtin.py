@@ -1,4 +1,4 @@
-"""Handlers that no program declares: those of requests, messages and programs."""
+"""The built-in handlers, for requests, messages and programs: no program declares them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tocsin.model.job import DEFAULT_TIMEOUT, check_timeout
 from tocsin.model.queue import DEFAULT_QUEUE
 from tocsin.model.target import MESSAGE, NAMES, SUBPROCESS, Target, name_of
 
-# A run must outlast its delivery by the time that it takes to begin and to tell of it.
+# A run may take this much longer than its delivery, for starting it and for writing its outcome.
 SLACK_S = 10.0
 
 
@@ -32,16 +32,16 @@ def handler_named(name: str) -> Handler | None:
     return _HANDLERS.get(name)
 
 
-def lacking(name: str) -> str | None:
-    """What to do where no worker knows a handler of ours; None if it is not one that a worker may lack."""
+def how_to_enable(name: str) -> str | None:
+    """What the operator must do if no worker has this built-in handler; None for a handler that every worker has."""
     if name == SUBPROCESS:
         return "list the program in `subprocess.allow` of a worker, and restart it (docs/guide/programs.md)"
     broker = next((broker for broker, known in MESSAGE.items() if known == name), None)
     if broker is None:
         return None
-    return f"install tocsin[{broker}] where the workers run, and restart them: they lack what talks to {broker}"
+    return f"install tocsin[{broker}] where the workers run, and restart them: they lack the client of {broker}"
 
 
 def timeout_of(target: Target) -> Millis:
-    """Of a run whose caller says nothing."""
+    """The timeout of a run whose caller gives none."""
     return ceil_ms(max(DEFAULT_TIMEOUT, target.timeout + SLACK_S))

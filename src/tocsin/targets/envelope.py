@@ -1,4 +1,4 @@
-"""What a run tells about itself to whom it is delivered."""
+"""The facts about a run that its target sends along: id, due time, attempt, key, trace."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tocsin.model.durations import moment
 from tocsin.model.ids import idempotency_key
 from tocsin.model.job import PRIORITIES
 
-# What may stand in a header as it is: ids may hold line breaks, and any other character.
+# Characters that go into a header unchanged. Ids may hold any character, also line breaks.
 _PLAIN = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
 
 
 class Envelope:
-    """A run as the other side sees it: the same for each attempt, but for their number."""
+    """A run as the receiver, broker or program sees it: the same for each attempt, except its number."""
 
     def __init__(self, unit: WorkItem, namespace: str) -> None:
         claim = unit.claim
@@ -33,7 +33,7 @@ class Envelope:
 
     @property
     def due(self) -> str:
-        """In UTC, to the millisecond."""
+        """The due time in UTC, to the millisecond."""
         seconds, ms = divmod(self.due_ms, 1000)
         return f"{_second(seconds)}.{ms:03}Z"
 
@@ -45,7 +45,7 @@ class Envelope:
 
     @cached_property
     def values(self) -> dict[str, str]:
-        """For templates."""
+        """The values that fill templates."""
         header = decode_header(self._record)
         return {
             "id": self.run_id,
@@ -62,12 +62,12 @@ class Envelope:
 
 @lru_cache(256)
 def _second(seconds: int) -> str:
-    """Many runs are due in the same second, and this takes longer than all the rest of an envelope."""
+    """Cached: many runs are due in the same second, and this takes longer than the rest of an envelope."""
     return moment(seconds * 1000).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 def in_header(text: str) -> str:
-    """As it is if it is printable ASCII; what is not is percent-encoded."""
+    """Printable ASCII stays as it is; anything else is percent-encoded."""
     if text.isascii() and text.isprintable() and "%" not in text:
         return text
     return quote(text, safe=_PLAIN)
@@ -78,5 +78,5 @@ def in_url(text: str) -> str:
 
 
 def in_json(text: str) -> str:
-    """Inside the quotes of a JSON string."""
+    """As it is written between the quotes of a JSON string."""
     return msgspec.json.encode(text).decode()[1:-1]

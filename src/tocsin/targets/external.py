@@ -1,4 +1,4 @@
-"""Where runs go that leave this process: requests, messages, programs."""
+"""The targets outside this process: HTTP requests, messages and programs."""
 
 from __future__ import annotations
 
@@ -20,32 +20,41 @@ from tocsin.targets.subprocess.target import SubprocessTarget
 
 
 class TargetPermissions(Struct, frozen=True):
-    """Where jobs may go, as the operator says."""
+    """Which hosts, secrets and programs jobs may use, as the operator configured them."""
 
     http_allow: tuple[str, ...] = ()
     message_allow: tuple[str, ...] = ()
     max_per_host: int = 50
-    # Of a request or a message, whatever its job says.
+    # For a request or a message, whatever its job asks for.
     max_timeout_s: float = 600.0
-    # Secrets that jobs may name, and their hosts; programs that they may start, and their variables.
+    # Secrets that jobs may name, with the hosts they may go to; programs that jobs may start, with the variables that
+    # jobs may set.
     secrets: Grants = {}
     programs: Grants = {}
-    # The other side may not make us wait longer than this.
+    # The longest Retry-After of a receiver that is obeyed.
     longest_wait_s: float = 600.0
 
 
 class ExternalTargets:
-    """The targets of one worker, and what they hold open."""
+    """The targets of one worker, and the connections that they hold open."""
 
-    def __init__(self, store: Store, reach: TargetPermissions, gates: HostGates) -> None:
-        secrets, prefix, clock = Secrets(reach.secrets), store.keys.prefix, store.clock
-        longest = reach.max_timeout_s
-        self._http = HttpTarget(prefix, clock, gates, secrets, reach.longest_wait_s, reach.http_allow, longest)
-        self._messages = MessageTarget(store, gates, secrets, reach.message_allow, longest)
-        self._programs = SubprocessTarget(prefix, clock, gates, secrets, reach.programs) if reach.programs else None
+    def __init__(self, store: Store, permissions: TargetPermissions, gates: HostGates) -> None:
+        secrets, prefix, clock = Secrets(permissions.secrets), store.keys.prefix, store.clock
+        longest, programs = permissions.max_timeout_s, permissions.programs
+        self._http = HttpTarget(
+            namespace=prefix,
+            clock=clock,
+            gates=gates,
+            secrets=secrets,
+            longest_wait_s=permissions.longest_wait_s,
+            allow=permissions.http_allow,
+            max_timeout_s=longest,
+        )
+        self._messages = MessageTarget(store, gates, secrets, permissions.message_allow, longest)
+        self._programs = SubprocessTarget(prefix, clock, gates, secrets, programs) if programs else None
 
     def targets(self) -> Iterator[tuple[Handler, Deliver]]:
-        """Those that this worker can deliver to: what is missing here is not known here, and left to others."""
+        """The targets that this worker has. It does not claim runs of the others, so other workers get them."""
         yield _handler(HTTP), self._http
         for broker, name in MESSAGE.items():
             if is_installed(broker):

@@ -1,7 +1,7 @@
-"""File descriptors: how many deliveries may hold, and what becomes of a run that finds none free.
+"""How many file descriptors deliveries may use, and what happens to a run that finds none free.
 
-A process has a limit of them, often 1024. Whoever may put jobs chooses hosts and logins, each of which needs a
-connection: without bounds they would use up what the worker needs for Redis, for programs and for others' deliveries.
+A process has a limit of descriptors, often 1024. People who put jobs choose hosts and logins, each of which needs a
+connection. Without bounds these would use up what the worker needs for Redis, for programs and for other deliveries.
 """
 
 from __future__ import annotations
@@ -16,43 +16,42 @@ from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.descriptors")
 
-# Of all that the process may have, so large a part is for connections to brokers, and for idle ones to receivers.
-PART = 4
-MOST = 512
-# When none is free the run goes back for so long: another worker may have some.
+# One in so many descriptors is for connections to brokers, and one in so many for idle connections to receivers.
+SHARE = 4
+MOST_CONNECTIONS = 512
+# A run that finds no descriptor free goes back for so long: another worker may have some.
 AWAY_S = 1.0
-TELL_EVERY_S = 10.0
-_LACK = (errno.EMFILE, errno.ENFILE)
+WARN_EVERY_S = 10.0
+_SHORTAGES = (errno.EMFILE, errno.ENFILE)
 
-_told_at = -TELL_EVERY_S
+_warned_at = -WARN_EVERY_S
 
 
 def most_connections() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST if soft == resource.RLIM_INFINITY else max(1, min(MOST, soft // PART))
+    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(1, min(MOST_CONNECTIONS, soft // SHARE))
 
 
-def is_lack(error: BaseException | None) -> bool:
-    """Whether an error says that no descriptor was free."""
-    return isinstance(error, OSError) and error.errno in _LACK
+def is_descriptor_shortage(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
-def are_used_up() -> bool:
-    """Whether none is free now. Libraries hide why they failed: a name that cannot be looked up for want of a
-    descriptor looks like a name that does not exist."""
+def are_descriptors_used_up() -> bool:
+    """Try to open a file. Libraries hide why they failed: a name lookup that finds no free descriptor fails like the
+    lookup of a name that does not exist."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
-        return is_lack(error)
+        return is_descriptor_shortage(error)
     return False
 
 
-def handed_back(why: str) -> TryLater:
-    """For a run that cannot begin for want of a descriptor. It is no fault of the run or its host: no attempt."""
-    global _told_at
+def descriptors_used_up(why: str) -> TryLater:
+    """Sends a run back without an attempt: neither the run nor its host is at fault."""
+    global _warned_at
     now = monotonic()
-    if now - _told_at >= TELL_EVERY_S:
-        _told_at = now
+    if now - _warned_at >= WARN_EVERY_S:
+        _warned_at = now
         log.warning(
             "file descriptors are used up, and runs go back: raise the limit of open files (ulimit -n)", error=why
         )

@@ -1,7 +1,8 @@
-"""Secrets taken out of what the other side says: receivers, brokers and programs may repeat what they were given.
+"""Masks secrets in errors, results and events: receivers, brokers and programs may repeat what they were given, and
+their words are kept in Redis and shown.
 
-In errors, results and events, which are kept in Redis and shown. A secret is found as it is, in any case, and in the
-forms that it takes on the way: in a URL, in JSON or HTML, and in base64, also as a part of something longer.
+A mask finds a secret as it is, in upper and lower case, and as it is encoded on the way: in a URL, in JSON or HTML, and
+in base64, also inside a longer text.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from tocsin.engine.handlers import NotStarted
 from tocsin.model.delivery import DeliveryFailed
 
 HIDDEN = "***"
-# Shorter ones have no other forms: as a part of base64 they could be anything.
+# Shorter secrets are not looked for in encoded form: a few characters of base64 occur by chance.
 SHORTEST_ENCODED = 6
-# A line of a longer secret, like a key in PEM, is one itself.
+# Each line of a longer secret, like a key in PEM, is masked by itself too.
 SHORTEST_LINE = 16
-# Those that were used lately: jobs of one definition use the same.
+# Jobs of one definition use the same secrets, so masks are kept.
 MOST_KEPT = 256
 
 
@@ -34,76 +35,76 @@ class SecretMask:
         self._forms = [_as_bytes(form) for form in forms]
         self._pattern = re.compile("|".join(map(re.escape, forms)), re.IGNORECASE) if forms else None
 
-    def text(self, said: str) -> str:
-        return said if self._pattern is None else self._pattern.sub(HIDDEN, said)
+    def text(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub(HIDDEN, text)
 
-    def data(self, said: bytes) -> bytes:
-        return said if self._pattern is None else _as_bytes(self.text(said.decode(errors="surrogateescape")))
+    def data(self, data: bytes) -> bytes:
+        return data if self._pattern is None else _as_bytes(self.text(data.decode(errors="surrogateescape")))
 
-    def value(self, told: Any) -> Any:
-        """Text wherever it stands in a result."""
-        if isinstance(told, str):
-            return self.text(told)
-        if isinstance(told, dict):
-            return {self.value(name): self.value(value) for name, value in told.items()}
-        return [self.value(each) for each in told] if isinstance(told, list) else told
+    def value(self, result: Any) -> Any:
+        """Mask all texts in a result."""
+        if isinstance(result, str):
+            return self.text(result)
+        if isinstance(result, dict):
+            return {self.value(name): self.value(value) for name, value in result.items()}
+        return [self.value(each) for each in result] if isinstance(result, list) else result
 
-    def beginning(self, said: bytes) -> bytes:
-        """Of something that was cut off: also without the beginning of a secret at its end."""
-        said = self.data(said)
-        cut = max((_overlap(said, form) for form in self._forms), default=0)
-        return said[: len(said) - cut] + HIDDEN.encode() if cut else said
+    def beginning(self, data: bytes) -> bytes:
+        """Mask the beginning of an output that was cut off: its end may be the beginning of a secret."""
+        data = self.data(data)
+        cut = max((_overlap(data, form) for form in self._forms), default=0)
+        return data[: len(data) - cut] + HIDDEN.encode() if cut else data
 
-    def end(self, said: bytes) -> bytes:
-        """Also without the end of a secret at its beginning."""
-        said = self.data(said)
-        cut = max((_overlap(said[::-1], form[::-1]) for form in self._forms), default=0)
-        return HIDDEN.encode() + said[cut:] if cut else said
+    def end(self, data: bytes) -> bytes:
+        """Mask the end of an output that was cut off: its beginning may be the end of a secret."""
+        data = self.data(data)
+        cut = max((_overlap(data[::-1], form[::-1]) for form in self._forms), default=0)
+        return HIDDEN.encode() + data[cut:] if cut else data
 
     @contextmanager
-    def over_errors(self) -> Iterator[None]:
-        """Around a delivery."""
+    def mask_errors(self) -> Iterator[None]:
+        """Put this around a delivery: it masks the errors that leave it."""
         try:
             yield
         except DeliveryFailed as error:
-            self._cover(error)
+            self._mask_failure(error)
             raise
         except NotStarted:
             raise
         except Exception as error:
-            # Something that a library was not meant to do.
-            if self._hides(error):
+            # An error that the library does not document.
+            if self._contains_secret(error):
                 raise DeliveryFailed(self.text(f"{type(error).__name__}: {error}")) from None
             raise
 
-    def _cover(self, error: DeliveryFailed) -> None:
+    def _mask_failure(self, error: DeliveryFailed) -> None:
         if self._pattern is None:
             return
         error.args = (self.text(str(error)),)
         error.told = self.value(error.told)
-        if any(map(self._hides, (error.__cause__, error.__context__))):
-            # Whoever reports errors reports these too.
+        if any(map(self._contains_secret, (error.__cause__, error.__context__))):
+            # Error reporters show linked errors too.
             error.__cause__ = error.__context__ = None
 
-    def _hides(self, error: BaseException | None) -> bool:
-        """Whether it, or what led to it, says a secret. Libraries link errors in circles, too."""
+    def _contains_secret(self, error: BaseException | None) -> bool:
+        """Whether the error, or one linked to it, contains a secret. Some libraries link errors in circles."""
         if self._pattern is None:
             return False
         seen: set[int] = set()
         while error is not None and id(error) not in seen:
-            said = f"{error} {error!r}"
-            if self.text(said) != said:
+            shown = f"{error} {error!r}"
+            if self.text(shown) != shown:
                 return True
             seen.add(id(error))
             error = error.__cause__ or error.__context__
         return False
 
 
-NOTHING = SecretMask()
+NO_SECRETS = SecretMask()
 
 
 @lru_cache(MOST_KEPT)
-def veil_of(secrets: tuple[str, ...]) -> SecretMask:
+def mask_of(secrets: tuple[str, ...]) -> SecretMask:
     return SecretMask(secrets)
 
 
@@ -125,12 +126,12 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _as_bytes(text: str) -> bytes:
-    """Halves of characters come and go as they are."""
+    """Text with bytes that are not UTF-8 comes back unchanged."""
     return text.encode(errors="surrogateescape")
 
 
 def _in_base64(secret: bytes, skipped: int) -> Iterator[str]:
-    """Without the characters at both ends, which depend on what stands before and after."""
+    """The secret inside a longer text in base64, without the characters at both ends, which depend on that text."""
     encoded = b64encode(b"\0" * skipped + secret).decode().rstrip("=")
     first = -(-skipped * 8 // 6)
     whole = encoded[first : (skipped + len(secret)) * 8 // 6]
@@ -139,9 +140,9 @@ def _in_base64(secret: bytes, skipped: int) -> Iterator[str]:
         yield whole.replace("+", "-").replace("/", "_")
 
 
-def _overlap(said: bytes, form: bytes) -> int:
-    """How many bytes at the end of one are the beginning of the other, but not all of it."""
-    for length in range(min(len(said), len(form) - 1), 0, -1):
-        if said.endswith(form[:length]):
+def _overlap(data: bytes, form: bytes) -> int:
+    """How many bytes at the end of `data` are the beginning of `form`, but not all of `form`."""
+    for length in range(min(len(data), len(form) - 1), 0, -1):
+        if data.endswith(form[:length]):
             return length
     return 0

@@ -1,4 +1,4 @@
-"""Where secrets are read, when they are needed. What a job may name, and where it may go, the operator decides."""
+"""Reads the secrets that jobs name. The operator decides which ones jobs may name, and to which hosts they may go."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from tocsin.model.allowed_hosts import AllowedHosts, places
+from tocsin.model.allowed_hosts import AllowedHosts, allowed_hosts
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.grants import ANY, Grants
 from tocsin.model.secret import Secret
-from tocsin.targets.file_descriptors import handed_back, is_lack
+from tocsin.targets.file_descriptors import descriptors_used_up, is_descriptor_shortage
 from tocsin.targets.small_files import read_text
 
-# A job may name these without being allowed to: they are there for jobs. Anything else may be the worker's own.
+# Any job may name these: they exist for jobs. Other variables and files may be secrets of the worker's own.
 ALLOWED = ("TOCSIN_SECRET_*", "/run/secrets/*")
 LARGEST = 64 * 1024
-# Kubernetes replaces all files of a volume at once, by a link to a folder of such a name: the one that a path was found
-# in may be gone when the path is opened.
-_SWAPPED = ".."
+# Kubernetes replaces all files of a volume at once, by changing a link to a folder whose name begins like this. The
+# folder that a path led to may be gone when the path is opened.
+_SWAPPED_FOLDER = ".."
 _TRIES = 3
 
 
 class SecretGrant(Struct, frozen=True):
-    """A name or a pattern in `secrets.allow`, and the hosts that it is bound to; None: it may go anywhere."""
+    """A name or a pattern in `secrets.allow`, and the hosts that it is bound to; None if it may go anywhere."""
 
     pattern: str
     hosts: AllowedHosts | None = None
@@ -33,17 +33,18 @@ class SecretGrant(Struct, frozen=True):
 
 class Secrets:
     def __init__(self, allowed: Grants | None = None) -> None:
-        self._entries = [
-            SecretGrant(pattern, None if ANY in hosts else places(hosts)) for pattern, hosts in (allowed or {}).items()
+        self._grants = [
+            SecretGrant(pattern, None if ANY in hosts else allowed_hosts(hosts))
+            for pattern, hosts in (allowed or {}).items()
         ]
 
     def read(self, secret: Secret, hosts: Iterable[str]) -> str:
-        """For those hosts, with what stands before it. Read anew each time, so that one that was changed is used at
-        once. Raises DeliveryFailed, and NotYet without a free descriptor."""
+        """The secret for these hosts, with its prefix (`secret.before`). Read anew each time, so a changed secret is
+        used at once. Raises DeliveryFailed, or TryLater if no descriptor is free."""
         bound = self._bound_to(secret)
         if bound:
             for host in hosts:
-                if not any(places.have_host(host) for places in bound):
+                if not any(allowed.have_host(host) for allowed in bound):
                     raise DeliveryFailed(
                         f"the secret {secret.kind} {secret.name!r} is not for the host {host!r}: `secrets.allow` binds "
                         "it to others",
@@ -63,9 +64,10 @@ class Secrets:
         return bool(self._bound_to(secret))
 
     def _bound_to(self, secret: Secret) -> list[AllowedHosts]:
-        """Empty if it may go anywhere. What binds a secret holds, whatever else allows it and by whatever path a job
-        names the file: /var/run is a link to /run. Raises DeliveryFailed."""
-        fitting = [entry for entry in self._entries if _fits(secret, entry.pattern)]
+        """The hosts it is bound to; empty if it may go anywhere. A grant that binds a secret holds even if another
+        grant allows it, and by whatever path a job names the file: /var/run is a link to /run. Raises
+        DeliveryFailed."""
+        fitting = [grant for grant in self._grants if _fits(secret, grant.pattern)]
         if not fitting and not any(_fits(secret, pattern) for pattern in ALLOWED):
             raise DeliveryFailed(
                 f"the secret {secret.kind} {secret.name!r} is not for jobs: add it to `secrets.allow`, or name it like "
@@ -73,9 +75,9 @@ class Secrets:
                 final=True,
             )
         return [
-            entry.hosts
-            for entry in self._entries
-            if entry.hosts is not None and (entry in fitting or _is_same_file(secret, entry.pattern))
+            grant.hosts
+            for grant in self._grants
+            if grant.hosts is not None and (grant in fitting or _is_same_file(secret, grant.pattern))
         ]
 
     def _value(self, secret: Secret) -> str:
@@ -85,7 +87,7 @@ class Secrets:
         return secret.before + value
 
     def _contents(self, path: str) -> str | None:
-        named = any(entry.pattern == path for entry in self._entries)
+        named = any(grant.pattern == path for grant in self._grants)
         for _ in range(_TRIES):
             real = os.path.realpath(path)
             if not named and not _stays(real, os.path.realpath(os.path.dirname(path))):
@@ -98,8 +100,8 @@ class Secrets:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                if is_lack(error):
-                    raise handed_back(str(error)) from error
+                if is_descriptor_shortage(error):
+                    raise descriptors_used_up(str(error)) from error
                 return None
             except UnicodeDecodeError:
                 return None
@@ -113,13 +115,13 @@ def _fits(secret: Secret, pattern: str) -> bool:
 
 
 def _path_fits(path: str, pattern: str) -> bool:
-    """Each part of the path by itself: * in a folder stands for the files in it, and not for those in folders below."""
+    """Compares part by part: * stands for the files in a folder, and not for files in folders below it."""
     if path == pattern:
         return True
     parts, patterns = path.split("/"), pattern.split("/")
     if len(parts) != len(patterns) or not _is_plain(path):
         return False
-    # As in a shell, * is for no name with a dot before it.
+    # As in a shell, * does not match names that begin with a dot.
     return all(
         fnmatchcase(part, each) and (each.startswith(".") or not part.startswith("."))
         for part, each in zip(parts, patterns, strict=True)
@@ -127,7 +129,7 @@ def _path_fits(path: str, pattern: str) -> bool:
 
 
 def _is_same_file(secret: Secret, pattern: str) -> bool:
-    """As far as links can tell. A pattern stands for the folders that it leads to."""
+    """Whether both lead to the same file through links. A pattern may lead through linked folders too."""
     if secret.kind != "file" or not pattern.startswith("/"):
         return False
     real = os.path.realpath(secret.name)
@@ -146,7 +148,7 @@ def _is_plain(path: str) -> bool:
 
 
 def _stays(real: str, folder: str) -> bool:
-    """Directly in the folder, or where Kubernetes keeps what a link there stands for: not in a folder below it, which
-    may hold the worker's own token."""
+    """Whether the file is directly in the folder, or in the folder that Kubernetes links to from there. A file in any
+    other folder below is refused: it may be the worker's own token."""
     *folders, _ = os.path.relpath(real, folder).split("/")
-    return all(name.startswith(_SWAPPED) and name != ".." for name in folders)
+    return all(name.startswith(_SWAPPED_FOLDER) and name != ".." for name in folders)

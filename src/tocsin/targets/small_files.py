@@ -1,4 +1,4 @@
-"""Files that jobs name: read if they are files, and never waited for."""
+"""Reads files that jobs name. Pipes and devices, which may block for ever, are refused."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import stat
 
 
 def read_text(real: str, largest: int) -> str:
-    """The beginning of a file, by its real path. Raises OSError, also for a pipe, a device or a folder, and
-    UnicodeDecodeError."""
+    """The first `largest` characters of a file; `real` is its path without links. Raises OSError, also for a pipe, a
+    device or a folder, and UnicodeDecodeError."""
     descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, encoding="utf-8") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{real} is no file")
+            raise OSError(f"{real} is not a file")
         return file.read(largest)

@@ -1,1 +1,1 @@
-"""What Tocsin tells about itself."""
+"""Logs and metrics."""

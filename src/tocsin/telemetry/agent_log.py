@@ -1,6 +1,6 @@
-"""The life of agents in the log, a line for each step, under `tocsin.agents` at DEBUG.
+"""Logs each step in the life of agents, under `tocsin.agents` at DEBUG.
 
-Callers ask `is_wanted` once for a whole batch: a worker that does not log this pays nothing for a run.
+Callers call `is_wanted` once per batch, so a worker that does not log these lines pays nothing per run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tocsin.telemetry.logs import get_logger
 _NAME = "tocsin.agents"
 _log, _logger = get_logger(_NAME), logging.getLogger(_NAME)
 
-# What the answer of a settling call means; a job that then waits was rescheduled too.
+# The step that each settling call logs. A job that then waits also logs "rescheduled".
 _STEPS = {"finish": "completed", "plan": "completed", "release": "released", "bury": "buried", "park": "parked"}
 
 
@@ -43,7 +43,7 @@ def executed(claim: Claim, how: str) -> None:
 
 
 def settled(verb: str, agents: Iterable[tuple[str, float]], lost: Collection[str]) -> None:
-    """The server has answered: each agent waits until its time, 0 for none; `lost` had other owners by then."""
+    """The server has settled the runs. `agents` are (id, next due time or 0); other workers own those in `lost` now."""
     for agent, due in agents:
         if agent in lost:
             _log.debug("lost to another worker", agent=agent)

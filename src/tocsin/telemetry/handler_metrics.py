@@ -1,7 +1,7 @@
-"""Metrics of runs, by handler. The label is bounded: only handlers that the worker has are counted by name.
+"""Metrics of runs by handler. Only handlers of this worker get a label, so the label is bounded.
 
-Parts add to a `HandlerTally`, a plain object that is flushed once per cycle: a call to OpenTelemetry per run would
-cost as much as a short handler.
+The parts of a worker add to a `HandlerTally`, a plain object that is flushed once per cycle: one call to OpenTelemetry
+per run would cost as much as a short handler.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from opentelemetry.metrics import Meter
 
 from tocsin.telemetry.sample import BOUNDARIES, LARGEST_SAMPLE, Sample
 
-# So many durations are recorded per cycle, shared between the handlers that ran; a record takes the SDK some 10 us.
+# Durations recorded per cycle, shared between the handlers that ran. The SDK takes about 10 us for each.
 MOST_RECORDED = 1000
 
 
 class HandlerCount(Struct, frozen=True):
-    """Something that only grows. `field` is the attribute of `HandlerTally`."""
+    """A counter. `field` is its attribute in `HandlerTally`."""
 
     name: str
     field: str
@@ -35,12 +35,12 @@ DURATION = "tocsin.run.duration"
 
 
 class HandlerTally:
-    """What happened to the runs of one handler since the last flush."""
+    """Counts the outcomes of one handler's runs since the last flush."""
 
     __slots__ = ("dead", "duration", "failed", "retried", "succeeded")
 
     def __init__(self) -> None:
-        # Seconds inside the handler. Drained, not replaced.
+        # Seconds inside the handler. Drained and never replaced, so callers may keep its `add`.
         self.duration = Sample()
         self.clear()
 
@@ -59,7 +59,7 @@ class HandlerMetrics:
         self._seen: set[str] = set()
 
     def flush(self, handlers: Mapping[str, HandlerTally]) -> None:
-        """Record what was counted and begin at zero. Zeros once per handler: a series is there before it moves."""
+        """Record the counts and start at zero. Records zeros once per handler, so that each series exists early."""
         ran = {name: values for name, tally in handlers.items() if (values := tally.duration.drain())}
         most = max(1, min(LARGEST_SAMPLE, MOST_RECORDED // max(len(ran), 1)))
         for name, values in ran.items():

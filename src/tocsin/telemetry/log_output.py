@@ -1,6 +1,6 @@
-"""The log lines of a command: readable on a terminal, one JSON object a line otherwise, to stderr in both cases.
+"""Writes the log lines of a command to stderr: readable on a terminal, otherwise one JSON object per line.
 
-Stdout belongs to the result of the command.
+Stdout is for the result of the command.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 from structlog.stdlib import ProcessorFormatter
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from tocsin.model.errors import InvalidArgument, nearest
+from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.telemetry.logs import OURS, TRACES, indented, on_one_line, safe_json
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -22,12 +22,12 @@ LEVELS = ("debug", "info", "warning", "error")
 
 def check_level(level: str) -> str:
     if level.lower() not in LEVELS:
-        raise InvalidArgument(f"there is no log level {level!r}; {nearest(level.lower(), LEVELS)}")
+        raise InvalidArgument(f"there is no log level {level!r}; {did_you_mean(level.lower(), LEVELS)}")
     return level.lower()
 
 
 def set_up(level: str = "info", stream: TextIO | None = None) -> None:
-    """Our own lines go to the stream, and nowhere else: what a program sets up for itself does not repeat them."""
+    """Send our own lines to the stream only, so that a program's own log handlers do not repeat them."""
     ours = logging.getLogger(OURS)
     ours.handlers[:] = [_handler(stream)]
     ours.propagate = False
@@ -35,7 +35,7 @@ def set_up(level: str = "info", stream: TextIO | None = None) -> None:
 
 
 def adopt_standard_logging(level: str = "info", stream: TextIO | None = None) -> None:
-    """Lines of the program and of other libraries look the same, unless the program has set up `logging` itself."""
+    """Write the lines of the program and of other libraries in the same way, unless the program set up `logging`."""
     root = logging.getLogger()
     if root.handlers:
         return
@@ -57,7 +57,7 @@ else:
 
 
 class _Stderr(_Stream):
-    """Stderr as it is when a line is written: programs, and tests, replace it."""
+    """Looks up stderr for each line, because programs and tests replace it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -65,14 +65,14 @@ class _Stderr(_Stream):
 
 
 def _event(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
-    """Our own lines have their fields apart."""
+    """Put the fields of our own lines back into the line."""
     record = line["_record"]
     fields = getattr(record, "fields", None)
     return line if fields is None else {**line, "event": record.event, **fields}
 
 
 def _no_control(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
-    """Whoever chooses a job's id or an error's text neither steers the terminal nor writes lines of their own."""
+    """Escape control characters: a job's id or an error's text must not control the terminal or fake log lines."""
     return {name: _shown(name, value) if isinstance(value, str) else value for name, value in line.items()}
 
 

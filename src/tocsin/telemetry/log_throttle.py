@@ -1,4 +1,4 @@
-"""Log lines about what stays broken: each is said again after a while, not in every pass."""
+"""Throttles log lines about lasting problems, so that not each pass repeats them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from tocsin.model.clock import monotonic
 
 EVERY_S = 600.0
-# So many are remembered; beyond that all are said anew.
+# Maximum lines remembered. Beyond it all are forgotten and may be logged again.
 MOST = 1000
 
 
@@ -20,7 +20,7 @@ class LogThrottle:
         self._said: dict[tuple[Hashable, ...], float] = {}
 
     def __call__(self, *about: Hashable) -> bool:
-        """Whether it was not said for a while, and is now."""
+        """Whether to log about this now: the last time was at least `every_s` ago."""
         now = monotonic()
         if now - self._said.get(about, -math.inf) < self._every_s:
             return False

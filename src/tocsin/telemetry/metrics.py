@@ -1,8 +1,8 @@
-"""Every metric, declared once. Parts add to a plain `Counters`; once per cycle it is told to OpenTelemetry.
+"""Declares the metrics of a worker. Its parts add to a plain `Counters`, which OpenTelemetry gets once per cycle.
 
-A call to OpenTelemetry costs 5 to 10 us, so there is none per run. Without its SDK every call is a no-op. `/metrics`
-shows the names in lower case with underscores, counters with `_total` behind them. No metric has a unit, because a unit
-becomes part of the name.
+A call to OpenTelemetry costs 5 to 10 us, so no run makes one. Without its SDK every call is a no-op. `/metrics` shows
+the names in lower case with underscores, and counters with `_total` appended. No metric has a unit, because a unit
+would become part of the name.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tocsin.model.job import PRIORITIES
 from tocsin.telemetry.handler_metrics import HandlerMetrics, HandlerTally
 from tocsin.telemetry.sample import BOUNDARIES, Sample
 
-# The last stands for those of all hosts that runs are delivered to.
+# "host" counts the breakers of all hosts that runs are delivered to.
 BREAKERS = ("acquisition", "redis", "host")
 SUCCESS = (True, False)
-# Where a worker's compare-and-set may be refused: by token, or by counter.
+# The calls in which the server may refuse a worker's compare-and-set, by token or by counter.
 LOCATIONS = ("finish", "plan", "retry", "release", "bury", "park", "advance", "extend", "beat")
-# Runs of workers that died, runs that were past their deadline for too long, entries that no transition leaves behind,
-# agents that no worker declares.
+# Runs of dead workers, runs too long past their deadline, entries that no transition leaves behind, and agents that no
+# worker declares.
 ORPHANS = ("dead_worker", "overdue", "stray", "unregistered")
 OTHER = "other"
 
 
 class Count(Struct, frozen=True):
-    """Something that only grows. `field` is the attribute of `Counters`; `values` are all that its label may have."""
+    """A counter. `field` is its attribute in `Counters`; `values` are the allowed values of its label."""
 
     name: str
     field: str
@@ -42,17 +42,17 @@ class Count(Struct, frozen=True):
 
 
 class Level(Struct, frozen=True):
-    """Something that rises and falls. `field` is the attribute of `Levels`."""
+    """A gauge. `field` is its attribute in `Levels`."""
 
     name: str
     field: str
     about: str
-    # What several workers of one process make together.
+    # Combines the values of several workers of one process.
     together: Callable[[Iterable[float]], float]
 
 
 class Distribution(Struct, frozen=True):
-    """How something is distributed. `field` is the attribute of `Counters`."""
+    """A histogram. `field` is its attribute in `Counters`."""
 
     name: str
     field: str
@@ -101,7 +101,7 @@ SPREADS = (Distribution("tocsin.run.lateness", "lateness", "Seconds between due 
 
 
 class Levels(Struct, frozen=True):
-    """What a worker shows at the moment. What is infinite (permits of an unbounded worker) has no sample."""
+    """The gauges of a worker now. An infinite value (the permits of an unbounded worker) is not exported."""
 
     oldest_overdue_s: float = 0.0
     degraded: bool = False
@@ -112,7 +112,7 @@ class Levels(Struct, frozen=True):
 
 
 class Counters:
-    """What happened since the last flush. Parts add to it, on the event loop: `tally.acquired += n`."""
+    """Counts what happened since the last flush. Parts add to it on the event loop: `tally.acquired += n`."""
 
     __slots__ = (
         *(count.field for count in COUNTS),
@@ -124,10 +124,10 @@ class Counters:
 
     def __init__(self) -> None:
         self._totals: dict[str, tuple[int, int, int]] = {}
-        # Drained, not replaced: the hot path keeps its `add`.
+        # Drained and never replaced: the hot path keeps its `add`.
         self.lateness = Sample()
         self.handlers: dict[str, HandlerTally] = {}
-        # By queue, and within it by priority band: how long runs waited for their first claim.
+        # How long runs waited for their first claim, by queue and by priority band.
         self.waits: dict[str, list[Sample]] = {}
         self.clear()
 
@@ -168,7 +168,7 @@ class Counters:
         self.orphans: Counter[str] = Counter()
 
     def breaker(self, name: str, trips: int, blocked: int, recoveries: int) -> None:
-        """A breaker's totals since it was made: what is new of them is added."""
+        """Add the increase of a breaker's totals since the last call."""
         before = self._totals.get(name, (0, 0, 0))
         self._totals[name] = now = (trips, blocked, recoveries)
         for counted, old, new in zip((self.trips, self.blocked, self.recoveries), before, now, strict=True):
@@ -176,12 +176,12 @@ class Counters:
 
 
 class Metrics:
-    """The instruments of one meter. A process has one of these, whatever the number of its workers: see `shared`."""
+    """The instruments of one meter. All workers of a process share one object, see `shared`."""
 
     def __init__(self, meter: Meter | None = None) -> None:
         meter = meter or get_meter("tocsin")
         self._watched: dict[object, Callable[[], Levels]] = {}
-        self._told_all = False
+        self._recorded_zeros = False
         self._counters = [(count, meter.create_counter(count.name, "", count.about)) for count in COUNTS]
         self._handlers = HandlerMetrics(meter)
         self._histograms = [(spread, _histogram(meter, spread)) for spread in SPREADS]
@@ -189,25 +189,25 @@ class Metrics:
             meter.create_observable_gauge(level.name, [functools.partial(self._observe, level)], "", level.about)
 
     def flush(self, tally: Counters) -> None:
-        """Tell what was counted and begin at zero. The first time also the zeros: a series is there before it moves."""
+        """Record the counts and start at zero. The first call records zeros too, so that each series exists early."""
         for count, counter in self._counters:
             counted = getattr(tally, count.field)
             if not count.label:
-                if counted or not self._told_all:
+                if counted or not self._recorded_zeros:
                     counter.add(counted)
             else:
-                for value, n in _by_label(count, counted, zeros=not self._told_all).items():
+                for value, n in _by_label(count, counted, zeros=not self._recorded_zeros).items():
                     counter.add(n, {count.label: value})
         for spread, histogram in self._histograms:
             for value in getattr(tally, spread.field).drain():
-                # A clock that was set back makes no run early.
+                # No run is early, even if a clock was set back.
                 histogram.record(max(0.0, value))
         self._handlers.flush(tally.handlers)
-        self._told_all = True
+        self._recorded_zeros = True
         tally.clear()
 
     def watch(self, levels: Callable[[], Levels]) -> Callable[[], None]:
-        """Show these until the returned function is called. `levels` is read on the exporter's thread."""
+        """Export these gauges until the returned function is called. `levels` is called on the exporter's thread."""
         key = object()
         self._watched[key] = levels
 
@@ -229,13 +229,13 @@ def _histogram(meter: Meter, spread: Distribution) -> Histogram:
 
 
 def _by_label(count: Count, counted: Counter[str | bool], zeros: bool) -> Counter[str]:
-    """Values that were not declared count as `other`, so that no label grows without bound."""
-    told: Counter[str] = Counter()
+    """Count undeclared values as `other`, so that labels stay bounded."""
+    counts: Counter[str] = Counter()
     if zeros:
-        told.update({_text(value): 0 for value in count.values})
+        counts.update({_text(value): 0 for value in count.values})
     for value, n in counted.items():
-        told[_text(value) if value in count.values else OTHER] += n
-    return told
+        counts[_text(value) if value in count.values else OTHER] += n
+    return counts
 
 
 def _text(value: str | bool) -> str:
@@ -243,7 +243,7 @@ def _text(value: str | bool) -> str:
 
 
 class MetricsFlusher:
-    """The part that flushes a tally each cycle, after what others count for themselves was added to it."""
+    """A part that flushes a tally each cycle, after `gather` has added the numbers that others count themselves."""
 
     name = "metrics"
 
@@ -259,12 +259,12 @@ class MetricsFlusher:
         return self._every_s
 
     def flush(self) -> None:
-        """Also once at the end, so that the last cycle is told."""
+        """Flush. Also called at the end of a worker, for its last cycle."""
         self._gather(self._tally)
         self._metrics.flush(self._tally)
 
 
 @functools.cache
 def shared() -> Metrics:
-    """The one of this process. Made before the program sets up its SDK it serves that all the same."""
+    """The Metrics of this process. May be called before the program sets up its SDK."""
     return Metrics()

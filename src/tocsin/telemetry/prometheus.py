@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, by an HTTP server on a thread of its own."""
+"""Serves metrics to Prometheus: an HTTP server on a thread of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tocsin.model.errors import InvalidConfig
 
 
 def serve_metrics(host: str, port: int) -> Callable[[], None]:
-    """Show this process's metrics at /metrics until the returned function is called. Before any worker starts."""
+    """Serve this process's metrics at /metrics until the returned function is called. Call it before workers start."""
     try:
         from opentelemetry.exporter.prometheus import PrometheusMetricReader
         from opentelemetry.sdk.metrics import MeterProvider

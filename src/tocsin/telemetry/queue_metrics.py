@@ -1,7 +1,7 @@
-"""Metrics of queues, under the names of seed 003. What stands in Redis is read there, so that it never drifts.
+"""Metrics of queues, with the names of the FairQueue scheduler. The numbers come from Redis, so they never drift.
 
-Depth, active and the two totals are the whole queue's, whoever put and claimed: every worker of it shows the same
-numbers, so take the maximum over workers and not the sum. The wait time is of the runs that this process claimed.
+Depth, active and the two totals count the whole queue: every worker of a queue shows the same numbers, so take their
+maximum over workers and not their sum. The wait time counts only runs that this process claimed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 from tocsin.model.job import PRIORITIES
 from tocsin.telemetry.sample import BOUNDARIES, Sample
 
-# Jobs wait in line for longer than a run is late.
+# Jobs in a queue wait longer than runs are late, so these boundaries go further.
 WAITS = (*BOUNDARIES, 1800.0, 7200.0, 43_200.0)
 
 
 class QueueNumbers(Struct, frozen=True):
-    """A queue at one look. `depth` is what waits or is ready; the totals count since the queue was made."""
+    """The numbers of a queue. `depth`: waiting and ready jobs; `enqueued`, `scheduled`: totals since its creation."""
 
     depth: int = 0
     active: int = 0
@@ -32,11 +32,11 @@ Read = Callable[[], Mapping[str, QueueNumbers]]
 
 
 class QueueMetrics:
-    """The instruments of one meter; a process has one of these: see `shared`."""
+    """The instruments of one meter. A process has one of these, see `shared`."""
 
     def __init__(self, meter: Meter | None = None) -> None:
         meter = meter or get_meter("tocsin")
-        # How often somebody asked: without an exporter nobody does, and nothing needs to be read.
+        # How often an exporter asked. Without one the numbers need not be read from Redis.
         self.asked = 0
         self._watched: dict[object, Read] = {}
         gauge, counter = meter.create_observable_gauge, meter.create_observable_counter
@@ -49,7 +49,7 @@ class QueueMetrics:
         )
 
     def watch(self, read: Read) -> Callable[[], None]:
-        """Show these until the returned function is called. `read` is called on the exporter's thread."""
+        """Export these numbers until the returned function is called. `read` is called on the exporter's thread."""
         key = object()
         self._watched[key] = read
 
@@ -59,14 +59,14 @@ class QueueMetrics:
         return forget
 
     def flush(self, waits: Mapping[str, list[Sample]]) -> None:
-        """Tell how long runs waited, by queue and band."""
+        """Record how long runs waited, by queue and band."""
         for queue, samples in waits.items():
             for priority, sample in zip(PRIORITIES, samples, strict=True):
                 for value in sample.drain():
                     self._waits.record(max(0.0, value), {"queue": queue, "priority": priority})
 
     def waited(self, queue: str, band: int, seconds: float) -> None:
-        """One run that was claimed."""
+        """Record the wait of one claimed run."""
         self._waits.record(max(0.0, seconds), {"queue": queue, "priority": PRIORITIES[min(band, len(PRIORITIES) - 1)]})
 
     def _observer(self, field: str) -> Callable[[CallbackOptions], list[Observation]]:
@@ -77,12 +77,12 @@ class QueueMetrics:
         seen: dict[str, int] = {}
         for read in tuple(self._watched.values()):
             for queue, numbers in read().items():
-                # Workers of one process look at the same queue at different times; totals must not go back.
+                # Workers of one process read a queue at different times, and totals must not decrease.
                 seen[queue] = max(seen.get(queue, 0), getattr(numbers, field))
         return [Observation(value, {"queue": queue}) for queue, value in seen.items()]
 
 
 @functools.cache
 def shared() -> QueueMetrics:
-    """The one of this process."""
+    """The QueueMetrics of this process."""
     return QueueMetrics()

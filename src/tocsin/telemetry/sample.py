@@ -1,21 +1,21 @@
-"""Samples: what is measured once per run, and recorded some hundred times per cycle."""
+"""Sample: keeps some hundred of the values that are measured once per run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-# Seconds. OpenTelemetry's own boundaries are meant for milliseconds.
+# In seconds. OpenTelemetry's default boundaries are meant for milliseconds.
 BOUNDARIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-# So many values of a cycle are recorded at most; each takes the SDK some 10 us.
+# Maximum values recorded per cycle. The SDK takes about 10 us for each.
 LARGEST_SAMPLE = 100
 _Thing = TypeVar("_Thing")
 
 
 class Sample:
-    """At most so many of the values of one cycle, evenly spaced among them.
+    """At most LARGEST_SAMPLE values of one cycle, evenly spaced among all of them.
 
-    Up to LARGEST_SAMPLE values a cycle it is all of them. Beyond, the shape is right and the count is too low.
+    With more values the distribution stays right, but the count is too low.
     """
 
     __slots__ = ("_skip", "_stride", "_values")
@@ -33,13 +33,13 @@ class Sample:
             return
         self._values.append(value)
         if len(self._values) >= 2 * LARGEST_SAMPLE:
-            # Every second one stays; the next is as far from the last as those are from each other.
+            # Keep every second value, and from now on take values at twice the distance.
             del self._values[::2]
             self._stride *= 2
         self._skip = self._stride
 
     def add_all(self, things: Sequence[_Thing], measure: Callable[[_Thing], float]) -> None:
-        """As if the measure of each were added. Only those are measured that stay."""
+        """Like `add` for the measure of each thing, but measures only those whose value is kept."""
         at = 0
         while (end := at + self._skip) <= len(things):
             room = 2 * LARGEST_SAMPLE - len(self._values)

@@ -1,4 +1,4 @@
-"""For the tests of programs that use Tocsin: a clock that you move, and a worker that runs until nothing is due.
+"""For tests of programs that use Tocsin: a clock that you move, and a worker that runs until no job is due.
 
     async def test_reminder(tocsin_app, tocsin_clock):
         await tocsin_app.enqueue(remind, "ada", delay="1d")

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is moved."""
+"""A clock that stands still until a test moves it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
-    """Scripts, sleeps and timeouts of an app with this clock see its time and no other."""
+    """Scripts, sleeps and timeouts of an app with this clock go by its time only."""
 
     def __init__(self, start: datetime = START) -> None:
         self._start = self._now = epoch_ms(start)
@@ -30,7 +30,7 @@ class ManualClock:
         """Also backwards, as real clocks do."""
         self._now = epoch_ms(when)
 
-    # What the store and the engine ask
+    # Called by the store and the engine
 
     def override(self) -> Millis | None:
         return self._now
@@ -39,7 +39,7 @@ class ManualClock:
         return float(self._now)
 
     def observe(self, server_ms: float, sent: float, received: float) -> None:
-        """Nothing to learn: this is the time."""
+        """Ignore the server's time: this clock is the time."""
 
     def monotonic(self) -> float:
         return (self._now - self._start) / 1000

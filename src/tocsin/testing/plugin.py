@@ -1,4 +1,4 @@
-"""The pytest plugin: a real embedded server for the whole run, a namespace of its own for each test."""
+"""The pytest plugin: a real embedded server for the whole run, and a namespace of its own for each test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 try:
-    # Understood in pytest-asyncio's strict mode, which is its default, too.
+    # pytest-asyncio's strict mode, its default, ignores async fixtures that are made with pytest.fixture.
     from pytest_asyncio import fixture as async_fixture
 except ImportError:
     async_fixture = pytest.fixture  # type: ignore[assignment]
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def tocsin_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """A server that is gone when the tests are."""
+    """A server that ends with the tests."""
     from tocsin.store.embedded.server import EmbeddedServer
 
     server = EmbeddedServer(tmp_path_factory.mktemp("tocsin"))
@@ -40,7 +40,7 @@ def tocsin_clock() -> ManualClock:
 
 @async_fixture
 async def tocsin_app(tocsin_server: EmbeddedServer, tocsin_clock: ManualClock) -> AsyncIterator[Tocsin]:
-    """An open app with an empty namespace and `tocsin_clock` for its time."""
+    """An open app with an empty namespace, on the time of `tocsin_clock`."""
     from tocsin.app import Tocsin
 
     async with Tocsin(tocsin_server.url, prefix=f"test-{secrets.token_hex(4)}:", clock=tocsin_clock) as app:

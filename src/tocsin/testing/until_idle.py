@@ -1,4 +1,4 @@
-"""Run what is due, pass by pass, without loops and without waiting for time."""
+"""Runs due jobs pass by pass, without loops and without waiting for time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tocsin.worker import Worker
 
 
 async def run_until_idle(app: Tocsin, *, queues: Iterable[str] | None = None, concurrency: int = 100) -> int:
-    """Be a worker until nothing is due at the app's time and nothing is running. How many runs ended."""
+    """Work until no job is due at the app's time and none is running. Returns how many runs ended."""
     worker = await app.worker(queues=queues, concurrency=concurrency)
     try:
         while True:
             before = worker.fetcher.claimed, worker.carrier.carried
-            await _ask_everywhere(worker, app)
+            await _run_due(worker, app)
             await _carry_everything(worker)
             if (worker.fetcher.claimed, worker.carrier.carried) == before:
                 return worker.pool.ran
@@ -23,12 +23,12 @@ async def run_until_idle(app: Tocsin, *, queues: Iterable[str] | None = None, co
         await worker.stop(grace=0)
 
 
-async def _ask_everywhere(worker: Worker, app: Tocsin) -> None:
-    """Every partition once, a few at a time if there are few permits, and until what they gave has ended."""
+async def _run_due(worker: Worker, app: Tocsin) -> None:
+    """Ask every partition once, a few at a time if permits are few, and wait until the claimed runs have ended."""
     for lane in worker.lanes.values():
         lane.forget_dues()
     while any(min(lane.next_due) <= app.store.clock.server_ms() for lane in worker.lanes.values()):
-        # Each time: a handler may have moved the clock beyond our lease.
+        # Renew the lease each time: a handler may have moved the clock beyond it.
         await asyncio.to_thread(worker.heart.beat)
         await worker.fetcher.step()
         await _until_written(worker)

@@ -1,1 +1,1 @@
-"""Pure functions of (data, now) that say when a job is due."""
+"""When jobs are due: pure functions of (data, now)."""

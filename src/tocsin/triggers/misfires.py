@@ -1,8 +1,7 @@
-"""What a recurring job owes: which tick is next, and why those before it get no run of their own.
+"""Decides which tick a recurring job runs next, and why the ticks before it get no run of their own.
 
-A tick at the very moment of looking has not passed: it is the next one. So a job that is late has three kinds of ticks
-behind its due time: those due before its run started, which that run stands for; those that passed while it ran, which
-overlapped it; and those to come.
+A tick at exactly `now` has not passed: it is the next one. So a late job has three kinds of ticks after its due time:
+ticks before its run started, which that run covers; ticks during its run, which overlapped it; and future ticks.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from tocsin.model.job import Policy, Spec
 from tocsin.model.skipped_ticks import SkippedTicks, SkipReason
 from tocsin.triggers.recurrence import tick_after, tick_from
 
-# Under these a tick gets a run of its own beside the job, which is only planned.
-APART = frozenset(["allow", "cancel_other"])
+# Overlap policies that give each tick an extra run; the job itself only moves on to its next tick.
+EXTRA_RUN_OVERLAPS = frozenset(["allow", "cancel_other"])
 _BUFFERED = frozenset(["buffer_one", "buffer_all"])
 
 
 class NextTick(Struct, frozen=True):
-    """Where a job goes on, None if nowhere; and the ticks that it passes without running them."""
+    """The next due time of a job, None if it has ended, and the ticks that it skips on the way."""
 
     next_due: Millis | None
     skips: tuple[SkippedTicks, ...] = ()
@@ -30,7 +29,7 @@ class NextTick(Struct, frozen=True):
 def after_run(
     spec: Spec, due: Millis, started: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None
 ) -> NextTick:
-    """A run of `due` that started at `started` has ended. `held_since`: from when on the queue's cap held it back."""
+    """The run of `due`, started at `started`, has ended. `held_since`: since when the queue's cap held it back."""
     following = tick_after(spec, due, shift)
     if following is None or following >= now:
         return NextTick(following)
@@ -38,7 +37,7 @@ def after_run(
     since = _since(rules, due, started, now)
     step = following if following >= since else tick_from(spec, due, since, shift)
     if rules.misfire == "all" and rules.overlap == "skip" and (step is None or step >= started):
-        # Nothing is owed from before its start. What passed since then overlapped it.
+        # No tick from before its start is owed. Later ticks overlapped the run.
         since, step = now, tick_from(spec, due, now, shift)
     if step == following:
         return NextTick(following)
@@ -46,27 +45,29 @@ def after_run(
     return NextTick(step, _cut(spec, following, since if step is None else step, marks, shift))
 
 
-def apart(spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None) -> NextTick:
-    """`due` gets a run of its own beside the job (overlap `allow`, `cancel_other`), now."""
+def plan_extra_run(
+    spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None
+) -> NextTick:
+    """`due` gets an extra run beside the job now (overlap `allow` or `cancel_other`)."""
     return after_run(spec, due, now, now, shift, held_since)
 
 
 def is_misfire(spec: Spec, due: Millis, now: Millis, shift: Millis = 0) -> bool:
-    """So late that it is not to run at all: under `skip`, and under `all` beyond `catch_up`."""
+    """Whether `due` is too late to run at all: under `skip`, and under `all` beyond `catch_up`."""
     rules = spec.rules
     if rules.misfire == "coalesce":
         return False
     if rules.misfire == "all":
         too_old = rules.catch_up is not None and now - due > ceil_ms(rules.catch_up)
         return too_old and _is_late(spec, due, now, shift)
-    # In a buffer ticks are late because they wait for their turn.
+    # Buffered ticks are late only because they wait for the run before them.
     if rules.overlap in _BUFFERED and rules.grace is None:
         return False
     return _is_late(spec, due, now, shift)
 
 
-def pass_over(spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None) -> NextTick:
-    """`due` is a misfire and is not run: the job waits for the next tick to come, or the first that is still owed."""
+def skip_misfire(spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_since: Millis | None = None) -> NextTick:
+    """`due` is a misfire and gets no run: the job waits for the next tick, or for the first one that is still owed."""
     rules, since = spec.rules, now
     if rules.misfire == "all" and rules.catch_up is not None:
         since = now - ceil_ms(rules.catch_up)
@@ -80,7 +81,7 @@ def pass_over(spec: Spec, due: Millis, now: Millis, shift: Millis = 0, held_sinc
 def after_failure(
     spec: Spec, due: Millis, started: Millis, now: Millis, step: Millis | None, shift: Millis = 0
 ) -> NextTick:
-    """A run has failed and the job waits for `step`, which lies beyond a backoff."""
+    """A run failed, and the job waits for the tick `step`, which is after the backoff."""
     following = tick_after(spec, due, shift)
     if following is None or following == step:
         return NextTick(step)
@@ -91,7 +92,7 @@ def after_failure(
 
 
 def _since(rules: Policy, due: Millis, started: Millis, now: Millis) -> Millis:
-    """Ticks after `due` and before this are not run."""
+    """Ticks after `due` and before the returned time get no run."""
     if rules.misfire == "all":
         return due if rules.catch_up is None else now - ceil_ms(rules.catch_up)
     if rules.overlap == "buffer_all":
@@ -99,8 +100,8 @@ def _since(rules: Policy, due: Millis, started: Millis, now: Millis) -> Millis:
         return started if late and rules.misfire == "coalesce" else due
     if rules.overlap == "buffer_one":
         return started
-    if rules.overlap in APART and rules.misfire == "skip":
-        # Each is judged by its own grace when its turn comes.
+    if rules.overlap in EXTRA_RUN_OVERLAPS and rules.misfire == "skip":
+        # Each tick is checked against its own grace when it is claimed.
         return due
     return now
 
@@ -111,18 +112,18 @@ def _is_late(spec: Spec, due: Millis, now: Millis, shift: Millis) -> bool:
         return now - due > ceil_ms(rules.grace)
     following = tick_after(spec, due, shift)
     if following is None and rules.ends is not None:
-        # The last one is late when another would have followed.
+        # The last tick is late if, without `ends`, another tick would have come by now.
         following = tick_after(replace(spec, policy=replace(rules, ends=None)), due, shift)
     return following is not None and following <= now
 
 
 def _marks(rules: Policy, started: Millis, held_since: Millis | None) -> list[tuple[Millis, SkipReason]]:
-    """From when on what is passed is passed for which reason."""
+    """(time, reason) pairs: ticks skipped from each time on have that reason."""
     if rules.misfire == "all":
-        # In a buffer, only what is too old.
+        # A buffer skips only ticks that are too old.
         before, during = SkipReason.MISFIRE, SkipReason.OVERLAP if rules.overlap == "skip" else SkipReason.MISFIRE
     elif rules.misfire == "skip" and rules.overlap == "buffer_one":
-        # One that waits behind another is all that this buffer holds.
+        # This buffer holds one tick only.
         before = during = SkipReason.OVERLAP
     else:
         before, during = SkipReason.COALESCED, SkipReason.OVERLAP
@@ -137,7 +138,7 @@ def _marks(rules: Policy, started: Millis, held_since: Millis | None) -> list[tu
 def _cut(
     spec: Spec, first: Millis, until: Millis, marks: list[tuple[Millis, SkipReason]], shift: Millis
 ) -> tuple[SkippedTicks, ...]:
-    """The ticks from `first` up to `until` as ranges, one for each mark that has some; each begins with a tick."""
+    """The ticks in [first, until) as ranges, one for each reason that applies. Each range begins with a tick."""
     found: list[SkippedTicks] = []
     for begin, why in reversed(marks):
         if begin < until:

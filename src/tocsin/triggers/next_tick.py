@@ -1,4 +1,4 @@
-"""The ticks of any trigger, in milliseconds: the first one from a moment on."""
+"""Finds the first tick of any trigger from a moment on, in milliseconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from tocsin.model import cron, holidays, rrule
-from tocsin.model.cron_walk import Walk
+from tocsin.model.cron_walk import CrontabSearch
 from tocsin.model.durations import Millis, ceil_ms, epoch_ms
 from tocsin.model.errors import TriggerFailed
 from tocsin.model.local_time import date_of
@@ -23,25 +23,25 @@ RULES = {
     "skip": DstRule("skip", "first"),
     "earlier": DstRule("earlier", "first"),
     "later": DstRule("later", "second"),
-    # RFC 5545: a time that does not exist is read with the offset before the gap, one that comes twice is the first.
+    # RFC 5545: read a time that does not exist with the offset before the gap, and take the first of two equal times.
     "later-first": DstRule("later", "first"),
     "both": DstRule("end", "both"),
 }
-# Debian's: what runs at fixed times of the day is made up for and not repeated, the others follow real time.
+# As in Debian's cron: jobs at fixed times run once despite a change of the clock, all others follow real time.
 _FIXED = DstRule("end", "first")
 _WILD = DstRule("skip", "both")
-# How far ahead a day is looked for that no calendar leaves out.
+# How far ahead to search for a day that no calendar leaves out.
 _FAR_MS = 50 * 366 * DAY * 1000
-# Steps of a budget: to ask a trigger once more, and to work out the holidays of a year.
+# Steps of a budget for one more search of a trigger, and for computing the holidays of a year.
 _ASK = 25
 _YEAR = 700
 
 
 def next_at(trigger: Trigger, since: Millis, budget: Budget | None = None) -> Millis | None:
-    """The first tick that is not before `since`; None when there is no other.
+    """The first tick from `since` on; None if no tick is left.
 
-    An Every without an anchor has no cadence of its own: it counts from 1970 here. Raises TriggerFailed, whatever is
-    wrong with the trigger, and nothing else; also when the look takes more than its budget."""
+    An Every without an anchor has no cadence of its own, so it counts from 1970 here. Raises only TriggerFailed: for
+    anything wrong with the trigger, and if the search takes more than its budget."""
     try:
         return _next_at(trigger, since, budget or Budget())
     except TriggerFailed:
@@ -74,7 +74,7 @@ def _next_at(trigger: Trigger, since: Millis, budget: Budget) -> Millis | None:
 
 
 def next_after(trigger: Cron | Rrule, after: int, budget: Budget | None = None) -> int | None:
-    """In seconds: the first tick later than `after`. Raises BudgetSpent."""
+    """The first tick later than `after`, in seconds. Raises BudgetSpent."""
     budget = budget or Budget()
     if isinstance(trigger, Cron):
         find, fixed = _cron(trigger.expression)
@@ -87,11 +87,11 @@ def next_after(trigger: Cron | Rrule, after: int, budget: Budget | None = None) 
 @lru_cache(maxsize=4096)
 def _cron(expression: str) -> tuple[Find, bool]:
     parsed = cron.parse(expression)
-    return Walk(parsed).after, parsed.fixed
+    return CrontabSearch(parsed).after, parsed.fixed
 
 
 def _next_outside(trigger: Except, since: Millis, budget: Budget) -> Millis | None:
-    """The first tick on a day that is not left out. A day that is left out costs little, however many ticks it has."""
+    """The first tick on a day that no calendar leaves out. Skips a day as a whole, however many ticks it has."""
     zone, end = zone_of(trigger), since + _FAR_MS
     at = _next_at(trigger.trigger, since, budget)
     while at is not None and at < end:
@@ -105,7 +105,7 @@ def _next_outside(trigger: Except, since: Millis, budget: Budget) -> Millis | No
 
 
 def _first_kept(trigger: Except, day: int, budget: Budget) -> int:
-    """The first day from this one on that no calendar leaves out."""
+    """The first day from `day` on that no calendar leaves out."""
     year = None
     while any(_has(calendar, date_of(day)) for calendar in trigger.calendars):
         budget.spend(len(trigger.calendars))
@@ -117,7 +117,7 @@ def _first_kept(trigger: Except, day: int, budget: Budget) -> int:
 
 
 def _begin_of_day(zone: str, day: int) -> int:
-    """A moment at which a day has not begun, or has only just: clocks may change at midnight."""
+    """A moment shortly before or exactly at the begin of a day: clocks may change at midnight."""
     midnight = day * DAY
     guess = midnight - wallclock.offset_at(zone, midnight)
     return min(guess, midnight - wallclock.offset_at(zone, guess - DAY))
@@ -132,7 +132,7 @@ def _has(calendar: Holidays | Dates, day: date) -> bool:
 
 @lru_cache(maxsize=4096)
 def shortest_distance(trigger: Trigger) -> Millis | None:
-    """Between two ticks, as far as a few hundred of them, a year or a budget show; None when there are no two."""
+    """The shortest time between two ticks, from a sample of some hundred ticks or a year; None with less than two."""
     if isinstance(trigger, Every):
         return ceil_ms(trigger.interval)
     ticks = list(_sampled(trigger))
@@ -160,9 +160,9 @@ NextAt = Callable[[Trigger, Millis], Millis | None]
 
 
 class TickCache:
-    """`next_at` that remembers: of triggers that a million jobs have in common each tick is worked out once."""
+    """`next_at` with a cache: a million jobs with the same trigger compute each tick once."""
 
-    # Ticks of one trigger that are kept: jitter spreads the moments that are asked for over some.
+    # Cached ticks per trigger. Jitter spreads the requested moments over several ticks.
     _KEPT = 100
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
-"""When a recurring job is due first, and when again.
+"""Computes the due times of recurring jobs: the first and the following ones.
 
-A due time is a tick of the trigger, moved by the job's own `shift`: jitter, by a stable hash of its id, for ever.
+A due time is a tick of the trigger plus the job's `shift`. The shift comes from the jitter and a stable hash of the
+job's id, so it never changes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tocsin.triggers.next_tick import NextAt, next_at
 
 
 def first_due(trigger: Trigger, rules: Policy, job_id: str, now: Millis, find: NextAt = next_at) -> Millis:
-    """The first due time of a new schedule. Jitter moves its phase, for ever, by a stable hash of the id."""
+    """The first due time of a new schedule. Raises InvalidTrigger if it would never run."""
     if isinstance(trigger, Once):
         return epoch_ms(trigger.at)
     shift = phase(job_id, rules.jitter)
@@ -28,7 +29,7 @@ def first_due(trigger: Trigger, rules: Policy, job_id: str, now: Millis, find: N
         if due < now and rules.starts is not None:
             due = _first_from(due, interval, now)
     else:
-        # Later than now: what is due at this very moment is not to run because it was put or changed.
+        # Strictly later than now: putting or changing a job must not run a tick of this same moment.
         since = now + 1 - shift
         due = find(trigger, since if rules.starts is None else max(since, rules.starts))
         due = None if due is None else due + shift
@@ -40,17 +41,17 @@ def first_due(trigger: Trigger, rules: Policy, job_id: str, now: Millis, find: N
 
 
 def counts_from_now(trigger: Trigger | None) -> bool:
-    """Whether its ticks are counted from when it was put; all others have theirs, whoever asks."""
+    """Whether a trigger's ticks count from the time it was put. All other triggers have fixed ticks."""
     return type(trigger) is Every and trigger.anchor is None
 
 
 def tick_after(spec: Spec, tick: Millis, shift: Millis = 0) -> Millis | None:
-    """The first due time after `tick`, which is one itself; None when there is no other."""
+    """The first due time after the due time `tick`; None if there is no other."""
     return _unless_over(spec, _following(spec.trigger, tick, shift))
 
 
 def tick_from(spec: Spec, tick: Millis, since: Millis, shift: Millis = 0) -> Millis | None:
-    """The first due time, `tick` or a later one, that is not before `since`; None when there is none."""
+    """The first due time from `since` on, counted from the due time `tick`; None if there is none."""
     trigger = spec.trigger
     following: Millis | None
     if tick >= since:
@@ -66,7 +67,7 @@ def tick_from(spec: Spec, tick: Millis, since: Millis, shift: Millis = 0) -> Mil
 
 
 def occurrences(spec: Spec, due: Millis, start: Millis, end: Millis, limit: int, shift: Millis = 0) -> list[Millis]:
-    """The due times in [start, end), on the cadence that `due` belongs to."""
+    """The first `limit` due times in [start, end), on the cadence of the due time `due`."""
     trigger = spec.trigger
     if trigger is None or isinstance(trigger, Once):
         return [due] if start <= due < end else []
@@ -85,7 +86,7 @@ def occurrences(spec: Spec, due: Millis, start: Millis, end: Millis, limit: int,
 
 
 def upcoming(spec: Spec, due: Millis, n: int, shift: Millis = 0) -> list[Millis]:
-    """The next `n` due times, the first of them `due` itself."""
+    """The next `n` due times, beginning with `due`."""
     times, budget = [due], Budget()
     while len(times) < n:
         budget.refill()
@@ -118,5 +119,5 @@ def _unless_over(spec: Spec, due: Millis | None) -> Millis | None:
 
 
 def _first_from(due: Millis, interval: Millis, since: Millis) -> Millis:
-    """The first of due, due + interval, … that is not before `since`."""
+    """The first of due, due + interval, … from `since` on."""
     return due if due >= since else due + -((due - since) // interval) * interval

@@ -1,10 +1,10 @@
-"""Local times as moments, and what becomes of those that a change of the clock leaves out or repeats.
+"""Converts local times to moments, including the times that a change of the clock skips or repeats.
 
-A zone is a row of stretches of constant offset; inside one, local time is UTC plus the offset. Where the offset grows,
-the local times of a gap are left out; where it shrinks, those of a fold come twice. A rule says what happens to both.
-So the moments of a stretch are those of a few windows: pieces of it, each with the offset by which it is read.
+A zone is a series of stretches with a constant offset; within one, local time is UTC plus the offset. Where the offset
+grows, the local times of a gap do not exist; where it shrinks, those of a fold come twice. A DstRule decides about
+both. It divides a stretch into a few windows, each with the offset for reading its local times.
 
-All is in whole seconds: of UTC since 1970, and of local time since its own 1970.
+All times are whole seconds: UTC since 1970, and local time since a local 1970.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from tocsin.model.local_time import DAY as DAY
 from tocsin.model.step_budget import Budget
 from tocsin.model.zones import find_zone
 
-# Zones are looked up between these; before the first there is nothing to plan, after the last nothing is found.
+# The range of searches. No job is due before FIRST, and no tick is found after LAST.
 FIRST = -(70 * 365 + 17) * DAY
 LAST = 7930 * 365 * DAY
-# Further than any two local times of one moment are apart.
+# More than the difference of any two offsets.
 _MARGIN = 3 * DAY
-# No zone has changed twice within this.
+# No zone changes twice within this time.
 _STEP = DAY // 2
 
-# More jumps than this mean that the times fall into gaps, perhaps all of them. What another one costs: it may need the
-# changes of a year that nobody has asked for before.
+# After this many jumps the times seem to fall into gaps, perhaps all of them. Then each jump costs steps of the budget,
+# because it may have to compute the changes of another year.
 _USUAL_JUMPS = 2
 _JUMP = 1300
 
-# The first local time, in seconds, that is later than the one given; None when there is none.
+# Finds the first local time, in seconds, later than the given one; None if there is none.
 Find = Callable[[int], int | None]
 
 
 class DstRule(Struct, frozen=True):
-    """What becomes of local times that do not exist, and of those that come twice.
+    """What to do with local times that do not exist (gap) and times that come twice (fold).
 
-    gap   skip: nothing; end: once, when the gap is over; earlier, later: read with the offset after, before the gap
-    fold  first, second, both
+    gap   skip: ignore them; end: fire once at the end of the gap; earlier, later: read them with the offset after,
+          before the gap
+    fold  first, second, both: which of the two moments to use
     """
 
     gap: Literal["skip", "end", "earlier", "later"]
@@ -51,7 +52,7 @@ class DstRule(Struct, frozen=True):
 
 
 class Stretch(Struct, frozen=True, gc=False):
-    """[begin, end) with one offset, and the offsets on either side; the same where nothing changes."""
+    """The moments [begin, end) with one offset, and the offsets before and after (the same at the edge of a search)."""
 
     begin: int
     end: int
@@ -71,7 +72,7 @@ def next_after(find: Find, zone: str, rule: DstRule, after: int, budget: Budget)
         local = find(stretch.end + min(stretch.offset, stretch.after) - 1)
         if local is None:
             return None
-        # Nothing before that, so what lies between need not be looked at.
+        # No local time matches before that, so jump over the moments in between.
         at = max(stretch.end - 1, local - _MARGIN)
         jumps += 1
         if jumps > _USUAL_JUMPS:
@@ -96,7 +97,7 @@ def _inside(find: Find, stretch: Stretch, rule: DstRule, after: int) -> int | No
 
 
 def _windows(stretch: Stretch, rule: DstRule) -> Iterator[tuple[int, int, int]]:
-    """(from, to, the offset by which local times are read); the largest first."""
+    """(begin, end, offset for reading local times), the largest window first."""
     begin, end, offset = stretch.begin, stretch.end, stretch.offset
     grew, grows = offset - stretch.before, stretch.after - offset
     yield (
@@ -127,7 +128,7 @@ def offset_at(zone: str, moment: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _stretches(zone: str, year: int) -> tuple[list[int], list[Stretch]]:
-    """Those that reach into a year, seen from the years around it."""
+    """The stretches that overlap a year, computed from it and the years around it, and the begins of them all."""
     found = [change for near in (year - 1, year, year + 1) for change in _changes(zone, near)]
     first, last = _begin_of(year - 1), _begin_of(year + 2)
     begins, ends = [first, *(at for at, _, _ in found)], [*(at for at, _, _ in found), last]
@@ -141,7 +142,7 @@ def _stretches(zone: str, year: int) -> tuple[list[int], list[Stretch]]:
 
 @lru_cache(maxsize=8192)
 def _changes(name: str, year: int) -> tuple[tuple[int, int, int], ...]:
-    """Of one year, its first moment included: found by looking twice a day, then halving."""
+    """The changes in a year, including its first moment. Checks the offset twice a day, then searches by halving."""
     zone, found = find_zone(name), []
     at, end = _begin_of(year) - 1, _begin_of(year + 1) - 1
     before = _offset(zone, at)

@@ -1,4 +1,4 @@
-"""Which zone database this process reads."""
+"""The version of the zone database that this process reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IANA = re.compile(r"\d{4}[a-z]{1,2}")
 
 @cache
 def version() -> str:
-    """As IANA names it (2026a), of the system's database or else of the package tzdata, in zoneinfo's own order."""
+    """The IANA version (like 2026a) of the system's database, else of the package tzdata: zoneinfo's own order."""
     for root in map(Path, zoneinfo.TZPATH):
         if (root / "Etc" / "UTC").is_file():
             return _named(root) or f"files-{_sum(root):08x}"
@@ -23,7 +23,7 @@ def version() -> str:
 
 
 def newer(ours: str, theirs: str) -> bool:
-    """Whether plans made with theirs are to be made again with ours. Of names without an order any other will do."""
+    """Whether to compute due times of `theirs` again with `ours`. Names without an order need only differ."""
     if _IANA.fullmatch(ours) and _IANA.fullmatch(theirs):
         return (ours[:4], len(ours), ours) > (theirs[:4], len(theirs), theirs)
     return ours != theirs
@@ -42,7 +42,7 @@ def _named(root: Path) -> str | None:
 
 
 def _sum(root: Path) -> int:
-    """Of what all zones say, where nothing says which version they are of."""
+    """A checksum of all zone files, for databases without a version."""
     total = 0
     for path in sorted(root.glob("[A-Z]*/**/*")):
         if path.is_file():

@@ -1,1 +1,1 @@
-"""What keeps a fleet healthy: the dead are buried, their runs brought back."""
+"""The periodic work of workers beside running jobs: recovery, cleanup, registration of agents, and health."""

@@ -1,4 +1,4 @@
-"""Announcing: the fleet knows which agents this worker's program declares, so that those of nobody can be told."""
+"""Publishes which agents this worker's program declares, so that a leader can find agents that no program declares."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from tocsin.store.transitions.declared_agents import DeclaredAgentSets, set_name
 
 
 class AgentAnnouncer:
-    """One pass: what was declared last is kept for the fleet, also after the server lost it."""
+    """Each pass stores the set of declared agents again, in case the server lost it."""
 
     name = "announce"
 
     def __init__(self, declared: DeclaredAgentSets, every_s: float) -> None:
         self.wake = asyncio.Event()
-        # The name of the set that is kept; None: none is yet, and nobody may conclude anything.
-        self.kept: str | None = None
+        # The name of the stored set. None before the first pass: then nobody knows yet what this worker declares.
+        self.stored_set: str | None = None
         self._declared = declared
         self._every_s = every_s
         self._agents: frozenset[str] | None = None
 
-    def hear(self, agents: Iterable[str]) -> None:
-        """What the program declares now."""
-        heard = frozenset(agents)
-        if heard != self._agents:
-            self._agents = heard
+    def set_agents(self, agents: Iterable[str]) -> None:
+        """Take the agents that the program declares now."""
+        declared = frozenset(agents)
+        if declared != self._agents:
+            self._agents = declared
             self.wake.set()
 
     async def step(self) -> float:
@@ -33,5 +33,5 @@ class AgentAnnouncer:
         if agents is not None:
             name = set_name(agents)
             await self._declared.keep(name, agents)
-            self.kept = name
+            self.stored_set = name
         return self._every_s

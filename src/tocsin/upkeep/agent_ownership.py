@@ -1,4 +1,4 @@
-"""Ownership: which agents this worker may run, by their names and by its shard."""
+"""Which agents this worker may run, by their names and by its shard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 
 class Shard(Struct, frozen=True):
-    """The agents whose name falls to number `index` of `count`, counted from 1."""
+    """The agents whose names hash to number `index` of `count`, counted from 1."""
 
     index: int
     count: int
@@ -24,7 +24,7 @@ class Shard(Struct, frozen=True):
 
 
 def parse_shard(text: str) -> Shard:
-    """'2/3': the second of three."""
+    """Read a shard like '2/3', the second of three."""
     match = _SHARD.fullmatch(text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise InvalidArgument(f"a shard is I/N, the I-th of N from 1 to N, like 2/3, not {text!r}")
@@ -32,7 +32,8 @@ def parse_shard(text: str) -> Shard:
 
 
 class Ownership:
-    """Ours: the enabled pattern matches the whole name, the disabled one does not, and the shard has it."""
+    """An agent is ours if the enabled pattern matches its whole name, the disabled one does not, and our shard has
+    it."""
 
     def __init__(self, enabled: str = ".*", disabled: str = "", shard: Callable[[str], bool] | None = None) -> None:
         self._enabled = _compiled(enabled, "redis.agent.enabled-pattern")
@@ -50,7 +51,7 @@ class Ownership:
 
 def _compiled(pattern: str, key: str) -> re.Pattern[str]:
     try:
-        # An agent's name may hold any character, also a line's end.
+        # An agent's name may contain any character, even a newline.
         return re.compile(pattern, re.DOTALL)
     except re.error as error:
         raise InvalidConfig(f"{key} is not a regular expression: {error}") from None

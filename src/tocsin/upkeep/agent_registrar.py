@@ -1,8 +1,9 @@
-"""Reconciliation: what a program's agents should be in Redis, and which of them are this worker's to run.
+"""Registers a program's agents in Redis, and works out which of them this worker runs.
 
-Differential: what is missing is added, what is there is left alone, its time too. What this worker no longer owns is
-taken off its timetable; the job itself stays. A round over all agents goes in pages within a budget, and gives way to
-other tasks every few milliseconds. An agent that was scheduled or unscheduled is looked at by itself, without a round.
+The registrar adds the agents that are missing and leaves the others alone, with the times they are due. An agent that
+this worker no longer owns leaves its timetable; the job itself stays. A round over all agents goes page by page within
+a time budget, and lets other tasks run every few milliseconds. An agent that was just scheduled or unscheduled is
+handled at once, without a round.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from tocsin.telemetry.logs import get_logger
 log = get_logger("tocsin.reconcile")
 
 PAGE = 500
-# How long one agent after the other is looked at before other tasks of the event loop have their turn.
+# After this long with one page the registrar lets other tasks of the event loop run.
 SLICE_S = 0.002
-_LOOKED_INTO = ("waiting", "working")
+_INSPECTED = ("waiting", "working")
 
 
 class RegistrationRules(Struct, frozen=True):
-    """How often, how long at most in one pass (0: no bound), and over how long new agents are spread."""
+    """How often a round begins, how long one pass may take (0: no bound), and over how long new agents are spread."""
 
     every_s: float = 30.0
     budget_s: float = 0.0
@@ -51,46 +52,46 @@ class _Owned(Struct, frozen=True):
 
 
 class AgentRegistrar:
-    """One pass: the agents that are declared now, those of them that we own, and whether Redis has them."""
+    """Each pass compares the agents that are declared now, and that we own, with what Redis has."""
 
     name = "reconcile"
 
     def __init__(
         self,
+        *,
         store: Store,
         queue: OpenQueue,
         declared: Callable[[], Mapping[str, PutItem]],
         owns: Callable[[str], bool],
-        own: Callable[[Iterable[str], Iterable[str]], None],
-        hear: Callable[[Mapping[str, float]], None],
+        on_owned: Callable[[Iterable[str], Iterable[str]], None],
+        on_waiting: Callable[[Mapping[str, float]], None],
         clock: Clock,
         ring: Callable[[OpenQueue, int], None],
         rules: RegistrationRules,
     ) -> None:
-        """`declared` gives a mapping that may change from one moment to the next; `own` hears which agents became ours
-        and which are ours no more."""
+        """`declared` returns a mapping that may change at any moment. `on_owned` gets the agents that became ours and
+        those that are ours no more. `on_waiting` gets agents that wait, each with the time from which it may run."""
         self.wake = asyncio.Event()
         self.added = 0
         self._store = store
         self._jobs = Jobs(store)
-        self._survey = AuditReader(store)
+        self._audit = AuditReader(store)
         self._queue = queue
         self._declared = declared
         self._owns = owns
-        # Which jobs the fetcher is to ask for, and when.
-        self._own = own
-        self._hear = hear
+        self._on_owned = on_owned
+        self._on_waiting = on_waiting
         self._clock = clock
         self._ring = ring
         self._rules = rules
-        # Fewer records than names: some of these have none.
+        # Redis has fewer records than names in the stages, so some names have no record.
         self._records_are_missing = False
-        # Definitions that were compared with what Redis has.
+        # The definitions that this worker has compared with Redis, by agent.
         self._compared: dict[str, bytes] = {}
-        # The ids that this round has not come to, the next one last; when the next round begins.
+        # The agents that are left in this round, the next one last.
         self._left: list[str] = []
-        self._round_at = -math.inf
-        # Agents to look at before that, in the order in which they changed.
+        self._next_round_at = -math.inf
+        # Agents to handle before the next round, in the order in which they changed.
         self._changed: dict[str, None] = {}
         self._owned: dict[str, _Owned] = {}
         self._intervals: Millis = 0
@@ -101,33 +102,34 @@ class AgentRegistrar:
 
     @property
     def interval_s(self) -> float:
-        """The average of the agents that are ours."""
+        """The average interval of the agents that we own."""
         return self._intervals / len(self._owned) / 1000 if self._owned else 0.0
 
     def reconsider(self, member: str) -> None:
-        """It was scheduled, unscheduled or changed: look at this one at once."""
+        """Handle this agent at once: it was scheduled, unscheduled or changed."""
         self._changed[member] = None
         self.wake.set()
 
     def start_over(self) -> None:
-        """The server was emptied or replaced: nothing that was compared is known to be there."""
-        # A new one: a page that is under way notes what it compared in the old.
+        """Forget all comparisons, because the server was emptied or replaced."""
+        # A new dict, because a page under way still adds to the old one.
         self._compared = {}
         self._left.clear()
-        self._round_at = -math.inf
+        self._next_round_at = -math.inf
         self.wake.set()
 
     async def register(self) -> None:
-        """The first pass, before the worker starts. A worker must also start on a full server, to run what is there."""
+        """Run the first pass, before the worker starts. On a full server the worker starts all the same, so that it
+        can run what is there."""
         try:
             await self.step()
         except StoreFull as error:
             log.warning("new or changed agents could not be registered, trying again later", error=str(error))
 
     async def step(self) -> float:
-        """Seconds until the next round; at once if the budget ended before the round did."""
+        """Return the seconds until the next round, or 0 if the budget ended before this round did."""
         began, declared = self._clock.monotonic(), self._declared()
-        if not self._left and (not self._changed or began >= self._round_at):
+        if not self._left and (not self._changed or began >= self._next_round_at):
             await self._begin_round(declared, began)
         self._left += reversed(self._changed)
         self._changed.clear()
@@ -136,27 +138,27 @@ class AgentRegistrar:
             if 0 < self._rules.budget_s <= self._clock.monotonic() - began:
                 break
             await asyncio.sleep(0)
-        return 0.0 if self._left else max(0.0, self._round_at - self._clock.monotonic())
+        return 0.0 if self._left else max(0.0, self._next_round_at - self._clock.monotonic())
 
     async def _begin_round(self, declared: Mapping[str, PutItem], now: float) -> None:
-        self._records_are_missing = await self._counts_differ()
+        self._records_are_missing = await self._has_fewer_records_than_names()
         names = list(declared)
         self._left = [*(self._owned.keys() - set(names)), *reversed(names)]
-        self._round_at = now + self._rules.every_s
+        self._next_round_at = now + self._rules.every_s
 
     async def _next_page(self, declared: Mapping[str, PutItem]) -> None:
         page = [self._left.pop() for _ in range(min(PAGE, len(self._left)))]
         compared = self._compared
         try:
-            await self._reconcile(await self._take_stock(page, declared))
+            await self._reconcile(await self._select_owned(page, declared))
         except (StoreUnavailable, asyncio.CancelledError) as error:
-            # A full server takes nothing new: these wait for the next round, so that the others have their turn.
+            # A full server takes nothing new, so this page waits for the next round and the others are tried first.
             if not isinstance(error, StoreFull) and compared is self._compared:
                 self._left += reversed(page)
             raise
 
-    async def _take_stock(self, members: list[str], declared: Mapping[str, PutItem]) -> dict[str, PutItem]:
-        """Which of these are declared and ours. The first time each of them is encoded, so it takes a while."""
+    async def _select_owned(self, members: list[str], declared: Mapping[str, PutItem]) -> dict[str, PutItem]:
+        """Return the agents that are declared and ours. The first time this is slow, because it encodes each agent."""
         ours: dict[str, PutItem] = {}
         gained: list[str] = []
         lost: list[str] = []
@@ -165,32 +167,32 @@ class AgentRegistrar:
         for member in members:
             if member in declared and self._is_ours(member, unclear):
                 ours[member] = declared[member]
-                if self._keep(member, ours[member]):
+                if self._own(member, ours[member]):
                     gained.append(member)
-            elif self._give_up(member):
+            elif self._disown(member):
                 lost.append(member)
             if monotonic() >= slice_ends:
                 await asyncio.sleep(0)
                 slice_ends = monotonic() + SLICE_S
         if unclear:
-            log.error("cannot tell whether some agents are ours: leaving them as they are", agents=unclear)
+            log.error("cannot say whether some agents are ours: leaving them as they are", agents=unclear)
         if lost and agent_log.is_wanted():
             agent_log.unregistered(lost)
-        self._own(gained, lost)
+        self._on_owned(gained, lost)
         return ours
 
     def _is_ours(self, member: str, unclear: list[str]) -> bool:
         try:
             return bool(self._owns(member))
         except Exception:
-            # One id on which a program's own sharding fails must not stop the others. One traceback a page will do.
+            # A sharding function that fails on one agent must not stop the others. One traceback per page is enough.
             if not unclear:
                 log.error("the sharding function failed", agent=member, exc_info=True)
             unclear.append(member)
             return member in self._owned
 
-    def _keep(self, member: str, put: PutItem) -> bool:
-        """Whether it is new."""
+    def _own(self, member: str, put: PutItem) -> bool:
+        """Note that this agent is ours. True if it was not before."""
         known = self._owned.get(member)
         if known is not None and known.put is put:
             return False
@@ -199,13 +201,13 @@ class AgentRegistrar:
         self._intervals += interval - (0 if known is None else known.interval)
         return known is None
 
-    def _give_up(self, member: str) -> bool:
-        """Whether it was ours."""
+    def _disown(self, member: str) -> bool:
+        """Note that this agent is not ours. True if it was before."""
         known = self._owned.pop(member, None)
         if known is None:
             return False
         self._intervals -= known.interval
-        # When it is ours again, others may have changed it meanwhile.
+        # Others may change it before it becomes ours again.
         self._compared.pop(member, None)
         return True
 
@@ -214,12 +216,12 @@ class AgentRegistrar:
             return
         compared = self._compared
         try:
-            there = await self._there(list(puts))
+            there = await self._find_in_stages(list(puts))
             if self._records_are_missing and (bare := await self._without_record(list(puts))):
-                # Names without a record go, and the agents are registered as new ones.
-                await self._survey.mend(self._queue, 0, [member.encode() for member in bare])
+                # The repair removes names without a record; then we register these agents as new ones.
+                await self._audit.mend(self._queue, 0, [member.encode() for member in bare])
                 there -= set(bare)
-            wanted = [put for member, put in puts.items() if self._wanted(put, member in there)]
+            wanted = [put for member, put in puts.items() if self._needs_put(put, member in there)]
             wanted = [self._as_new(put) if put.member not in there else put for put in wanted]
             if wanted:
                 await self._put(wanted, there)
@@ -234,19 +236,19 @@ class AgentRegistrar:
         self.added += codes.count(b"1")
         if agent_log.is_wanted():
             agent_log.registered(put.member for put, code in zip(puts, codes, strict=True) if code == ord("1"))
-        # Redis has its record, and it is in no stage: somebody removed it from there.
+        # These have a record but are in no stage: somebody removed them from it.
         lost = [
             put.member for put, code in zip(puts, codes, strict=True) if code == ord("0") and put.member not in there
         ]
         if lost:
-            mended = await self._survey.mend(self._queue, 0, [member.encode() for member in lost])
+            mended = await self._audit.mend(self._queue, 0, [member.encode() for member in lost])
             log.warning("agents were lost from their line and are back", agents=sum(mended))
         if head >= 0 or lost:
             self._ring(self._queue, 0)
-        await self._there([put.member for put in puts])
+        await self._find_in_stages([put.member for put in puts])
 
-    async def _counts_differ(self) -> bool:
-        """Whether some names in the stages have no record: two numbers say it, whatever their size."""
+    async def _has_fewer_records_than_names(self) -> bool:
+        """True if some names in the stages have no record. Counting is cheap, however many agents exist."""
         keys = self._queue.keys[0]
 
         async def ask(client: Any) -> list[int]:
@@ -270,8 +272,9 @@ class AgentRegistrar:
 
         return [member for member, has in zip(members, await self._store.read(ask), strict=True) if not has]
 
-    async def _there(self, members: list[str]) -> set[str]:
-        """Those that are in some stage: a job always is. The fetcher hears when they are due."""
+    async def _find_in_stages(self, members: list[str]) -> set[str]:
+        """Return the agents that are in some stage, as every job should be. Report to `on_waiting` when they are due,
+        and free those that are working without a claim."""
         keys = self._queue.keys[0]
 
         async def ask(client: Any) -> list[Any]:
@@ -281,32 +284,33 @@ class AgentRegistrar:
                 return list(await pipe.execute())
 
         scores = await self._store.read(ask)
-        waiting, working = (zip(members, scores[STAGE_KEYS.index(stage)], strict=True) for stage in _LOOKED_INTO)
-        self._hear({member: math.floor(not_before(at)) for member, at in waiting if at is not None})
+        waiting, working = (zip(members, scores[STAGE_KEYS.index(stage)], strict=True) for stage in _INSPECTED)
+        self._on_waiting({member: math.floor(not_before(at)) for member, at in waiting if at is not None})
         if running := [member for member, at in working if at is not None]:
             await self._free_unclaimed(running)
-        places = zip(members, zip(*scores, strict=True), strict=True)
-        return {member for member, found in places if any(at is not None for at in found)}
+        by_member = zip(members, zip(*scores, strict=True), strict=True)
+        return {member for member, found in by_member if any(at is not None for at in found)}
 
     async def _free_unclaimed(self, members: list[str]) -> None:
-        """Whoever runs one whose claim is gone cannot end it, and until its deadline nobody else would look at it."""
+        """Put agents back in line that are working without a claim. A worker without a claim cannot end its run, and
+        nobody else would look at the agent before the deadline."""
         key = self._queue.keys[0]["claims"]
         claims = await self._store.read(lambda client: client.hmget(key, members))
         bare = [member for member, claim in zip(members, claims, strict=True) if claim is None]
-        # It looks again: most of what has no claim by now has just ended.
-        mended = await self._survey.mend(self._queue, 0, [member.encode() for member in bare])
+        # The script checks again, because most runs without a claim have just ended.
+        mended = await self._audit.mend(self._queue, 0, [member.encode() for member in bare])
         freed = [member for member, was_mended in zip(bare, mended, strict=True) if was_mended]
         if freed:
             log.warning("agents lost their claims while they ran, and are due again", agents=len(freed))
-            self._hear(dict.fromkeys(freed, 0.0))
+            self._on_waiting(dict.fromkeys(freed, 0.0))
             self._ring(self._queue, 0)
 
-    def _wanted(self, put: PutItem, there: bool) -> bool:
-        # What is there is compared once: this program may declare it differently than the last one did.
+    def _needs_put(self, put: PutItem, there: bool) -> bool:
+        # An agent that exists is compared once, because another program may have registered it with other settings.
         return not there or self._compared.get(put.member) != put.record
 
     def _as_new(self, put: PutItem) -> PutItem:
-        """Registered for now, or spread over the time asked for."""
+        """The same agent, due now or at a random moment within the jitter."""
         return replace(put, due=self._spread(), relative=True, mode=IGNORE)
 
     def _spread(self) -> Millis:

@@ -1,13 +1,13 @@
-"""The election: at most one worker at a time leads the cleanup of a namespace.
+"""Elects the leader: at most one worker at a time leads the cleanup of a namespace.
 
-A term is a key with an end. Whoever finds none takes it, and renews it after a third of its length. The end is the
-server's to decide, so the leader trusts its term for two thirds only, counted on its own monotonic clock from before
-it sent the call that was confirmed: the server cannot have begun to count any sooner. So a leader that was stopped,
-cut off or slow has stepped down by its own clock before another can be elected, and a clock that is set anew on its
-machine changes nothing.
+A term is a key that expires. A worker that finds no such key takes the term, and renews it after a third of its length.
+The server decides when the term ends, so the leader trusts it for only two thirds of its length. It counts these on its
+own monotonic clock, from before it sent the call that the server confirmed: the server cannot have started to count any
+sooner. So a leader that was stopped, cut off or slow steps down by its own clock before another worker can be elected.
+Setting the wall clock of its machine changes nothing.
 
-What nobody can exclude is a stop between the look at the clock and the call that follows. Leading therefore only
-spares work: each repair is a script that is right whoever calls it, and however often.
+A process can still be stopped between its check of the clock and its next call. Leadership therefore only saves work:
+each repair is a script that is correct no matter which worker calls it, and how often.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ log = get_logger("tocsin.elect")
 
 RENEW = 1 / 3
 TRUST = 2 / 3
-# With no election to hold: how long to rest.
+# The rest between passes when there is no term to take.
 IDLE_S = 3600.0
 
 
 class Elector:
-    """One pass: take the term if it is free, renew it if it is ours."""
+    """Each pass takes the term if it is free, and renews it if it is ours."""
 
     name = "elect"
 
@@ -44,42 +44,42 @@ class Elector:
         self._ttl_ms = ttl_ms
         self._force_all = force_all
         # Until when we trust our term, in monotonic seconds.
-        self._until = -math.inf
+        self._trusted_until = -math.inf
         self._was_leading = False
-        # For what waits for us to lead.
+        # Called when we become the leader.
         self.on_lead: Callable[[], None] = lambda: None
-        self._left = False
-        # A take that is under way must not arrive after the call that gives the term up.
+        self._resigned = False
+        # A call that takes the term must not reach the server after the call that gives it up.
         self._calling = asyncio.Lock()
 
     def leading(self) -> bool:
-        return self._force_all or self._clock.monotonic() < self._until
+        return self._force_all or self._clock.monotonic() < self._trusted_until
 
     async def step(self) -> float:
         async with self._calling:
-            if self._force_all or self._left:
+            if self._force_all or self._resigned:
                 return IDLE_S
             sent, worker = self._clock.monotonic(), self._worker()
             term = await self._terms.take(worker, self._ttl_ms)
             ours = term.holder == worker
-            self._until = sent + self._ttl_ms * TRUST / 1000 if ours else -math.inf
-        self._tell(ours, term.holder)
+            self._trusted_until = sent + self._ttl_ms * TRUST / 1000 if ours else -math.inf
+        self._note_leader(ours, term.holder)
         again = self._ttl_ms * RENEW if ours else min(self._ttl_ms * RENEW, term.left)
         return max(0.0, sent + again / 1000 - self._clock.monotonic())
 
     async def leave(self) -> bool:
-        """Give the term up and stand no more. Whether it was ours: then the others should be told, or nobody leads
-        until their next look. Raises StoreUnavailable: then it ends by itself."""
+        """Give the term up and never take it again. True if it was ours: then wake the other workers, or nobody leads
+        until their next pass. After StoreUnavailable the term expires by itself."""
         was_ours = self._was_leading and not self._force_all
-        self._left = True
-        self._until = -math.inf
+        self._resigned = True
+        self._trusted_until = -math.inf
         async with self._calling:
-            self._until = -math.inf
+            self._trusted_until = -math.inf
             if not self._force_all:
                 await self._terms.leave(self._worker())
         return was_ours
 
-    def _tell(self, ours: bool, holder: str) -> None:
+    def _note_leader(self, ours: bool, holder: str) -> None:
         if ours and not self._was_leading:
             self.on_lead()
         if ours != self._was_leading:

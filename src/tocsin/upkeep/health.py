@@ -1,34 +1,22 @@
-"""Health: whether a worker does what it should, in plain words, and four watchdogs for what goes wrong slowly.
+"""Judges the health of a worker: a state with reasons in plain words, and four watchdogs for slow failures.
 
-A reading of the worker (`Snapshot`) goes in; state, reasons and signals come out. What fell due within the last cycle
-is nobody's fault, so only work that has waited for longer speaks against the worker. One cycle is enough for DEGRADED,
-three in a row for a signal.
+A reading of the worker (`Snapshot`) goes in; state, reasons and signals come out. A worker cannot have started work
+that became due within the last cycle, so only work that has waited for longer counts against it. One bad cycle makes a
+worker DEGRADED; three in a row raise a signal.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import math
-from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from tocsin.model.clock import Clock
-from tocsin.model.errors import StoreUnavailable
 from tocsin.resilience.breaker import BreakerState
-from tocsin.telemetry.logs import get_logger
 
-log = get_logger("tocsin.health")
-
-# A signal needs so many cycles in a row, and is repeated so often while it lasts.
+# A signal is raised after so many bad cycles in a row, and logged again this often while it lasts.
 CYCLES = 3
 WARN_EVERY_S = 60.0
-# State changes are told no more often than this; the last one always is.
-TELL_EVERY_S = 10.0
 
 
 class HealthState(StrEnum):
@@ -37,7 +25,7 @@ class HealthState(StrEnum):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """What one pass reads of a worker. Cumulative: the two `_cleaned`. Of the last cycle: acquired."""
+    """One reading of a worker. The two `_cleaned` count since its start, `acquired` counts the last cycle."""
 
     enabled: bool = True
     registered: int = 0
@@ -46,13 +34,13 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     ready: int = 0
     ready_is_estimate: bool = False
     oldest_overdue_s: float = 0.0
-    # The average interval of what this worker runs; 0 if it has none.
+    # The average interval of the worker's agents; 0 if it has none.
     interval_s: float = 0.0
-    # What one cycle can take, and permits; infinite for an unbounded worker.
+    # How many runs one cycle can take, and the permits; infinite for an unbounded worker.
     capacity_per_cycle: float = 0.0
     permits_free: float = 0.0
     permits_total: float = 0.0
-    # Claimed and not started.
+    # Runs that are claimed and not started.
     backlog: int = 0
     acquired: int = 0
     acquisition_breaker: BreakerState = BreakerState.CLOSED
@@ -61,27 +49,27 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     orphans_cleaned: int = 0
     queue_depth: int = 0
     stuck: int = 0
-    # Seconds of the longest blockage of the event loop within the last minute.
+    # Seconds for which the event loop was blocked at most within the last minute.
     loop_blocked_s: float = 0.0
-    # Permits that requests, messages and programs may hold; for how many seconds they held them all while others waited
-    # and none ended; and runs that were handed back for want of one, in the last cycle.
+    # The permits that requests, messages and programs may hold; for how many seconds they have held all of them while
+    # others waited and none ended; and how many runs the last cycle handed back because no such permit was free.
     outside_limit: float = 0.0
     outside_still_s: float = 0.0
     outside_handed_back: int = 0
-    # The server does not answer: ready, overdue and depth are from before.
+    # The server does not answer, so ready, overdue and depth are from before.
     away: bool = False
     # The nodes of a cluster that do not answer, while others do.
     nodes_away: tuple[str, ...] = ()
     # The servers that are at their maxmemory.
     full: tuple[str, ...] = ()
-    # Partitions that fail by themselves and rest, with what the server says.
+    # Why single partitions fail and rest, in the server's words.
     faults: tuple[str, ...] = ()
-    # What an operator may want to do; no reason to call the worker degraded.
+    # Advice for the operator that does not make the worker degraded.
     advice: tuple[str, ...] = ()
 
 
 class Health(Struct, frozen=True):
-    """DEGRADED has at least one reason. HEALTHY may have one too: what an operator wants to see and asked for."""
+    """DEGRADED always has a reason. HEALTHY may have one too: a state that the operator asked for, or advice."""
 
     state: HealthState = HealthState.HEALTHY
     reasons: tuple[str, ...] = ()
@@ -92,15 +80,15 @@ class Health(Struct, frozen=True):
 
 
 class HealthLimits(Struct, frozen=True):
-    """From where on it is too much. The first two are the alert thresholds of the seed."""
+    """The limits of a healthy worker. The first two are the alert thresholds of the agents' document."""
 
     ready_per_capacity: float = 10.0
     overdue_intervals: float = 2.0
-    # What has been ready for less than this has not been missed.
+    # Jobs that became ready less than this ago do not count against the worker.
     settled_s: float = 1.0
-    # Of the slots that could have been filled in a cycle, less than this share is few.
+    # A cycle is bad if it fills less than this share of the slots that it could fill.
     filled: float = 0.5
-    # Of the permits, less than this share is few.
+    # Free permits are few below this share of all.
     permits_few: float = 0.1
 
 
@@ -108,8 +96,8 @@ DEFAULT_LIMITS = HealthLimits()
 
 
 def assess(snapshot: Snapshot, limits: HealthLimits = DEFAULT_LIMITS) -> Health:
-    """A worker that is disabled is not degraded: it does what it was told, and alerts are for what nobody wanted."""
-    reasons = _out_of_order(snapshot)
+    """Judge a reading. A disabled worker is not degraded: its operator disabled it, so nobody needs an alert."""
+    reasons = _broken(snapshot)
     if not snapshot.enabled:
         return Health(_state(reasons), ("disabled by redis.scheduler.enabled: nothing is claimed", *reasons))
     if not snapshot.away:
@@ -127,12 +115,12 @@ def _hanging_outside(s: Snapshot) -> str:
 
 
 def _busy_outside(s: Snapshot, limits: HealthLimits) -> list[str]:
-    """They come and go, but there are more of them than permits: nothing is wrong."""
+    """Note that deliveries outnumber their permits. They do end, so the worker is healthy."""
     if not s.outside_handed_back or s.outside_still_s >= limits.settled_s:
         return []
     return [
         f"requests, messages and programs are at their limit of {s.outside_limit:.0f} permits: {s.outside_handed_back} "
-        "runs were handed back within the last cycle, and come again"
+        "runs were handed back within the last cycle, and will be claimed again"
     ]
 
 
@@ -140,11 +128,11 @@ def _state(reasons: list[str]) -> HealthState:
     return HealthState.DEGRADED if reasons else HealthState.HEALTHY
 
 
-def _out_of_order(s: Snapshot) -> list[str]:
+def _broken(s: Snapshot) -> list[str]:
     reasons = []
     if s.away:
         reasons.append("the server is away")
-    reasons += [f"node {name} of the cluster does not answer: what is on it stands still" for name in s.nodes_away]
+    reasons += [f"node {name} of the cluster does not answer: its jobs stand still" for name in s.nodes_away]
     reasons += [f"{name} is at its maxmemory and refuses new jobs: raise maxmemory, or remove jobs" for name in s.full]
     reasons += s.faults
     breakers = {"acquisition": s.acquisition_breaker, "redis": s.redis_breaker}
@@ -162,7 +150,7 @@ def _out_of_order(s: Snapshot) -> list[str]:
 
 def _behind(s: Snapshot, limits: HealthLimits) -> list[str]:
     reasons = []
-    # It may have taken more than was expected of it: quick handlers pass through a permit many times a cycle.
+    # A worker may take more than its capacity, because quick handlers use a permit many times in a cycle.
     capacity = max(s.capacity_per_cycle, s.acquired)
     if s.ready > limits.ready_per_capacity * capacity:
         reasons.append(
@@ -181,7 +169,7 @@ def _behind(s: Snapshot, limits: HealthLimits) -> list[str]:
 
 
 def _slots_unfilled(s: Snapshot, limits: HealthLimits) -> bool:
-    """There are permits and work that has waited, and yet few were acquired."""
+    """True if the worker acquired few runs although permits were free and jobs had waited."""
     fillable = min(s.permits_free, s.ready)
     return fillable >= 1 and s.oldest_overdue_s >= limits.settled_s and s.acquired < fillable * limits.filled
 
@@ -214,18 +202,18 @@ ACTIONS = {
 
 
 def suspicions(s: Snapshot, limits: HealthLimits = DEFAULT_LIMITS) -> set[Signal]:
-    """Which signals' conditions hold in this reading."""
+    """Return the signals whose conditions hold in this reading."""
     found = set()
     if s.away or {s.acquisition_breaker, s.redis_breaker} != {BreakerState.CLOSED}:
         found.add(Signal.REDIS_STALL)
     if s.away or not s.enabled:
         return found
     few = s.permits_free < max(1.0, s.permits_total * limits.permits_few)
-    # Permits that changed hands in this cycle are not lost: runs may end, or go back, as soon as they begin.
+    # Permits that were used in this cycle are not lost: runs may end, or be handed back, as soon as they begin.
     if few and not s.active and not s.stuck and s.acquired < s.permits_total and (s.ready or s.backlog):
         found.add(Signal.PERMIT_LEAK_SUSPECT)
     if _slots_unfilled(s, limits):
-        # Also when none was acquired: a worker that takes a few now and then has skew in every cycle.
+        # Zero acquired is skew too, so a worker that takes a few now and then has skew in every cycle.
         found.add(Signal.CAPACITY_SKEW)
         if not s.acquired:
             found.add(Signal.ZERO_PROGRESS)
@@ -233,7 +221,7 @@ def suspicions(s: Snapshot, limits: HealthLimits = DEFAULT_LIMITS) -> set[Signal
 
 
 class Watchdogs:
-    """Signals that are raised after some cycles in a row, and fall with the first cycle that is otherwise."""
+    """Raises a signal after CYCLES bad cycles in a row, and drops it with the first good one."""
 
     def __init__(self, limits: HealthLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
@@ -244,8 +232,8 @@ class Watchdogs:
     def raised(self) -> tuple[Signal, ...]:
         return tuple(signal for signal, cycles in self._cycles.items() if cycles >= CYCLES)
 
-    def look(self, snapshot: Snapshot, at: float) -> list[Signal]:
-        """Take in a reading at `at` on the monotonic clock; those that are to be warned of now."""
+    def observe(self, snapshot: Snapshot, at: float) -> list[Signal]:
+        """Take a reading made at `at` on the monotonic clock. Returns the signals to log now."""
         found = suspicions(snapshot, self._limits)
         self._cycles = {signal: cycles + 1 if signal in found else 0 for signal, cycles in self._cycles.items()}
         due = [signal for signal in self.raised if at - self._warned[signal] >= WARN_EVERY_S]
@@ -254,21 +242,21 @@ class Watchdogs:
 
 
 def summary_line(snapshot: Snapshot, health: Health) -> str:
-    """The fields of the seed in its order, with the reasons behind them where there are any."""
+    """The fields of the agents' document in its order, then the reasons."""
     s = snapshot
     line = (
         f"Scheduler health | health={health.state} | "
         f"[agents registered={s.registered} active=futures={s.active} scripts={s.scripts}] "
         f"[backlog ready={_ready(s)} oldest_overdue={s.oldest_overdue_s:.0f}s "
         f"capacity_per_cycle={_number(s.capacity_per_cycle)}] "
-        f"[permits {_permits(s)}] "
+        f"[permits {permits_text(s)}] "
         f"[cleanup zombies_cleaned={s.zombies_cleaned} orphans_cleaned={s.orphans_cleaned}] "
         f"queue_depth={s.queue_depth}"
     )
     return f"{line} | {'; '.join(health.reasons)}" if health.reasons else line
 
 
-def _permits(s: Snapshot) -> str:
+def permits_text(s: Snapshot) -> str:
     if math.isinf(s.permits_total):
         return "unbounded"
     share = 100 * s.permits_free / s.permits_total if s.permits_total else 0.0
@@ -281,87 +269,3 @@ def _ready(s: Snapshot) -> str:
 
 def _number(value: float) -> str:
     return "unbounded" if math.isinf(value) else f"{value:.0f}"
-
-
-Read = Callable[[], Snapshot | Awaitable[Snapshot]]
-
-
-class HealthCheck:
-    """One pass: read, assess, let the watchdogs look, tell what is new."""
-
-    name = "health"
-
-    def __init__(
-        self, read: Read, clock: Clock, every_s: float, summary_s: float, limits: HealthLimits = DEFAULT_LIMITS
-    ) -> None:
-        """A summary each `summary_s`; none if that is 0 or less."""
-        self.wake = asyncio.Event()
-        self.snapshot = Snapshot()
-        self.health = Health()
-        self._read = read
-        self._clock = clock
-        self._every_s = every_s
-        self._summary_s = summary_s
-        self._limits = limits
-        self._watchdogs = Watchdogs(limits)
-        self._next_summary = clock.monotonic() + summary_s
-        self._told = HealthState.HEALTHY
-        self._next_telling = -math.inf
-        self._unreadable = False
-
-    @property
-    def signals(self) -> tuple[Signal, ...]:
-        return self._watchdogs.raised
-
-    async def step(self) -> float:
-        if await self._look():
-            at = self._clock.monotonic()
-            for signal in self._watchdogs.look(self.snapshot, at):
-                log.warning("watchdog", signal=signal.value, action=ACTIONS[signal], **_facts(self.snapshot))
-            self._tell_changes(at)
-            self._tell_summary(at)
-        return self._every_s
-
-    async def _look(self) -> bool:
-        """Whether there is a reading to go by. Health is asked for most when parts are broken: none may end it."""
-        try:
-            read = self._read()
-            self.snapshot = await read if inspect.isawaitable(read) else read
-            self.health = assess(self.snapshot, self._limits)
-            self._unreadable = False
-        except StoreUnavailable:
-            self.snapshot = replace(self.snapshot, away=True)
-            self.health = assess(self.snapshot, self._limits)
-        except Exception as error:
-            if not self._unreadable:
-                log.error("health cannot be read", exc_info=error)
-            self._unreadable = True
-            self.health = Health(HealthState.DEGRADED, (f"health cannot be read: {type(error).__name__}: {error}",))
-            return False
-        return True
-
-    def _tell_changes(self, at: float) -> None:
-        if self.health.state is self._told or at < self._next_telling:
-            return
-        self._told, self._next_telling = self.health.state, at + TELL_EVERY_S
-        if self.health.degraded:
-            log.warning("worker is degraded", reasons=self.health.reasons)
-        else:
-            log.info("worker is healthy again")
-
-    def _tell_summary(self, at: float) -> None:
-        if self._summary_s <= 0 or at < self._next_summary:
-            return
-        self._next_summary = at + self._summary_s
-        log.info(summary_line(self.snapshot, self.health), signals=[signal.value for signal in self.signals])
-
-
-def _facts(s: Snapshot) -> dict[str, Any]:
-    return {
-        "ready": s.ready,
-        "acquired": s.acquired,
-        "running": s.active,
-        "permits": _permits(s),
-        "backlog": s.backlog,
-        "breakers": f"acquisition {s.acquisition_breaker}, redis {s.redis_breaker}",
-    }

@@ -1,4 +1,4 @@
-"""Tending: connections that were lost while nobody used them are opened again before somebody needs them."""
+"""Reopens idle connections that were lost, before a call needs them."""
 
 from __future__ import annotations
 

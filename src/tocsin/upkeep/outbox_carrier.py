@@ -1,8 +1,9 @@
-"""Carrying: effects on other partitions, from the outboxes where scripts left them to where they belong.
+"""Carries the entries of outboxes to the partitions that they concern.
 
-Each step is an idempotent script, and an entry is removed when its effect is there. Who dies in between leaves the
-entry, and anybody carries it again. A worker is told of entries by the answers to its own calls; for those that
-others left it looks at some of the outboxes now and then.
+A script changes only its own partition. It leaves its effects on other partitions as entries in an outbox, and the
+carrier applies them. Each step is an idempotent script, and an entry is removed only after its effect was applied. If a
+worker dies in between, the entry stays, and any worker carries it again. A worker learns of new entries from the
+replies to its own calls; to find entries that others left it checks some outboxes now and then.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.carry")
 
-# How often a worker looks for what others left, and at how many outboxes, in one round trip.
+# How often a worker looks for entries that others left, and how many outboxes it checks in one round trip.
 EVERY_S = 10.0
-PLACES = 16
-# Partitions that one pass carries from.
+OUTBOXES = 16
+# How many partitions one pass carries from.
 MOST = 50
-# Passes in which a program carries on with what it began; the rest is for the workers.
+# A program carries the effects of its own calls for at most so many passes, and leaves the rest to the workers.
 LONGEST_CARRY = 100
 
-Place = tuple[OpenQueue, int]
+QueuePartition = tuple[OpenQueue, int]
 
 
 class OutboxCarrier:
-    """One pass: a page of each outbox of which it was told, and of those that a look found filled."""
+    """Each pass carries one page from each outbox that is known to have entries."""
 
     name = "carry"
 
@@ -59,73 +60,76 @@ class OutboxCarrier:
         self._outbox = Outbox(store)
         self._clock = clock
         self._look_again = look_again
-        self._heard: dict[tuple[str, int], Place] = {}
-        # How many entries of an outbox were passed by in this round, because they cannot be carried yet.
-        self._passed: dict[tuple[str, int], int] = {}
-        self._places: list[Place] = []
-        self._next_look = 0.0
-        self._seldom = LogThrottle()
+        # The outboxes that have entries.
+        self._filled: dict[tuple[str, int], QueuePartition] = {}
+        # How many entries at the front of an outbox were skipped in this round, because they cannot be carried yet.
+        self._skipped: dict[tuple[str, int], int] = {}
+        # The outboxes that are still to be checked in this round.
+        self._unchecked: list[QueuePartition] = []
+        self._next_check = 0.0
+        self._may_log = LogThrottle()
 
-    def hear(self, queue: OpenQueue, partition: int) -> None:
-        """There is something to carry from there."""
-        self._heard[queue.name, partition] = (queue, partition)
+    def note_filled(self, queue: OpenQueue, partition: int) -> None:
+        """Note that this outbox has entries, and carry them soon."""
+        self._filled[queue.name, partition] = (queue, partition)
         self.wake.set()
 
     async def step(self) -> float:
-        if self._clock.monotonic() >= self._next_look:
-            await self._look_around()
-            self._next_look = self._clock.monotonic() + EVERY_S
+        if self._clock.monotonic() >= self._next_check:
+            await self._check_some()
+            self._next_check = self._clock.monotonic() + EVERY_S
         await self.carry_some()
-        return 0.0 if self._within_reach() else max(self._next_look - self._clock.monotonic(), 0.0)
+        return 0.0 if self._within_reach() else max(self._next_check - self._clock.monotonic(), 0.0)
 
     def _within_reach(self) -> list[tuple[str, int]]:
-        """Those on a node that is away are kept until it is back."""
-        return [key for key, place in self._heard.items() if not is_away(self._store, *place)]
+        """The filled outboxes, without those on a node that is away. Those wait until it is back."""
+        return [key for key, where in self._filled.items() if not is_away(self._store, *where)]
 
     async def carry_some(self) -> bool:
-        """A page of each place that it was told of. Whether there is more, there or where that had effects."""
+        """Carry a page from each filled outbox. True if more is left to carry, there or where these entries led to."""
         for key in self._within_reach()[:MOST]:
-            place = self._heard.pop(key)
+            where = self._filled.pop(key)
             try:
-                await self._carry_page(*place)
+                await self._carry_page(*where)
             except StoreUnavailable:
-                self._heard[key] = place
+                self._filled[key] = where
                 raise
             except StoreError as error:
-                # One that is broken must not keep the others waiting; the next look comes by again.
-                if self._seldom("page", *key):
-                    log.warning("cannot carry", queue=place[0].name, partition=place[1], error=str(error))
-        return bool(self._heard)
+                # A broken partition must not keep the others waiting. A later check finds its entries again.
+                if self._may_log("page", *key):
+                    log.warning("cannot carry", queue=where[0].name, partition=where[1], error=str(error))
+        return bool(self._filled)
 
-    async def _look_around(self) -> None:
-        """At some outboxes in turn, of all queues: whose workers are all dead may be waited for by others."""
-        if not self._places:
-            self._places = await self._all_places()
-        some, self._places = self._places[:PLACES], self._places[PLACES:]
-        some = [place for place in some if not is_away(self._store, *place)]
+    async def _check_some(self) -> None:
+        """Check the next outboxes, of all queues: even if all workers of a queue are dead, jobs elsewhere may wait for
+        its entries."""
+        if not self._unchecked:
+            self._unchecked = await self._all_partitions()
+        some, self._unchecked = self._unchecked[:OUTBOXES], self._unchecked[OUTBOXES:]
+        some = [where for where in some if not is_away(self._store, *where)]
         for queue, partition in await self._outbox.filled(some):
-            self.hear(queue, partition)
+            self.note_filled(queue, partition)
 
-    async def _all_places(self) -> list[Place]:
-        places = [(queue, p) for queue in await open_all(self._store) for p in range(queue.partitions)]
-        # Each worker in its own order, so that a fleet is sooner through.
-        random.shuffle(places)
-        return places
+    async def _all_partitions(self) -> list[QueuePartition]:
+        partitions = [(queue, p) for queue in await open_all(self._store) for p in range(queue.partitions)]
+        # Each worker takes its own order, so that together they find entries sooner.
+        random.shuffle(partitions)
+        return partitions
 
     async def _carry_page(self, queue: OpenQueue, partition: int) -> None:
-        at = self._passed.pop((queue.name, partition), 0)
+        at = self._skipped.pop((queue.name, partition), 0)
         entries = await self._outbox.page(queue, partition, at)
         done = await self.carry(queue, partition, entries)
         if len(entries) == PAGE:
-            # A page of what cannot be carried now must not keep those behind it waiting.
-            self._passed[queue.name, partition] = at if done else at + PAGE
-            self.hear(queue, partition)
+            # A page of entries that cannot be carried now must not block the entries behind it.
+            self._skipped[queue.name, partition] = at if done else at + PAGE
+            self.note_filled(queue, partition)
 
     async def carry(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> bool:
-        """These entries of that outbox. Whether anything came of it."""
+        """Carry these entries of the partition's outbox. True if at least one is done."""
         ends = [entry for entry in entries if is_end(entry)]
         asks = [entry for entry in entries if is_ask(entry)]
-        if len(ends) + len(asks) < len(entries) and self._seldom("entries", queue.name, partition):
+        if len(ends) + len(asks) < len(entries) and self._may_log("entries", queue.name, partition):
             log.error(
                 "entries that this version cannot read are left: `tocsin doctor --repair` clears them",
                 queue=queue.name,
@@ -133,14 +137,15 @@ class OutboxCarrier:
             )
         done = await self.ask(queue, asks) if asks else 0
         if ends:
-            done += await self._tell(queue, partition, ends)
+            done += await self._pass_on_ends(queue, partition, ends)
         self.carried += done
         return done > 0
 
-    # A dependent asks to be told
+    # Entries of dependents, which wait for the end of an upstream job
 
     async def ask(self, queue: OpenQueue, entries: Sequence[bytes]) -> int:
-        """For these entries of outboxes of the queue. How many are done with."""
+        """Register the dependents of these entries as watchers of their upstream jobs, and unblock those whose upstream
+        job has ended. Returns how many entries are done."""
         by_name: dict[bytes, list[bytes]] = {}
         for entry in entries:
             by_name.setdefault(entry.split(b"\0")[3], []).append(entry)
@@ -148,9 +153,9 @@ class OutboxCarrier:
         for name, some in by_name.items():
             answer = await self._watch(name, [_watch_of(queue, entry) for entry in some])
             codes |= dict(zip(some, answer, strict=True))
-        tellings = [_telling(entry, code) for entry, code in codes.items() if code not in (WATCHING, LATER)]
+        ends = [_upstream_end(entry, code) for entry, code in codes.items() if code not in (WATCHING, LATER)]
         done = [entry for entry, code in codes.items() if code != LATER]
-        await self._unblock(queue, tellings, done)
+        await self._unblock(queue, ends, done)
         return len(done)
 
     async def _watch(self, name: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> str:
@@ -159,16 +164,16 @@ class OutboxCarrier:
             if where is None:
                 return GONE * len(pairs)
             codes = await self._outbox.watch(where, pairs)
-            return await self._look_back(where, pairs, codes) if GONE in codes else codes
+            return await self._add_remembered(where, pairs, codes) if GONE in codes else codes
         except StoreUnavailable:
             raise
         except (StoreError, InvalidConfig):
-            # It is being repartitioned or is garbled: what concerns other queues does not wait for it.
+            # The queue is being repartitioned or is garbled. Entries for other queues must not wait for it.
             return LATER * len(pairs)
 
-    async def _look_back(self, where: OpenQueue, pairs: Sequence[tuple[bytes, bytes]], codes: str) -> str:
-        """A success is remembered for those who watch. If the server lost the watcher, and then the job ended, only the
-        events may know of it."""
+    async def _add_remembered(self, where: OpenQueue, pairs: Sequence[tuple[bytes, bytes]], codes: str) -> str:
+        """Replace GONE by a success if the events have one. A job's outcome is kept for its watchers; if the server
+        lost the watcher before the job ended, only the events may still know that the job succeeded."""
         by_partition: dict[int, set[bytes]] = {}
         for (upstream, _), code in zip(pairs, codes, strict=True):
             if code == GONE:
@@ -181,10 +186,10 @@ class OutboxCarrier:
             for (upstream, _), code in zip(pairs, codes, strict=True)
         )
 
-    # An upstream has ended
+    # Entries of upstream jobs that have ended
 
-    async def _tell(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> int:
-        """How many were told, to all who were found."""
+    async def _pass_on_ends(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> int:
+        """Pass these ends on to the jobs that wait for them. Returns how many ends reached all their watchers."""
         upstreams = [entry.split(b"\0")[1] for entry in entries]
         found = await self._outbox.watchers(queue, partition, entries)
         by_name: dict[bytes, list[UpstreamEnd]] = {}
@@ -193,43 +198,43 @@ class OutboxCarrier:
             for watcher in filter(is_watcher, watchers):
                 name, member, life = watcher.split(b"\0")[1:]
                 by_name.setdefault(name, []).append(UpstreamEnd(member, life, source, int(entry[-1:])))
-        untold: set[bytes] = set()
-        for name, tellings in by_name.items():
+        unreached: set[bytes] = set()
+        for name, ends in by_name.items():
             try:
                 where = await self._store.find_queue(name.decode(errors="replace"))
                 if where is not None:
-                    await self._unblock(where, tellings)
+                    await self._unblock(where, ends)
             except StoreUnavailable:
                 raise
             except (StoreError, InvalidConfig):
-                untold.add(name)
-        told = [
-            # One that somebody garbled is nobody to tell, and watches no more.
-            (entry, upstream, [watcher for watcher in watchers if watcher.split(b"\0")[1] not in untold])
+                unreached.add(name)
+        reached = [
+            # A garbled watcher names no job, so it counts as reached and its watch ends.
+            (entry, upstream, [watcher for watcher in watchers if watcher.split(b"\0")[1] not in unreached])
             for entry, upstream, watchers in zip(entries, upstreams, found, strict=True)
         ]
-        for there, left in (await self._outbox.end_watch(queue, told)).items():
-            # Those of a queue that is being repartitioned are left to a later look.
-            if left and not untold:
-                self.hear(queue, there)
-        return sum(len(some) == len(all_of_it) for (_, _, some), all_of_it in zip(told, found, strict=True))
+        for there, left in (await self._outbox.end_watch(queue, reached)).items():
+            # A later check finds the entries for queues that are being repartitioned.
+            if left and not unreached:
+                self.note_filled(queue, there)
+        return sum(len(some) == len(watchers) for (_, _, some), watchers in zip(reached, found, strict=True))
 
-    async def _unblock(self, queue: OpenQueue, tellings: Sequence[UpstreamEnd], carried: Sequence[bytes] = ()) -> None:
-        async for told in self._outbox.unblock(queue, tellings, carried):
-            if told.head >= 0:
-                self._look_again(queue, told.partition)
-            if told.to_carry:
-                self.hear(queue, told.partition)
+    async def _unblock(self, queue: OpenQueue, ends: Sequence[UpstreamEnd], carried: Sequence[bytes] = ()) -> None:
+        async for reply in self._outbox.unblock(queue, ends, carried):
+            if reply.head >= 0:
+                self._look_again(queue, reply.partition)
+            if reply.to_carry:
+                self.note_filled(queue, reply.partition)
 
 
 def _watch_of(queue: OpenQueue, entry: bytes) -> tuple[bytes, bytes]:
-    """(upstream, watcher) of a W entry in an outbox of this queue."""
+    """Return (upstream, watcher) of a W entry in an outbox of this queue."""
     _, member, life, _, upstream = entry.split(b"\0")
     return upstream, b"\0".join((queue.name.encode(), member, life))
 
 
-def _telling(entry: bytes, code: str) -> UpstreamEnd:
+def _upstream_end(entry: bytes, code: str) -> UpstreamEnd:
     _, member, life, name, upstream = entry.split(b"\0")
-    # What recurs never ends, and what nobody knows has not succeeded: as good as cancelled.
+    # A recurring job never ends, so it counts as cancelled; a job that nobody knows has not succeeded.
     outcome = {GONE: UNKNOWN, RECURRING: CANCELLED}.get(code)
     return UpstreamEnd(member, life, name + b"\0" + upstream, int(code) if outcome is None else outcome)

@@ -1,7 +1,7 @@
-"""Forgetting: outcomes go when their time is over, also where no run ends any more.
+"""Removes expired outcomes, also from queues in which no runs end any more.
 
-A finish drops what is over in its own partition. In a queue that has become quiet nobody would, so the leader looks at
-the partitions of all queues in turn, a few at a time. Where there is nothing to forget it writes nothing.
+Finishing a run removes expired outcomes from its own partition. In a quiet queue no run finishes, so the leader checks
+the partitions of all queues in turn, a few at a time. It writes nothing to partitions without expired outcomes.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.forget")
 
-# How often the leader looks, and at how many partitions: two reads for each, in one round trip. So 1200 partitions cost
-# it six reads a second, and each is looked at every six minutes.
+# How often the leader checks, and how many partitions: two reads for each, in one round trip. With 1200 partitions that
+# is six reads a second, and it checks each partition every six minutes.
 EVERY_S = 10.0
-PLACES = 32
-# How long one pass may forget before others get a turn.
+PARTITIONS = 32
+# How long one pass may remove outcomes before other tasks get a turn.
 BUDGET_S = 1.0
 
 
 class OutcomeExpiry:
-    """One pass: a look at the next few partitions, and what is over there goes."""
+    """Each pass checks the next few partitions, and removes their expired outcomes."""
 
     name = "forget"
 
@@ -39,40 +39,40 @@ class OutcomeExpiry:
         self._outcomes = ExpiredOutcomes(store)
         self._clock = clock
         self._leading = leading
-        # Of this round, those that are still to be looked at, and those that have something to forget.
-        self._seldom = LogThrottle()
-        self._unseen: list[Place] = []
-        self._past: list[Place] = []
+        self._may_log = LogThrottle()
+        # The partitions that are still to be checked in this round, and those that have expired outcomes.
+        self._unchecked: list[Place] = []
+        self._expired: list[Place] = []
 
     async def step(self) -> float:
         if not self._leading():
-            self._unseen, self._past = [], []
+            self._unchecked, self._expired = [], []
             return EVERY_S
-        if not self._past:
-            self._past = await self._look()
+        if not self._expired:
+            self._expired = await self._check_some()
         ends = self._clock.monotonic() + BUDGET_S
-        while self._past and self._leading() and self._clock.monotonic() < ends:
-            if not await self._forget(self._past[-1]):
-                self._past.pop()
-        return 0.0 if self._past else EVERY_S
+        while self._expired and self._leading() and self._clock.monotonic() < ends:
+            if not await self._forget(self._expired[-1]):
+                self._expired.pop()
+        return 0.0 if self._expired else EVERY_S
 
-    async def _look(self) -> list[Place]:
-        if not self._unseen:
-            # Of all queues: those that no worker serves any more have outcomes too.
+    async def _check_some(self) -> list[Place]:
+        if not self._unchecked:
+            # All queues, because those that no worker serves have outcomes too.
             queues = await open_all(self._store)
-            self._unseen = [(queue, p) for queue in queues for p in range(queue.partitions)]
-        some, self._unseen = self._unseen[:PLACES], self._unseen[PLACES:]
+            self._unchecked = [(queue, p) for queue in queues for p in range(queue.partitions)]
+        some, self._unchecked = self._unchecked[:PARTITIONS], self._unchecked[PARTITIONS:]
         return await self._outcomes.past(some, int(self._clock.server_ms())) if some else []
 
     async def _forget(self, place: Place) -> bool:
-        """Whether there may be more."""
+        """True if the partition may have more expired outcomes."""
         try:
             count = await self._outcomes.forget(*place)
         except StoreUnavailable:
             raise
         except StoreError as error:
-            # One that is broken must not keep the others from being looked at.
-            if self._seldom(place[0].name, place[1]):
+            # A broken partition must not stop the check of the others.
+            if self._may_log(place[0].name, place[1]):
                 log.warning("cannot forget outcomes", queue=place[0].name, partition=place[1], error=str(error))
             return False
         self.forgotten += count

@@ -1,14 +1,14 @@
-"""The reaper: brings back the runs of workers that died, and those that are past their deadline.
+"""Brings back the runs of dead workers, and runs that are past their deadline.
 
 `liveness_watch.py` says which workers are dead. The worker that declares another one dead brings back its runs; if it
-dies on the way, another takes over.
+dies on the way, another worker takes over.
 
-Deadlines are on the server's clock, which may be set, or be another one after a failover. So they are believed only
-after an unbroken watch, only where the server's time is what our last beat showed, and claims from before a step have
-so much more time.
+Deadlines are on the server's clock. Somebody may set that clock, and a failover may replace it. So deadlines are
+trusted only after an unbroken watch, and only where the server's time matches our last heartbeat. Claims from before a
+step of the clock get the length of the step as extra time.
 
-Deadlines of agents are left to the orphan cleanup: an agent may go on past its deadline, and how long only the orphan
-threshold says. Those of a dead worker are brought back like all others.
+The orphan cleanup handles agents that are past their deadline, because only its threshold says for how long an agent
+may go on past it. Agents of a dead worker are brought back here, like all other runs.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from tocsin.upkeep.liveness_watch import LivenessWatch
 
 log = get_logger("tocsin.reaper")
 
-# Past its deadline by this much a run of a job is recovered although its worker lives.
+# A run that is this far past its deadline is brought back although its worker lives.
 OVERDUE_S = 30.0
-# How often the deadlines of one partition each are looked at, of so many queues, in turn.
+# One pass checks the deadlines of one partition each, of so many queues.
 EVERY_S = 1.0
 MOST_QUEUES = 10
-# Every so many rounds over the partitions, sessions of programs that died are forgotten.
+# Once in so many rounds over the partitions, sessions of dead programs are removed.
 PRUNE_EVERY = 200
-# The fleet looks at deadlines so many times a second, but each worker at least once in so many seconds.
-LOOKS_PER_S, LONGEST_S = 10, 10.0
-# How long one worker may be silent while it brings back the runs of a dead one, before another takes over.
-BURIAL_MS: Millis = 10_000
+# All workers together check deadlines so many times a second, but each worker at least once in so many seconds.
+CHECKS_PER_S, LONGEST_S = 10, 10.0
+# Another worker takes over if the one that recovers a dead worker's runs is silent for this long.
+RECOVERY_TERM_MS: Millis = 10_000
 
 
-class Burial(Struct):
+class WorkerRecovery(Struct):
     """A dead worker whose runs we bring back."""
 
-    # Until when that is ours to do, on the server's clock, and when we were given it, on ours.
+    # Until when this is our task, by the server's clock; and when the server last confirmed that, by ours.
     held: Millis
     since: float
     # The queues that are done.
@@ -64,12 +64,13 @@ class Burial(Struct):
 
 
 class Reaper:
-    """One pass: bury who is dead, walk the claims of the buried, look at some deadlines."""
+    """Each pass declares dead workers dead, brings back their runs, and checks some deadlines."""
 
     name = "reaper"
 
     def __init__(
         self,
+        *,
         store: Store,
         fleet: Fleet,
         runs: Callable[[], Runs],
@@ -81,7 +82,7 @@ class Reaper:
         overdue_s: float = OVERDUE_S,
     ) -> None:
         self.wake = asyncio.Event()
-        # Runs brought back so far; those of dead workers among them.
+        # How many runs were brought back so far, and how many of them from dead workers.
         self.recovered = 0
         self.from_dead = 0
         self._store = store
@@ -94,24 +95,24 @@ class Reaper:
         self._overdue_ms = int(overdue_s * 1000)
         self._workers = 1
         self._dead: dict[str, bytes] = {}
-        # Dead workers whose runs nobody brings back, and those whose runs we do.
-        self._left: set[str] = set()
-        self._burials: dict[str, Burial] = {}
+        # Dead workers whose runs nobody brings back, and those whose runs we bring back.
+        self._abandoned: set[str] = set()
+        self._recoveries: dict[str, WorkerRecovery] = {}
         self._turn = 0
-        # The queues on servers with another time than the fleet's.
+        # The queues on servers whose time differs from that of the server with the heartbeats.
         self._disagreeing: set[str] = set()
 
-    def saw(self, beat: HeartbeatReply | None, at: float) -> None:
-        """Each beat of our heart is also a look at the others."""
+    def on_heartbeat(self, beat: HeartbeatReply | None, at: float) -> None:
+        """Take the reply to our heartbeat, which shows the other workers too. None if the heartbeat failed."""
         self._dead = dict(self._watch.look(beat, at))
         if beat is not None and beat.accepted:
             self._workers = beat.workers
-            self._left.update(beat.buried)
-        if self._dead or self._left or self._burials:
+            self._abandoned.update(beat.buried)
+        if self._dead or self._abandoned or self._recoveries:
             self.wake.set()
 
     def deadlines(self, overdue: Millis) -> Deadlines | None:
-        """Those that passed so many ms ago; None while none is to be believed."""
+        """What a script needs to find runs that are overdue by so many ms; None while deadlines cannot be trusted."""
         at = self._clock.monotonic()
         if not self._watch.settled(at):
             return None
@@ -120,73 +121,74 @@ class Reaper:
     async def step(self) -> float:
         for worker, counter in list(self._dead.items()):
             self._dead.pop(worker, None)
-            if held := await self._fleet.bury(worker, counter, BURIAL_MS):
+            if held := await self._fleet.bury(worker, counter, RECOVERY_TERM_MS):
                 log.warning("worker is dead, bringing back its runs", worker=worker)
-                self._burials[worker] = Burial(held, self._clock.monotonic(), set())
-        for worker in list(self._left):
-            self._left.discard(worker)
+                self._recoveries[worker] = WorkerRecovery(held, self._clock.monotonic(), set())
+        for worker in list(self._abandoned):
+            self._abandoned.discard(worker)
             await self._take_over(worker)
-        for worker, burial in list(self._burials.items()):
-            if await self._bring_back(worker, burial):
+        for worker, recovery in list(self._recoveries.items()):
+            if await self._bring_back(worker, recovery):
                 await self._fleet.leave(worker)
-                self._burials.pop(worker, None)
-        await self._look_at_deadlines()
-        return EVERY_S if self._burials else min(max(EVERY_S, self._workers / LOOKS_PER_S), LONGEST_S)
+                self._recoveries.pop(worker, None)
+        await self._check_deadlines()
+        return EVERY_S if self._recoveries else min(max(EVERY_S, self._workers / CHECKS_PER_S), LONGEST_S)
 
     async def _take_over(self, worker: str) -> None:
-        if worker not in self._burials and (held := await self._fleet.take_burial(worker, 0, BURIAL_MS)):
-            self._burials[worker] = Burial(held, self._clock.monotonic(), set())
+        if worker not in self._recoveries and (held := await self._fleet.take_burial(worker, 0, RECOVERY_TERM_MS)):
+            self._recoveries[worker] = WorkerRecovery(held, self._clock.monotonic(), set())
 
-    async def _still_ours(self, worker: str, burial: Burial) -> bool:
+    async def _still_ours(self, worker: str, recovery: WorkerRecovery) -> bool:
         at = self._clock.monotonic()
-        if (at - burial.since) * 1000 < BURIAL_MS / 4:
+        if (at - recovery.since) * 1000 < RECOVERY_TERM_MS / 4:
             return True
-        burial.held = await self._fleet.take_burial(worker, burial.held, BURIAL_MS)
-        burial.since = at
-        if not burial.held:
-            self._burials.pop(worker, None)
-        return bool(burial.held)
+        recovery.held = await self._fleet.take_burial(worker, recovery.held, RECOVERY_TERM_MS)
+        recovery.since = at
+        if not recovery.held:
+            self._recoveries.pop(worker, None)
+        return bool(recovery.held)
 
-    async def _bring_back(self, worker: str, burial: Burial) -> bool:
-        """Walk all runs at work in all queues for those of `worker`. Repeating it does no harm.
-        False if some queues are being repartitioned, or on a node that is away: what it held there is brought back when
-        that is over; or if another worker has taken over."""
+    async def _bring_back(self, worker: str, recovery: WorkerRecovery) -> bool:
+        """Bring back all runs of `worker`, from all queues. Repeating this does no harm.
+        False if another worker has taken over, or if a queue is being repartitioned or on a node that is away; a later
+        pass brings back the runs from there."""
         brought = 0
-        queues, moving = await open_registered(self._store)
+        queues, unready = await open_registered(self._store)
         for queue in queues:
-            if queue.name in burial.walked:
+            if queue.name in recovery.walked:
                 continue
-            if not await self._still_ours(worker, burial):
+            if not await self._still_ours(worker, recovery):
                 return False
             try:
                 brought += await self._bring_back_from(queue, worker)
-                burial.walked.add(queue.name)
+                recovery.walked.add(queue.name)
             except (QueueRepartitioning, NodeUnavailable):
-                moving.append(queue.name)
+                unready.append(queue.name)
             except StoreUnavailable:
                 raise
             except (StoreError, InvalidConfig) as error:
-                # One that is garbled must not keep the others waiting: its runs come back by their deadline.
-                burial.walked.add(queue.name)
+                # A garbled queue must not keep the others waiting. Its runs come back after their deadline.
+                recovery.walked.add(queue.name)
                 log.warning("cannot look for runs to bring back", queue=queue.name, error=str(error))
         if brought:
             log.warning("runs brought back", worker=worker, runs=brought)
-        return not moving
+        return not unready
 
     async def _bring_back_from(self, queue: OpenQueue, worker: str) -> int:
         brought, partition, layout = 0, 0, queue.layout
         while partition < queue.partitions:
             brought += await self._recover(queue, partition, worker)
-            # Also where it held nothing: it may have heard a bell and done nothing about it.
+            # Even if the worker had no runs here, it may have taken a bell and died before it claimed anything.
             self._look_again(queue, partition)
             partition += 1
             if queue.layout != layout:
-                # Its jobs are in other partitions by now.
+                # The queue was repartitioned: its jobs are in other partitions now.
                 partition, layout = 0, queue.layout
         return brought
 
-    async def _look_at_deadlines(self) -> None:
-        """Of one partition each, of some queues in each pass: however many they serve, idle workers cost little."""
+    async def _check_deadlines(self) -> None:
+        """Check one partition of each of the next few queues. So idle workers cost little, however many queues they
+        serve."""
         if self.deadlines(0) is None:
             return
         for _ in range(min(MOST_QUEUES, len(self._queues))):
@@ -212,13 +214,13 @@ class Reaper:
         except StoreUnavailable:
             raise
         except ClockDisagrees as error:
-            # On a single server our next beat shows the same time; on a cluster the nodes have different ones.
+            # On a single server our next heartbeat brings the new time. On a cluster the clocks of the nodes differ.
             if queue.name not in self._disagreeing:
-                log.warning("deadlines are not believed", queue=queue.name, partition=partition, error=str(error))
+                log.warning("deadlines are not trusted", queue=queue.name, partition=partition, error=str(error))
             self._disagreeing.add(queue.name)
         except (StoreError, InvalidConfig) as error:
-            # It is being repartitioned, or garbled, which the fetcher logs: the others are looked at.
-            log.debug("cannot look at deadlines", queue=queue.name, partition=partition, error=str(error))
+            # The queue is being repartitioned or is garbled. The fetcher logs that; here it must not stop the others.
+            log.debug("cannot check deadlines", queue=queue.name, partition=partition, error=str(error))
 
     async def _recover(self, queue: OpenQueue, partition: int, worker: str, deadlines: Deadlines = ANY_DEADLINE) -> int:
         try:

@@ -1,16 +1,15 @@
-"""Replanning: when the zone database has changed, jobs that go by the wall clock are due at other moments.
+"""Replans jobs that follow the wall clock when the time zone database has changed.
 
-Governments change their clocks at short notice. The version by which jobs are planned stands in Redis; a leader that
-knows a newer one goes once through what waits for a time to come, and moves what is due otherwise now. A run that is
-due, working or retried is left as it is: the next one is planned by whoever ends it.
+Governments change their clocks at short notice. Redis keeps the version of the database by which jobs are planned. A
+leader with a newer version goes once through all jobs that wait for a future time, and moves those that are due at
+another moment now. It leaves runs alone that are due, working or retried: the worker that ends such a run plans the
+next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-
-from msgspec import Struct
 
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
@@ -26,29 +25,25 @@ from tocsin.telemetry.logs import get_logger
 from tocsin.triggers import zone_version
 from tocsin.triggers.next_tick import next_at
 from tocsin.triggers.recurrence import first_due, phase
+from tocsin.upkeep.partition_stages import PartitionStage, partition_stages
 
 log = get_logger("tocsin.replan")
 
 PAGE = 500
-# So near to its time a job is left alone: it may be claimed while we look at it.
+# Jobs that are due this soon are left alone, because a worker may claim them while we look at them.
 NEAR_MS = 10_000
 DAY_MS = 86_400_000
 # How long one pass may take, and how long to rest between looks at the version.
 BUDGET_S = 1.0
 EVERY_S = 60.0
-# As a digit of the answer.
+# CONFLICT as the byte that the script returns.
 CONFLICT_CODE = ord(str(CONFLICT))
 STAGES = (Stage.WAITING, Stage.PAUSED)
 
 
-class WallClockJobs(Struct, frozen=True):
-    queue: OpenQueue
-    partition: int
-    stage: Stage
-
-
 class Replanner:
-    """One pass: look at the version; if it is older than ours, page after page, as long as we lead and may."""
+    """Each pass compares the version in Redis with ours. If ours is newer it replans jobs page by page, while we lead
+    and the budget lasts."""
 
     name = "replan"
 
@@ -63,7 +58,7 @@ class Replanner:
         version: Callable[[], str] = zone_version.version,
     ) -> None:
         self.wake = asyncio.Event()
-        # How many jobs were moved so far.
+        # How many jobs were given another due time so far.
         self.moved = 0
         self._store = store
         self._fleet = fleet
@@ -73,8 +68,8 @@ class Replanner:
         self._leading = leading
         self._version = version
         self._warned = False
-        # What is left to go through, and where the next page begins; None: not begun.
-        self._left: list[WallClockJobs] | None = None
+        # The places that are left in this round, and where the next page begins; None before a round.
+        self._left: list[PartitionStage] | None = None
         self._after: tuple[float, bytes] | None = None
 
     async def step(self) -> float:
@@ -86,7 +81,7 @@ class Replanner:
         if theirs is not None and not await self._walk():
             return 0.0 if self._leading() else EVERY_S
         if self._leading():
-            # What was not reached before we lost the term is the next leader's: it begins anew.
+            # If we lose the term before this, the next leader starts the round again.
             await self._fleet.planned_by(ours)
             log.info("planned by a new zone database", version=ours, before=theirs, moved=self.moved)
         return EVERY_S
@@ -97,10 +92,11 @@ class Replanner:
             log.warning("the zone database here is older than the one by which jobs are planned", ours=ours, is_=theirs)
 
     async def _walk(self) -> bool:
-        """Whether all places are done with."""
+        """True if all places are done."""
         ends = self._clock.monotonic() + BUDGET_S
         if self._left is None:
-            self._left = await self._places()
+            # All queues, also those that this worker does not serve.
+            self._left = partition_stages(await open_all(self._store), [stage.value for stage in STAGES])
         while self._left:
             if not self._leading() or self._clock.monotonic() >= ends:
                 return False
@@ -109,22 +105,17 @@ class Replanner:
         self._left = None
         return True
 
-    async def _places(self) -> list[WallClockJobs]:
-        """Of all queues, also those that this worker does not serve."""
-        queues = await open_all(self._store)
-        return [WallClockJobs(queue, p, stage) for queue in queues for p in range(queue.partitions) for stage in STAGES]
-
-    async def _page(self, place: WallClockJobs) -> bool:
-        """Whether the place is done with."""
+    async def _page(self, place: PartitionStage) -> bool:
+        """True if this was the last page of the place."""
         try:
-            base, after = place.stage.value, self._begin()
-            page = await job_pages.look(self._store, place.queue, place.partition, base, after, size=PAGE)
+            after = self._begin()
+            page = await job_pages.look(self._store, place.queue, place.partition, place.stage, after, size=PAGE)
             await self._replan(place, [member for member, _ in page.found])
         except StoreUnavailable:
             raise
         except StoreError as error:
-            # One that is broken must not keep the others from being planned.
-            log.warning("cannot plan anew", queue=place.queue.name, partition=place.partition, error=str(error))
+            # A broken partition must not stop the replanning of the others.
+            log.warning("cannot replan", queue=place.queue.name, partition=place.partition, error=str(error))
             page = None
         self._after = None if page is None else page.end
         return self._after is None
@@ -132,8 +123,8 @@ class Replanner:
     def _begin(self) -> tuple[float, bytes]:
         return self._after or (float(self._clock.server_ms() + NEAR_MS), b"")
 
-    async def _replan(self, place: WallClockJobs, members: list[bytes]) -> None:
-        """What is changed by somebody else meanwhile is looked at again; a few times, then it is theirs."""
+    async def _replan(self, place: PartitionStage, members: list[bytes]) -> None:
+        """Replan these jobs. A job that somebody else changes meanwhile is read again, three times at most."""
         for _ in range(3):
             if not members:
                 return
@@ -142,7 +133,7 @@ class Replanner:
             for job in await self._jobs.get_all(place.queue, place.partition, members):
                 due = self._new_due(job, now)
                 if due is not None:
-                    puts += _moved(job, due)
+                    puts += _put_at(job, due)
             if not puts:
                 return
             codes, head = await self._jobs.put_many(place.queue, puts)
@@ -156,13 +147,14 @@ class Replanner:
         try:
             return _new_due(job, now)
         except TriggerFailed as error:
-            # It stays as it was planned. Whoever ends its run parks it, if it still fails then.
-            log.warning("cannot plan anew", job=job.id, queue=job.queue, error=str(error))
+            # The job keeps its due time. If its trigger still fails when the run ends, the worker parks the job.
+            log.warning("cannot replan", job=job.id, queue=job.queue, error=str(error))
             return None
 
 
-def _moved(job: Job, due: Millis) -> list[PutItem]:
-    """None if its arguments are such as nobody may put: somebody wrote its record by hand."""
+def _put_at(job: Job, due: Millis) -> list[PutItem]:
+    """The put that changes the due time; empty if the job has invalid arguments, because somebody wrote its record by
+    hand."""
     try:
         return [PutItem(job.id, record_of(job.header, job.spec), due, False, EDIT, job.version)]
     except InvalidArgument:
@@ -170,14 +162,15 @@ def _moved(job: Job, due: Millis) -> list[PutItem]:
 
 
 def _new_due(job: Job, now: Millis) -> Millis | None:
-    """When it is due by the present zones, if that is another time and the job is ours to move."""
+    """When the job is due by the present zones; None if that is no other time, or if the job must not be moved."""
     trigger, rules = job.trigger, job.spec.rules
     fresh = job.attempt == 1 and not job.recoveries and job.not_before_ms in (None, job.due_ms)
     waits = job.stage in STAGES and job.due_ms > now + NEAR_MS
     if trigger is None or not (job.recurring and fresh and waits and by_the_wall_clock(trigger)):
         return None
     if job.failure is not None:
-        # It may have been told to wait: only its own day is looked at, if the time is still one of its times at all.
+        # A failed job may be waiting on purpose. Replan it only if its due time is no longer a tick, and then to a tick
+        # that is at most a day earlier.
         shift = phase(job.id, rules.jitter)
         if rules.error_interval is not None or next_at(trigger, job.due_ms - shift) == job.due_ms - shift:
             return None
@@ -187,6 +180,6 @@ def _new_due(job: Job, now: Millis) -> Millis | None:
     except TriggerFailed:
         raise
     except InvalidTrigger:
-        # Nothing is left of it by the present zones: its last run stays as it was planned.
+        # By the present zones the job has no ticks left. Its last run keeps its due time.
         return None
     return None if due == job.due_ms else due

@@ -1,14 +1,14 @@
-"""Unheld runs: claimed in this worker's name, but the worker does not have them.
+"""Releases unheld runs: runs that are claimed in this worker's name although the worker does not have them.
 
 A server that loses its last second (a power loss with `appendfsync everysec`, a failover with lag) also loses outcomes
-that it had confirmed. Their claims are back, the worker has long forgotten them, and because it is alive nobody would
-touch them before their deadline. So each worker compares what the server has under its name with what it holds, and
-releases the rest. The names of its earlier incarnations count as its own: if the server forgot a heartbeat, nobody
-buries that name.
+that it had confirmed. Their claims are back, but the worker has forgotten these runs; and because the worker is alive,
+nobody else would touch them before their deadline. So each worker compares the claims under its name with the runs that
+it holds, and releases the rest. The names of its earlier incarnations count as its own: if the server lost a heartbeat,
+no worker declares that name dead.
 
-A run is released if it was not in hand when it was seen and is still not in hand a beat later. A claim that was on its
-way at the first look has been answered by then, or is still on its way, and then the run is left alone. The release
-checks owner and token, so a wrong guess changes nothing.
+A run is released if the worker does not hold it at the first look, and still does not a heartbeat later. By then, a
+claim call that was under way at the first look has its reply; if it is still under way, the run is left alone. The
+release checks owner and token, so a wrong guess changes nothing.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.unheld")
 
-# Pages of each pass, and the rest after it: an idle worker looks at no more than two pages a second, however many
-# queues it serves, and at a single partition once in four seconds.
+# How many pages one pass reads, and the rest after it. So an idle worker reads at most two pages a second, however many
+# queues it serves, and a single partition once in four seconds.
 PAGES, EVERY_S = 8, 4.0
-# When the server may have lost something, until each partition was looked at.
+# The same after the server may have lost writes, until each partition was checked.
 HURRIED_PAGES, HURRIED_S = 50, 1.0
 
 
 class HeldByWorker(Struct, frozen=True):
-    """What the worker has of a partition: the keys of its runs, and the claim that is on its way, by number."""
+    """What the worker has from a partition: the keys of its runs, and the number of the claim call under way."""
 
     keys: Collection[bytes]
     asking: int | None = None
@@ -46,35 +46,37 @@ class SuspectedRun(Struct, frozen=True):
     queue: OpenQueue
     layout: str
     partition: int
-    holding: HeldRun
-    # The claim that was on its way when it was seen, and when that was, in monotonic seconds.
+    run: HeldRun
+    # The number of the claim call that was under way at the first look, and when that look was, in monotonic seconds.
     asking: int | None
     seen: float
 
 
 class UnheldRuns:
-    """One pass: release what was suspected a beat ago, and look at some more pages."""
+    """Each pass releases the runs that were suspected a heartbeat ago, and reads some more pages."""
 
     name = "unheld"
 
     def __init__(
         self,
-        holdings: HeldRuns,
+        *,
+        held_runs: HeldRuns,
         queues: Sequence[OpenQueue],
         clock: Clock,
         names: Callable[[], Sequence[str]],
-        hand: Callable[[OpenQueue, int], HeldByWorker | None],
+        held_by_us: Callable[[OpenQueue, int], HeldByWorker | None],
         on_release: Callable[[OpenQueue, int, Sequence[bytes]], None],
         beat_s: float,
     ) -> None:
-        """`names`: all that this worker has had. `hand`: None at moments when the worker cannot know what it has."""
+        """`names` returns all names that this worker has had. `held_by_us` returns None at moments when the worker
+        cannot know what it holds."""
         self.wake = asyncio.Event()
         self.released = 0
-        self._holdings = holdings
+        self._held_runs = held_runs
         self._queues = queues
         self._clock = clock
         self._names = names
-        self._hand = hand
+        self._held_by_us = held_by_us
         self._on_release = on_release
         self._beat_s = beat_s
         self._suspects: dict[tuple[str, bytes, int], SuspectedRun] = {}
@@ -82,19 +84,19 @@ class UnheldRuns:
         self._queue = 0
         self._partition = 0
         self._cursor = b"0"
-        # Partitions left to look at quickly.
+        # How many partitions are left to check quickly.
         self._hurried = 0
-        self._seldom = LogThrottle()
+        self._may_log = LogThrottle()
 
     def hurry(self) -> None:
-        """The server may have lost something: look at every partition soon."""
+        """Check every partition soon, because the server may have lost writes."""
         self._hurried = sum(queue.partitions for queue in self._queues)
 
     async def step(self) -> float:
         await self._release_suspects()
         pages = 0
         while self._queues and pages < (HURRIED_PAGES if self._hurried else PAGES):
-            await self._look()
+            await self._read_page()
             pages += 1
             if self._at_start() and not self._hurried:
                 break
@@ -105,23 +107,23 @@ class UnheldRuns:
     def _at_start(self) -> bool:
         return (self._queue, self._partition, self._cursor) == (0, 0, b"0")
 
-    async def _look(self) -> None:
+    async def _read_page(self) -> None:
         queue, partition = self._queues[self._queue], self._partition
         if partition >= queue.partitions:
-            # It was given fewer.
+            # The queue has fewer partitions now.
             self._go_on(b"0")
             return
         layout = queue.layout
         try:
-            cursor, found = await self._holdings.look(queue, partition, self._cursor, self._names())
+            cursor, found = await self._held_runs.look(queue, partition, self._cursor, self._names())
         except NodeUnavailable:
-            # When it is back, each partition is looked at.
+            # When the node is back, the worker checks each partition.
             cursor, found = b"0", []
         except StoreUnavailable:
             raise
         except StoreError as error:
-            # One that is broken must not keep the others from being looked at.
-            if self._seldom(queue.name, partition):
+            # A broken partition must not stop the check of the others.
+            if self._may_log(queue.name, partition):
                 log.warning("cannot look for unheld runs", queue=queue.name, partition=partition, error=str(error))
             cursor, found = b"0", []
         if found:
@@ -138,13 +140,13 @@ class UnheldRuns:
             self._partition, self._queue = 0, (self._queue + 1) % len(self._queues)
 
     def _suspect(self, queue: OpenQueue, layout: str, partition: int, found: list[HeldRun]) -> None:
-        hand, now = self._hand(queue, partition), self._clock.monotonic()
-        if hand is None:
+        ours, now = self._held_by_us(queue, partition), self._clock.monotonic()
+        if ours is None:
             return
-        for holding in found:
-            if holding.key not in hand.keys:
-                suspect = SuspectedRun(queue, layout, partition, holding, hand.asking, now)
-                self._suspects.setdefault((queue.name, holding.key, holding.token), suspect)
+        for run in found:
+            if run.key not in ours.keys:
+                suspect = SuspectedRun(queue, layout, partition, run, ours.asking, now)
+                self._suspects.setdefault((queue.name, run.key, run.token), suspect)
 
     async def _release_suspects(self) -> None:
         latest = self._clock.monotonic() - self._beat_s
@@ -153,34 +155,35 @@ class UnheldRuns:
         for _, same in groupby(ripe, key=lambda each: (each[1].queue.name, each[1].partition)):
             group = list(same)
             await self._release([suspect for _, suspect in group])
-            # Only now: an outage on the way must not lose them.
+            # Only after the call, so that an outage does not lose them.
             for key, _ in group:
                 self._suspects.pop(key, None)
 
     async def _release(self, suspects: list[SuspectedRun]) -> None:
-        """Of one partition. Those that turn out to be held are forgotten, and seen again if need be."""
+        """Release these runs of one partition, except those that turn out to be held. The next round finds them again
+        if need be."""
         queue, partition = suspects[0].queue, suspects[0].partition
-        hand = self._hand(queue, partition)
-        if hand is None:
+        ours = self._held_by_us(queue, partition)
+        if ours is None:
             return
         unheld = [
-            suspect.holding
+            suspect.run
             for suspect in suspects
-            if suspect.holding.key not in hand.keys
+            if suspect.run.key not in ours.keys
             and suspect.layout == queue.layout
-            and (suspect.asking is None or suspect.asking != hand.asking)
+            and (suspect.asking is None or suspect.asking != ours.asking)
         ]
         if not unheld:
             return
         try:
-            released = await self._holdings.release(queue, partition, unheld)
+            released = await self._held_runs.release(queue, partition, unheld)
         except NodeUnavailable:
             return
         except StoreUnavailable:
             raise
         except StoreError as error:
-            # Also while it is repartitioned: the next round finds them again.
-            if self._seldom(queue.name, partition):
+            # A broken partition, or one that is being repartitioned: the next round finds the runs again.
+            if self._may_log(queue.name, partition):
                 log.warning("cannot release unheld runs", queue=queue.name, partition=partition, error=str(error))
             return
         if released:
@@ -192,4 +195,4 @@ class UnheldRuns:
                 partition=partition,
                 runs=released,
             )
-            self._on_release(queue, partition, [holding.key for holding in unheld])
+            self._on_release(queue, partition, [run.key for run in unheld])

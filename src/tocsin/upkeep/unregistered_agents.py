@@ -1,9 +1,9 @@
-"""Agents that no live worker declares any more: the leader parks them when they are long overdue.
+"""Parks agents that are long overdue and that no live worker declares any more. The leader does this.
 
-They would stand in `waiting` for ever, and look like a backlog. Parked they show, can be removed, and are not lost: a
-worker that declares one again claims it by its name, also from there. So it does no harm that a deployment may be under
-way. While a live worker does not say which agents it declares, because of its version or because it has just started,
-none is parked.
+Such agents would stay in `waiting` for ever and look like a backlog. Parked agents are visible, can be removed, and are
+not lost: a worker that declares one again claims it by its name, also from `parked`. So parking does no harm during a
+deployment. While a live worker does not say which agents it declares, because of its version or because it has just
+started, no agent is parked.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.unregistered")
 
-# Pages of overdue agents that one pass looks at.
+# How many pages of overdue agents one pass reads.
 MOST_PAGES = 20
-# So many are named in the log.
+# How many agents the log names.
 MOST_NAMED = 20
 
 
 class UnregisteredAgents:
-    """One pass: those that are overdue by the threshold and that nobody declares."""
+    """Each pass parks the agents that are overdue by the threshold and that nobody declares."""
 
     name = "unregistered"
 
@@ -44,7 +44,7 @@ class UnregisteredAgents:
         leading: Callable[[], bool],
         owns: Callable[[str], bool] = lambda member: True,
     ) -> None:
-        """`owns`: whether an agent is this worker's to touch."""
+        """`owns` says whether this worker may touch an agent."""
         self.wake = asyncio.Event()
         self.parked = 0
         self._store = store
@@ -60,11 +60,12 @@ class UnregisteredAgents:
         queue = await self._find_queue() if self._leading() else None
         if queue is not None:
             workers = await self._fleet.workers()
-            known = await self._declared.by(workers)
-            if known is not None:
-                # Only now: one that has just started keeps its set first, and tells of it with its next beat.
+            declared = await self._declared.by(workers)
+            if declared is not None:
+                # Remove unused sets only when every worker names its set: a worker that has just started stores its set
+                # first, and names it with its next heartbeat.
                 await self._declared.forget_others(workers)
-                await self._walk(queue, known)
+                await self._walk(queue, declared)
         return self._every_s
 
     async def _find_queue(self) -> OpenQueue | None:
@@ -73,22 +74,22 @@ class UnregisteredAgents:
         except (InvalidConfig, QueueRepartitioning):
             return None
 
-    async def _walk(self, queue: OpenQueue, known: frozenset[int]) -> None:
-        line, before, at = queue.keys[0]["waiting"], await self._store.now() - self._threshold_ms, 0
+    async def _walk(self, queue: OpenQueue, declared: frozenset[int]) -> None:
+        waiting, before, at = queue.keys[0]["waiting"], await self._store.now() - self._threshold_ms, 0
         for _ in range(MOST_PAGES):
             page: Sequence[bytes] = await self._store.read(
-                lambda client, at=at: client.zrangebyscore(line, "-inf", before, at, LARGEST_BATCH)  # type: ignore
+                lambda client, at=at: client.zrangebyscore(waiting, "-inf", before, at, LARGEST_BATCH)  # type: ignore
             )
-            orphans = [member for member in page if self._is_nobodys(member, known)]
-            parked = await self._park(queue, orphans) if orphans and self._leading() else 0
+            undeclared = [member for member in page if self._is_undeclared(member, declared)]
+            parked = await self._park(queue, undeclared) if undeclared and self._leading() else 0
             if len(page) < LARGEST_BATCH:
                 return
             at += len(page) - parked
 
-    def _is_nobodys(self, member: bytes, known: frozenset[int]) -> bool:
-        """An extra run is left to its agent: nobody would look for it among those that are parked."""
+    def _is_undeclared(self, member: bytes, declared: frozenset[int]) -> bool:
+        """False for extra runs, because no worker claims those from `parked`."""
         name = member.decode(errors="replace")
-        return EXTRA not in name and digest(member) not in known and self._owns(name)
+        return EXTRA not in name and digest(member) not in declared and self._owns(name)
 
     async def _park(self, queue: OpenQueue, members: Sequence[bytes]) -> int:
         parked = await self._strays.park(queue, 0, members, self._threshold_ms)

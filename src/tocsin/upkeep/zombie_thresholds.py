@@ -1,4 +1,4 @@
-"""Zombies: runs that go on although they were told to stop at their deadline. From when on one is a zombie."""
+"""Says from when on a run is a zombie: it goes on although it was asked to stop at its deadline."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ log = get_logger("tocsin.zombies")
 
 
 class ZombieThresholds(Struct, frozen=True):
-    # How far past its deadline a run is a zombie.
+    # A run that is this far past its deadline is a zombie.
     threshold_ms: Millis = 30_000
-    # Jobs that are given another time to end, by the whole of their id.
+    # Jobs whose whole id matches get another threshold.
     exceptional: re.Pattern[str] | None = None
     exceptional_threshold_ms: Millis = 3_600_000
 
     @classmethod
     def of(cls, threshold_ms: Millis, pattern: str, exceptional_threshold_ms: Millis) -> Self:
-        """A pattern that cannot be read is told and ignored: its jobs are treated like all others."""
+        """A pattern that is no regular expression is logged and ignored."""
         return cls(threshold_ms, _compiled(pattern), exceptional_threshold_ms)
 
 
@@ -38,7 +38,7 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
     if not pattern:
         return None
     try:
-        # As with other patterns: a name may hold any character, also a line's end.
+        # As with other patterns: a name may contain any character, even a newline.
         return re.compile(pattern, re.DOTALL)
     except re.error as error:
         log.warning(

@@ -131,7 +131,7 @@ class WorkerParts(ABC):
         self.finisher = Finisher(
             store, lambda: self.runs, clock, self._lost_claim, self._work_is_due, self._classifier,
             settings.backoff, self.redis_breaker, self.tally, settings.batching.size, self._fleet.post,
-            self.carrier.hear, settings.largest_result, self.failures.report,
+            self.carrier.note_filled, settings.largest_result, self.failures.report,
         )  # fmt: skip
         self.pool = RunnerPool(
             settings.concurrency, self.finisher, lambda: self.fetcher.wake.set(), clock, self.failures.not_started
@@ -151,18 +151,18 @@ class WorkerParts(ABC):
         patience = patience_of(settings)
         self.sweep = DeadlineSweep(self.pool, self.finisher, lambda: self.runs, clock, patience, self.watch.is_waking)
         self.reaper = Reaper(
-            store, self._fleet, lambda: self.runs, self.queues, clock, self._brought_back,
-            settings.ttl_s, settings.beat_s, settings.overdue_s,
+            store=store, fleet=self._fleet, runs=lambda: self.runs, queues=self.queues, clock=clock,
+            look_again=self._brought_back, ttl_s=settings.ttl_s, beat_s=settings.beat_s, overdue_s=settings.overdue_s,
         )  # fmt: skip
         self.unheld = UnheldRuns(
-            HeldRuns(store), self.queues, clock, lambda: list(self._names), self._hand, self._handed_back,
-            settings.beat_s,
+            held_runs=HeldRuns(store), queues=self.queues, clock=clock, names=lambda: list(self._names),
+            held_by_us=self._hand, on_release=self._handed_back, beat_s=settings.beat_s,
         )  # fmt: skip
         self.election, self.orphans, self.unregistered = self._build_cleanup()
         leading = self.election.leading if self.election is not None else lambda: True
         self.replanner = Replanner(store, self._fleet, clock, self._look_again, leading=leading)
         self.forgetter = OutcomeExpiry(store, clock, leading=leading)
-        self.unheard = StuckDependents(store, clock, self.carrier.hear, leading=leading)
+        self.unheard = StuckDependents(store, clock, self.carrier.note_filled, leading=leading)
         if self.election is not None:
             self.election.on_lead = self._begin_to_lead
         self.vitals = WorkerTelemetry(self, self.tally)
@@ -232,22 +232,22 @@ class WorkerParts(ABC):
             AgentAnnouncer(DeclaredAgentSets(self.store), settings.reconcile.every_s) if settings.cleanup else None
         )
         return AgentRegistrar(
-            self.store,
-            lane.queue,
-            self._declared_agents,
-            settings.owns,
-            own,
-            hear,
-            self.clock,
-            self._ringer.ring,
-            settings.reconcile,
+            store=self.store,
+            queue=lane.queue,
+            declared=self._declared_agents,
+            owns=settings.owns,
+            on_owned=own,
+            on_waiting=hear,
+            clock=self.clock,
+            ring=self._ringer.ring,
+            rules=settings.reconcile,
         )
 
     def _declared_agents(self) -> Mapping[str, PutItem]:
         """As the program declares them now. What the reconciler hears, the fleet is told."""
         agents = self._agents()
         if self.announcer is not None:
-            self.announcer.hear(agents)
+            self.announcer.set_agents(agents)
         return agents
 
     def _new_incarnation(self) -> None:
@@ -308,7 +308,7 @@ class WorkerParts(ABC):
 
     def _brought_back(self, queue: OpenQueue, partition: int) -> None:
         """Some may have ended on the way, because a person had asked for it."""
-        self.carrier.hear(queue, partition)
+        self.carrier.note_filled(queue, partition)
         self._look_again(queue, partition)
 
     def _handed_back(self, queue: OpenQueue, partition: int, keys: Sequence[bytes]) -> None:

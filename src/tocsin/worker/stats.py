@@ -87,5 +87,5 @@ def about(worker: WorkerParts, host: str, started: Millis, state: str) -> Worker
         reasons=list(health.reasons),
         signals=[str(signal) for signal in worker.vitals.check.signals],
         breakers=worker.vitals.open_breakers(),
-        agents=worker.announcer.kept if worker.announcer else None,
+        agents=worker.announcer.stored_set if worker.announcer else None,
     )

@@ -19,7 +19,8 @@ from tocsin.store.views.queue_counts import QueueCountReader
 from tocsin.store.views.server_memory import full_servers
 from tocsin.telemetry.metrics import Counters, Levels, MetricsFlusher, shared
 from tocsin.telemetry.queue_metrics import shared as queue_metrics
-from tocsin.upkeep.health import Health, HealthCheck, HealthState, Snapshot
+from tocsin.upkeep.health import Health, HealthState, Snapshot
+from tocsin.upkeep.health_check import HealthCheck
 from tocsin.worker.queue_gauges import QueueGauges
 from tocsin.worker.stats import orphans_cleaned
 
@@ -127,8 +128,8 @@ class WorkerTelemetry:
                     raise
         backlog, claimed = self._backlog, worker.fetcher.claimed
         acquired, self._claimed = claimed - self._claimed, claimed
-        room = worker.gates.room
-        turned_away, self._turned_away = room.turned_away - self._turned_away, room.turned_away
+        permits = worker.gates.permits
+        turned_away, self._turned_away = permits.turned_away - self._turned_away, permits.turned_away
         return Snapshot(
             enabled=worker.settings.enabled,
             registered=worker.reconciler.registered if worker.reconciler else 0,
@@ -150,8 +151,8 @@ class WorkerTelemetry:
             queue_depth=backlog.depth,
             stuck=worker.sweep.stuck,
             loop_blocked_s=worker.watch.longest(),
-            outside_limit=room.limit,
-            outside_still_s=room.stands_still_for(),
+            outside_limit=permits.limit,
+            outside_still_s=permits.stalled_for_s(),
             outside_handed_back=turned_away,
             away=away,
             full=self._full,

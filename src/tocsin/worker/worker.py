@@ -276,7 +276,7 @@ class Worker(WorkerParts):
             self._loop.call_soon_threadsafe(self._react_to_beat, beat, at)
 
     def _react_to_beat(self, beat: HeartbeatReply | None, at: float) -> None:
-        self.reaper.saw(beat, at)
+        self.reaper.on_heartbeat(beat, at)
         if beat is None or not beat.accepted or self.heart.lost_writes:
             # A server that comes back may have lost its last writes.
             self._look_for_losses()

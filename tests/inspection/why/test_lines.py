@@ -113,7 +113,7 @@ async def test_what_has_fallen_due_and_is_not_in_line_yet_is_told(tocsin_app, to
     tocsin_clock.advance("1s")
     _, reasons = await told(tocsin_app, "j1")
     assert reasons["behind"].facts == {"ahead": 1, "entering": 1}
-    assert "1 other fell due" in reasons["behind"].says
+    assert "1 other became due" in reasons["behind"].says
 
 
 @pytest.fixture

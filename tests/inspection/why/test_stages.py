@@ -101,7 +101,7 @@ async def test_a_blocked_job_that_nothing_would_tell_says_what_has_become_of_wha
     }  # fmt: skip
     assert "'dead' of queue mail has ended (failed)" in unheard.says
     assert "'gone' of queue mail is not known any more" in unheard.says
-    assert unheard.do == ("tocsin doctor --repair   # to have it asked for now",)
+    assert unheard.do == ("tocsin doctor --repair   # to repair it now",)
 
 
 async def test_a_dead_job_says_its_last_error_and_how_it_is_revived(tocsin_app, mail, make_worker):
@@ -267,7 +267,7 @@ async def test_a_job_that_nobody_knows_is_unknown(tocsin_app, mail):
     await tocsin_app.remove("j")
     answer = await tocsin_app.why("j")
     assert (answer.kinds, answer.known, answer.queue) == (["unknown"], False, None)
-    assert "never existed, was removed, or has ended and is forgotten" in str(answer)
+    assert "never existed, was removed, or has ended and its outcome was not kept" in str(answer)
 
 
 async def test_a_job_in_two_queues_says_how_to_choose(tocsin_app, mail):

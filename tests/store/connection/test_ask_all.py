@@ -27,47 +27,47 @@ async def client(valkey: Server) -> AsyncIterator[SingleServerClient]:
 
 
 async def test_answers_come_in_order_and_an_error_stands_in_its_place(client: SingleServerClient):
-    first, wrong, last = await client.ask_all([("ECHO", "a"), ("EVALSHA", "0" * 40, 0), ("ECHO", b"\xff")])
+    first, wrong, last = await client.send_together([("ECHO", "a"), ("EVALSHA", "0" * 40, 0), ("ECHO", b"\xff")])
     assert (first, last) == (b"a", b"\xff")
     assert isinstance(wrong, ResponseError)
-    assert await client.ask_all([("ECHO", 7)]) == [b"7"]
+    assert await client.send_together([("ECHO", 7)]) == [b"7"]
 
 
 async def test_if_some_answers_did_not_come_it_fails_and_the_next_has_a_new_connection(client: SingleServerClient):
-    [before] = await client.ask_all([("CLIENT", "ID")])
+    [before] = await client.send_together([("CLIENT", "ID")])
     with pytest.raises(RedisConnectionError):
-        await client.ask_all([("ECHO", "a"), ("QUIT",), ("ECHO", "b")])
-    [after] = await client.ask_all([("CLIENT", "ID")])
+        await client.send_together([("ECHO", "a"), ("QUIT",), ("ECHO", "b")])
+    [after] = await client.send_together([("CLIENT", "ID")])
     assert after != before
 
 
 async def test_who_gives_up_leaves_no_answer_for_the_next(client: SingleServerClient, valkey: Server):
-    waiting = asyncio.create_task(client.ask_all([("BLPOP", "nobody pushes", 5), ("ECHO", "too late")]))
+    waiting = asyncio.create_task(client.send_together([("BLPOP", "nobody pushes", 5), ("ECHO", "too late")]))
     with valkey.client() as plain:
         while not plain.info("clients")["blocked_clients"]:
             await asyncio.sleep(0.001)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert await client.ask_all([("ECHO", "mine")]) == [b"mine"]
+    assert await client.send_together([("ECHO", "mine")]) == [b"mine"]
 
 
 async def test_a_server_that_became_a_replica_is_connected_to_anew():
     with Server.valkey() as server:
         client = open_client(parse(server.url), ONE)
         assert isinstance(client, SingleServerClient)
-        [before, _] = await client.ask_all([("CLIENT", "ID"), ("REPLICAOF", "127.0.0.1", "1")])
-        refused, answered = await client.ask_all([("SET", "a", "b"), ("ECHO", "c")])
+        [before, _] = await client.send_together([("CLIENT", "ID"), ("REPLICAOF", "127.0.0.1", "1")])
+        refused, answered = await client.send_together([("SET", "a", "b"), ("ECHO", "c")])
         assert isinstance(refused, ReadOnlyError)
         assert answered == b"c"
-        [after] = await client.ask_all([("CLIENT", "ID")])
+        [after] = await client.send_together([("CLIENT", "ID")])
         assert after != before
         await client.aclose()
 
 
 async def test_who_waits_for_a_connection_is_told_when_it_comes_back(client: SingleServerClient):
     held = await client.connection_pool.get_connection()
-    waiting = asyncio.create_task(client.ask_all([("ECHO", "a")]))
+    waiting = asyncio.create_task(client.send_together([("ECHO", "a")]))
     await asyncio.sleep(0)
     await client.connection_pool.release(held)
     # Long before it would give up.

@@ -14,6 +14,7 @@ from redis.crc import key_slot
 
 from tests.support.foreign_server import Foreign
 from tests.support.servers import Cluster, Server, Watched, ask, available, cluster, follow, sentinel
+from tests.support.waiting import eventually
 from tocsin.model.errors import (
     InvalidConfig,
     StoreError,
@@ -94,12 +95,6 @@ async def outcome(call: Awaitable[Any], url: str) -> StoreError | None:
     return None
 
 
-async def eventually(attempt: Callable[[], Awaitable[bool]], within: float = 10.0) -> None:
-    async with asyncio.timeout(within):
-        while not await attempt():
-            await asyncio.sleep(0.02)
-
-
 async def test_every_kind_of_address_connects(url: str) -> None:
     async with (
         connected(url, settings=ConnectionSettings(max_total=4)) as client,
@@ -159,7 +154,7 @@ async def test_a_frozen_server_is_given_up_but_a_blocking_read_goes_on() -> None
     with Server.valkey() as server:
         async with connected(server.url) as client, connected(server.url, open_waiting_client) as waiting:
             bell = asyncio.ensure_future(waiting.blpop(["bell"], timeout=5))
-            await eventually(lambda: _blocked(client))
+            await eventually(lambda: _blocked(client), "it waits in a blocking call")
             server.pause()
             started = time.monotonic()
             assert type(await outcome(client.get("k"), server.url)) is StoreTimeout
@@ -224,7 +219,7 @@ async def test_after_a_failover_the_new_primary_is_found() -> None:
                 assert error is None or type(error) is StoreUnavailable
                 return error is None
 
-            await eventually(writes)
+            await eventually(writes, "it writes")
             assert blocking.set("beat", 2)
             blocking.close()
             with watched.replica.client() as promoted:
@@ -264,7 +259,7 @@ async def test_calls_under_way_survive_slots_that_move(nodes: Cluster) -> None:
     async with connected(nodes.url) as client:
         await client.initialize()
         bell = asyncio.ensure_future(client.blpop(["bell{b}"], timeout=2))
-        await eventually(lambda: _somewhere_blocked(nodes))
+        await eventually(lambda: _somewhere_blocked(nodes), "it waits in a blocking call")
         slots = [n for n in range(6000, 6012) if n != key_slot(b"bell{b}")][:10]
         for slot in slots:
             _give(nodes, slot, to=2)

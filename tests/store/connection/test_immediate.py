@@ -9,7 +9,7 @@ from redis.asyncio import Connection
 from redis.exceptions import DataError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from tocsin.store.connection.immediate import ImmediateConnection, ImmediateUnixConnection
+from tocsin.store.connection.pool import ImmediateConnection, ImmediateUnixConnection
 
 
 async def test_a_command_is_sent_without_another_turn_of_the_event_loop(valkey):

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.servers import Cluster, Server, Watched, available, cluster, sentinel
+from tests.support.waiting import eventually
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store.connection import pool
 from tocsin.store.connection.address import parse
@@ -114,12 +115,6 @@ async def opened(url: str, settings: ConnectionSettings) -> AsyncIterator[Store]
         await store.close()
 
 
-async def eventually(attempt: Callable[[], Awaitable[bool]], within: float = 10.0) -> None:
-    async with asyncio.timeout(within):
-        while not await attempt():
-            await asyncio.sleep(0.02)
-
-
 async def once(store: Store, *command: Any) -> Any:
     """Without the patience of store.read."""
     return await store._guard(store.client.execute_command(*command))
@@ -133,7 +128,7 @@ async def all_in_use(store: Store, place: Place, n: int) -> AsyncIterator[None]:
         return place.blocked() == n
 
     try:
-        await eventually(blocked)
+        await eventually(blocked, "all of them wait")
         yield
     finally:
         # Through connections of its own: the store has none left.
@@ -166,7 +161,7 @@ async def test_min_idle_connections_are_opened_with_the_store_and_again_after_th
             await store.tend()
             return set(place.connections()) == {3}
 
-        await eventually(reopened)
+        await eventually(reopened, "it is open again")
     assert sum(place.connections()) == 0
 
 
@@ -181,7 +176,7 @@ async def test_idle_connections_above_max_idle_are_closed_after_a_burst(place: P
                 await store.tend()
             return max(place.connections()) == 4
 
-        await eventually(closed)
+        await eventually(closed, "it is closed")
 
 
 async def test_a_connection_that_came_back_is_kept_a_moment_for_the_next_burst(
@@ -201,7 +196,7 @@ async def test_a_connection_that_came_back_is_kept_a_moment_for_the_next_burst(
 async def test_what_stands_ready_is_within_the_other_bounds(tcp: Server, settings: Any, expected: int) -> None:
     place = Place(tcp.url, [tcp])
     async with opened(tcp.url, ConnectionSettings(min_idle=3, **settings)) as store:
-        await eventually(lambda: _holds(place, expected))
+        await eventually(lambda: _holds(place, expected), "as many connections are open")
         with tcp.client() as plain:
             before = plain.info("stats")["total_connections_received"]
             await store.tend()
@@ -221,7 +216,7 @@ async def test_a_server_that_is_away_takes_no_connection_from_the_pool(kind: str
             server.kill()
             for _ in range(5):
                 with pytest.raises(StoreUnavailable):
-                    await eventually(lambda: _tended(store))
+                    await eventually(lambda: _tended(store), "idle connections were looked at")
             server.start()
 
             async def answers() -> bool:
@@ -230,7 +225,7 @@ async def test_a_server_that_is_away_takes_no_connection_from_the_pool(kind: str
                     return True
                 return False
 
-            await eventually(answers)
+            await eventually(answers, "the server answers")
 
 
 async def _tended(store: Store) -> bool:
@@ -295,7 +290,7 @@ async def test_a_server_that_froze_is_given_up_after_the_timeout(kind: str) -> N
                     return True
                 return False
 
-            await eventually(answers)
+            await eventually(answers, "the server answers")
 
 
 def _own(kind: str, stack: contextlib.ExitStack) -> tuple[str, Server]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers import SERVICE, Server, Watched, ask, flavours, sentinel, until
+from tests.support.servers import SERVICE, Server, Watched, ask, flavours, sentinel
+from tests.support.waiting import until
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store.connection.address import parse
 from tocsin.store.connection.client import FAILURES, leave_former_primary, open_blocking_client, open_client, translate
@@ -28,7 +29,7 @@ async def by_script(client: SingleServerClient) -> Any:
 
 
 async def with_others(client: SingleServerClient) -> Any:
-    [answer] = await client.ask_all([("EVAL", WRITE, 1, "k", "1")])
+    [answer] = await client.send_together([("EVAL", WRITE, 1, "k", "1")])
     if isinstance(answer, Exception):
         raise answer
     return answer
@@ -90,7 +91,7 @@ async def test_a_primary_that_the_sentinels_replaced_is_left_although_it_still_w
             await client.set("k", "old")
             blocking.set("beat", "old")
             split(watched, min_replicas=0)
-            await client.tend()
+            await client.refill_idle_connections()
             await client.set("k", "new")
             leave_former_primary(blocking)
             blocking.set("beat", "new")
@@ -106,7 +107,7 @@ async def test_a_primary_is_used_on_while_no_sentinel_can_be_asked() -> None:
             blocking.set("beat", 1)
             await client.set("k", 1)
             watched.sentinel.kill()
-            await client.tend()
+            await client.refill_idle_connections()
             assert await client.set("k", 2)
             leave_former_primary(blocking)
             assert blocking.set("beat", 2)

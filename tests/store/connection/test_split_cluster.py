@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from tests.support.servers import Cluster, Server, ask, cluster, until
+from tests.support.servers import Cluster, Server, ask, cluster
+from tests.support.waiting import until
 from tocsin.store.connection.address import parse
 from tocsin.store.connection.client import FAILURES, open_blocking_client, open_client
 from tocsin.store.connection.cluster import ClusterClient as Client

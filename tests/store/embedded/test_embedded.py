@@ -10,14 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
+from tests.support.waiting import until
 from tocsin.model.errors import StoreRefused, StoreUnavailable
 from tocsin.store.embedded.server import EmbeddedServer, default_folder, keeper
 
@@ -39,13 +39,6 @@ print(answer, flush=True)
 sys.stdin.read()
 server.close()
 """
-
-
-def wait_until(predicate: Callable[[], object], timeout: float = 5.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not predicate():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 class Place:
@@ -90,7 +83,7 @@ class Place:
 
     def kill_keeper(self) -> None:
         os.kill(self.keeper_pid(), signal.SIGKILL)
-        wait_until(lambda: not self.held("keeper"))
+        until(lambda: not self.held("keeper"), "the keeper is gone", within=5)
 
     def end(self) -> None:
         """The last act of each test: with its users killed, nothing may be left running."""
@@ -99,7 +92,7 @@ class Place:
             user.communicate()
         if self.folder.exists():
             try:
-                wait_until(self.gone)
+                until(self.gone, "the server and its keeper are gone", within=5)
             finally:
                 if self.held("keeper"):
                     os.kill(self.keeper_pid(), signal.SIGKILL)
@@ -134,7 +127,7 @@ def running(process: int) -> bool:
 
 
 def wait_for_end(process: int) -> None:
-    wait_until(lambda: not running(process))
+    until(lambda: not running(process), "it has ended", within=5)
 
 
 @pytest.fixture
@@ -185,16 +178,16 @@ def test_processes_that_start_at_once_share_one_server(place: Place) -> None:
 def test_the_death_of_the_only_user_ends_the_server(place: Place) -> None:
     user, process = place.user()
     user.kill()
-    wait_until(place.gone, timeout=1.5)
+    until(place.gone, "the server and its keeper are gone", within=1.5)
     wait_for_end(process)
 
 
 def test_a_user_that_dies_while_it_starts_leaves_nothing_behind(place: Place) -> None:
     place.folder.mkdir()
     user = place.launch()
-    wait_until(lambda: place.held("keeper"))
+    until(lambda: place.held("keeper"), "a keeper is there", within=5)
     user.kill()
-    wait_until(place.gone, timeout=3)
+    until(place.gone, "the server and its keeper are gone", within=3)
 
 
 def test_the_server_stays_until_the_last_user_dies(place: Place) -> None:
@@ -207,7 +200,7 @@ def test_the_server_stays_until_the_last_user_dies(place: Place) -> None:
         third.start()
         assert pid(third) == process
     second.kill()
-    wait_until(place.gone, timeout=1.5)
+    until(place.gone, "the server and its keeper are gone", within=1.5)
 
 
 def test_two_objects_in_one_process_are_two_users(place: Place, server: EmbeddedServer) -> None:
@@ -225,7 +218,7 @@ def test_a_killed_server_comes_back_by_itself_with_its_data(server: EmbeddedServ
     os.kill(place.keeper_pid(), signal.SIGTERM)
     killed = pid(server)
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: answers(server) and pid(server) != killed)
+    until(lambda: answers(server) and pid(server) != killed, "another server answers", within=5)
     assert ask(server, "GET", "key") == b"kept"
 
 
@@ -248,7 +241,7 @@ def test_a_server_killed_while_it_rewrites_its_log_comes_back(server: EmbeddedSe
     keep(server, "kept")
     ask(server, "CONFIG SET", "rdb-key-save-delay", 60_000_000)
     ask(server, "BGREWRITEAOF")
-    wait_until(lambda: list(place.folder.glob("temp-rewriteaof-*")))
+    until(lambda: list(place.folder.glob("temp-rewriteaof-*")), "it rewrites its log", within=5)
     process = pid(server)
     os.kill(process, signal.SIGKILL)
     wait_for_end(process)
@@ -269,7 +262,7 @@ def test_a_killed_keeper_is_replaced_and_the_server_goes_on(place: Place) -> Non
     assert place.held("keeper")
     server.close()
     user.kill()
-    wait_until(place.gone)
+    until(place.gone, "the server and its keeper are gone", within=5)
 
 
 def test_the_last_user_ends_a_server_that_has_lost_its_keeper(place: Place, server: EmbeddedServer) -> None:
@@ -284,11 +277,11 @@ def test_a_newcomer_waits_for_a_dying_server_and_starts_another(place: Place) ->
     user, dying = place.user("client.set('key', 'kept')")
     os.kill(dying, signal.SIGSTOP)
     user.kill()
-    wait_until(lambda: place.held("users"))
+    until(lambda: place.held("users"), "it is a user", within=5)
     with contextlib.closing(EmbeddedServer(place.folder)) as newcomer:
         starting = threading.Thread(target=newcomer.start)
         starting.start()
-        wait_until(lambda: place.held("start"))
+        until(lambda: place.held("start"), "it starts", within=5)
         os.kill(dying, signal.SIGCONT)
         starting.join()
         assert pid(newcomer) != dying
@@ -312,7 +305,7 @@ def test_a_child_does_not_keep_its_parents_share(place: Place, child: str) -> No
     user, process = place.user(f"answer = {child}")
     try:
         user.kill()
-        wait_until(place.gone)
+        until(place.gone, "the server and its keeper are gone", within=5)
         assert running(process)
     finally:
         os.kill(process, signal.SIGKILL)
@@ -343,7 +336,7 @@ def test_a_folder_made_anew_has_a_server_of_its_own(place: Place, server: Embedd
         anew.start()
         assert ask(anew, "GET", "key") is None
         os.kill(old, signal.SIGKILL)
-        wait_until(lambda: answers(server))
+        until(lambda: answers(server), "the server answers", within=5)
         assert ask(server, "GET", "key") == b"old"
         server.close()
         assert aside.gone()

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.one_queue import record
+from tests.support.crashes import Killed
+from tests.support.records import record
 from tocsin.model.errors import InvalidArgument, QueueRepartitioning
 from tocsin.model.queue import Queue
 from tocsin.store import queue_directory
@@ -14,10 +15,6 @@ from tocsin.store import store as store_module
 from tocsin.store.repartition import delete_queue, repartition
 from tocsin.store.store import Store
 from tocsin.store.transitions.jobs import Jobs, PutItem
-
-
-class Killed(Exception):
-    """Stands for kill -9."""
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from tests.support.killed_repartition import Killed, Mortal
+from tests.support.crashes import DyingRepartition, Killed
 from tests.support.many_partitions import wide
-from tests.support.one_queue import packed, record
+from tests.support.records import packed, record
 from tests.support.servers import Server
 from tocsin.model.errors import (
     InvalidConfig,
@@ -112,7 +112,7 @@ class TestWhoHasItOpen:
 
     async def test_it_waits_while_the_queue_is_moving(self, store, other, clock, monkeypatch):
         line, its = await wide(store, clock), await wide(other, clock)
-        mortal = Mortal(monkeypatch)
+        mortal = DyingRepartition(monkeypatch)
         mortal.dies_at = 6
         with pytest.raises(Killed):
             await repartition.repartition(store, "wide", 7)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.killed_repartition import Killed, Mortal
+from tests.support.crashes import DyingRepartition, Killed
 from tests.support.many_partitions import EACH, wide
 from tests.support.servers import cluster
 from tocsin.model import codec
@@ -153,7 +153,7 @@ async def test_tenants_have_their_turns_and_their_counts(store, clock):
 
 @pytest.mark.parametrize("order", ["due", "fair"])
 async def test_it_may_be_killed_at_any_call_and_run_again(store, clock, order, monkeypatch):
-    mortal = Mortal(monkeypatch)
+    mortal = DyingRepartition(monkeypatch)
     line = await wide(store, clock, order, 3)
     await line.fill()
     content = await line.content()
@@ -185,7 +185,7 @@ async def test_a_move_that_comes_back_late_changes_nothing(store, clock, monkeyp
     """One was stopped half-way, another ended the move; the queue lives on, and then the first one wakes up."""
     line = await wide(store, clock)
     await line.fill()
-    mortal = Mortal(monkeypatch)
+    mortal = DyingRepartition(monkeypatch)
     late: list[tuple[repartition.Repartition, tuple[Any, ...]]] = []
     remembering = repartition.Repartition._call
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.killed_repartition import Killed, Mortal
+from tests.support.crashes import DyingRepartition, Killed
 from tests.support.many_partitions import EACH, Wide
-from tests.support.one_queue import record
+from tests.support.records import record
 from tests.support.servers import Server
 from tocsin.inspection.doctor import Doctor
 from tocsin.model.queue import Queue
@@ -90,7 +90,7 @@ async def test_a_partition_with_entries_is_not_deleted(store, clock):
 @pytest.mark.parametrize(("before", "after"), [(1, 16), (16, 1), (4, 6)])
 async def test_it_may_be_killed_after_any_of_them(store, clock, before, after, monkeypatch):
     """The next run comes one call further before it dies."""
-    mortal = Mortal(monkeypatch)
+    mortal = DyingRepartition(monkeypatch)
     mortal.only, mortal.after = "wait_move", True
     line = await wide(store, clock, before)
     await line.fill()
@@ -207,9 +207,9 @@ class TestWhoCarries:
     ):
         await repartition.repartition(store, "wide", 9)
         carrier = OutboxCarrier(its.store, clock, lambda queue, partition: None)
-        assert {partition for _, partition in await carrier._all_places()} == set(range(9))
+        assert {partition for _, partition in await carrier._all_partitions()} == set(range(9))
         other = await its.store.open_queue(Queue("other", partitions=1))
-        mortal = Mortal(monkeypatch)
+        mortal = DyingRepartition(monkeypatch)
         mortal.dies_at = 3
         with pytest.raises(Killed):
             await repartition.repartition(store, "wide", 2)
@@ -228,18 +228,18 @@ class TestWhoCarries:
             pass
         claim = (await other.claim())["u"]
         await other.settle("finish", claim, other.finished(claim))
-        mortal = Mortal(monkeypatch)
+        mortal = DyingRepartition(monkeypatch)
         mortal.only, mortal.dies_at = "partition_unseal", 0
         with pytest.raises(Killed):
             await repartition.repartition(store, "wide", 2)
-        carrier.hear(other.queue, 0)
+        carrier.note_filled(other.queue, 0)
         assert not await carrier.carry_some()
         assert await its.store.client.zscore(other.queue.keys[0]["waiting"], "there") is not None
         mortal.dies_at = -1
         await repartition.repartition(store, "wide", 2)
         await its.store.reopen(its.queue)
         assert (await its.content())["here"].keys() == {"jobs", "blocked", "needs"}
-        carrier.hear(other.queue, 0)
+        carrier.note_filled(other.queue, 0)
         assert not await carrier.carry_some()
         assert (await its.content())["here"].keys() == {"jobs", "waiting"}
         assert not await its.store.client.exists(other.queue.keys[0]["outbox"], other.queue.keys[0]["watchers"])

@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.captured_logs import capture_logs
 from tests.support.many_partitions import Wide
-from tests.support.servers import Server, ask, available, cluster, follow, sentinel, until
-from tests.support.waiting import eventually
+from tests.support.servers import Server, ask, available, cluster, follow, sentinel
+from tests.support.waiting import eventually, until
 from tocsin.model.errors import StoreError
 from tocsin.model.queue import Queue
 from tocsin.store import queue_directory

@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from tests.support.one_queue import Line, record
+from tests.support.one_queue import Line
+from tests.support.records import record
 from tests.support.script_examples import CHANGES, in_each_order
 from tocsin.store.transitions.jobs import NEW, PutItem
 from tocsin.store.views.garbage import NUMBERS

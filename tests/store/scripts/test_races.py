@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.one_queue import FOR_EVER, Line, record
+from tests.support.one_queue import FOR_EVER, Line
 from tests.support.proxy import CUTS, Proxy, comparable
+from tests.support.records import record
 from tests.support.script_examples import CHANGES, in_each_order
 from tests.support.servers import Server
 from tocsin.model.errors import StoreUnavailable

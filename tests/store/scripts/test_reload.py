@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.captured_logs import capture_logs
-from tests.support.one_queue import FOR_EVER, Line, record
+from tests.support.one_queue import FOR_EVER, Line
+from tests.support.records import record
 from tests.support.servers import Cluster, Server, ask, available, cluster
 from tocsin.model import codec
 from tocsin.model.errors import StoreChanged, StoreFull, StoreUnavailable, WrongKeyType
@@ -215,7 +216,7 @@ async def forgetful() -> AsyncIterator[tuple[Forgetful, Client]]:
     async with await asyncio.start_server(known.serve, "127.0.0.1", 0) as server:
         address = parse(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         client = open_client(address, ConnectionSettings(timeout_s=0.5))
-        client.healing = ScriptReloader(address)
+        client.script_reloader = ScriptReloader(address)
         yield known, client
         await client.aclose()
         known.willing.set()

@@ -8,7 +8,8 @@ from importlib.resources import files
 
 import pytest
 
-from tests.support.one_queue import FOR_EVER, Line, record
+from tests.support.one_queue import FOR_EVER, Line
+from tests.support.records import record
 from tests.support.script_examples import CHANGES, IDLE, changing_scripts, in_each_order
 from tocsin.model import codec
 from tocsin.model.errors import StoreChanged

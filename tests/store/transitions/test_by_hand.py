@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.one_queue import FOR_EVER, Line, record
+from tests.support.one_queue import FOR_EVER, Line
+from tests.support.records import record
 from tocsin.store.scripts.script import ORDERS
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, finish_item, settle_as

@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from tests.support.one_queue import STRANGE, Line
+from tests.support.one_queue import Line
+from tests.support.records import STRANGE
 from tests.support.tenant_jobs import active, put_many
 from tocsin.store.transitions.claims import ClaimRequest
 from tocsin.store.transitions.jobs import EDIT

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.one_queue import STRANGE, Line, packed_block, record
+from tests.support.one_queue import Line
+from tests.support.records import STRANGE, packed_block, record
 from tocsin.model.errors import ClaimLost
 from tocsin.model.run import Claim
 from tocsin.store.transitions.jobs import CHANGED, EDIT, REPLACE

@@ -8,10 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.one_queue import FOR_EVER, HANDLER, Line
+from tests.support.one_queue import FOR_EVER, Line
+from tests.support.records import HANDLER
 from tocsin.model import codec
 from tocsin.model.errors import InvalidArgument, StoreError
-from tocsin.model.queue import Queue, checked, declared
+from tocsin.model.queue import Queue, queue_from_code, settings_as_text
 from tocsin.store.transitions.claims import (
     SUCCEEDED,
     ClaimRequest,
@@ -245,11 +246,11 @@ async def again(line: Line, queue: Queue) -> None:
 def test_what_is_counted_needs_one_partition(setting):
     value = 5 if "active" in setting else "5/s"
     with pytest.raises(InvalidArgument, match=r"needs a queue of one partition.*partitions=1"):
-        declared("q", "fair", 4, {setting: value})
+        queue_from_code("q", "fair", 4, {setting: value})
     with pytest.raises(InvalidArgument, match="needs a queue of one partition"):
-        checked(Queue("q", "fair", 4), {setting: value})
-    assert declared("q", "fair", None, {setting: value}).partitions == 1
-    assert checked(Queue("q", "fair", 4), {setting: None}) == {setting: ""}
+        settings_as_text(Queue("q", "fair", 4), {setting: value})
+    assert queue_from_code("q", "fair", None, {setting: value}).partitions == 1
+    assert settings_as_text(Queue("q", "fair", 4), {setting: None}) == {setting: ""}
 
 
 @pytest.mark.parametrize(
@@ -264,21 +265,21 @@ def test_what_is_counted_needs_one_partition(setting):
 )
 def test_settings_of_another_order_are_refused(order, setting, value):
     with pytest.raises(InvalidArgument, match=rf"{setting} is for queues of order .* 'q' has order '{order}'"):
-        declared("q", order, 1, {setting: value})
+        queue_from_code("q", order, 1, {setting: value})
 
 
 @pytest.mark.parametrize("value", ["", "100", "0/s", "5/0s", "-1/s", "5/fortnight", 5, "1.5/s"])
 def test_a_rate_that_is_none_is_refused(value):
     with pytest.raises(InvalidArgument, match="a rate is text like"):
-        declared("q", "due", 1, {"rate": value})
+        queue_from_code("q", "due", 1, {"rate": value})
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, "5", True])
 def test_a_cap_that_is_none_is_refused(value):
     with pytest.raises(InvalidArgument, match="must be a whole number from 1"):
-        declared("q", "due", 1, {"max_active": value})
+        queue_from_code("q", "due", 1, {"max_active": value})
 
 
 def test_an_unknown_setting_names_the_nearest():
     with pytest.raises(InvalidArgument, match="max_active"):
-        checked(Queue("q", "due", 1), {"max_activ": 5})
+        settings_as_text(Queue("q", "due", 1), {"max_activ": 5})

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from tests.support.one_queue import STRANGE, Line, record
+from tests.support.one_queue import Line
+from tests.support.records import STRANGE, record
 from tocsin.app.bulk import Bulk
 from tocsin.store.transitions.claims import ClaimRequest
 from tocsin.store.transitions.jobs import EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, PutItem

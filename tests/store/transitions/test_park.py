@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.one_queue import HANDLER, Line
+from tests.support.one_queue import Line
+from tests.support.records import HANDLER
 from tocsin.model import codec
 from tocsin.store.transitions.claims import ClaimRequest
 from tocsin.store.views.strays import StrayReader

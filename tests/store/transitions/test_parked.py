@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.one_queue import HANDLER, STRANGE, Line
+from tests.support.one_queue import Line
+from tests.support.records import HANDLER, STRANGE
 from tocsin.store.transitions.claims import Runs
 
 

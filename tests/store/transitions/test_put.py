@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.one_queue import Line, packed, record
+from tests.support.one_queue import Line
+from tests.support.records import packed, record
 from tocsin.model.run import Claim
 from tocsin.store.transitions.jobs import (
     CHANGED,

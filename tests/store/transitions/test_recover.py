@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.one_queue import Line, record
+from tests.support.one_queue import Line
+from tests.support.records import record
 from tocsin.model.errors import ClaimLost
 from tocsin.store.transitions.claims import ClaimRequest
 from tocsin.store.transitions.jobs import PutItem

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.one_queue import HANDLER, STRANGE, Line, record
+from tests.support.one_queue import Line
+from tests.support.records import HANDLER, STRANGE, record
 from tocsin.model.codec import handler_digest
 from tocsin.store.repartition import repartition
 from tocsin.store.suspect_scores import is_apart

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.one_queue import HANDLER, Line, record
+from tests.support.one_queue import Line
+from tests.support.records import HANDLER, record
 from tocsin.store.transitions.jobs import EDIT, PutItem
 
 LARGE = 500_000

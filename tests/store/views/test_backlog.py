@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.support.one_queue import Line, record
+from tests.support.one_queue import Line
+from tests.support.records import record
 from tests.support.servers import Server, cluster
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.ids import EXTRA, job_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.one_queue import HANDLER, Line
+from tests.support.one_queue import Line
+from tests.support.records import HANDLER
 from tocsin.model import codec
 from tocsin.model.job import Header, Spec
 from tocsin.store.transitions import queue_settings

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.one_queue import HANDLER, STRANGE, Line, record
+from tests.support.one_queue import Line
+from tests.support.records import HANDLER, STRANGE, record
 from tocsin.model.job import Stage
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.views import job_pages

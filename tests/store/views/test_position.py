@@ -6,15 +6,14 @@ import random
 
 import pytest
 
+from tests.support.records import HANDLER
 from tocsin.model import codec
 from tocsin.model.job import Header, Spec
-from tocsin.model.queue import Queue, checked
+from tocsin.model.queue import Queue, settings_as_text
 from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.store.transitions.jobs import PutItem, record_of
 from tocsin.store.transitions.queue_settings import update
 from tocsin.store.views import position
-
-HANDLER = "tests.handler"
 
 
 def put(member: str, due: int, band: int = 2, tenant: str = "") -> PutItem:
@@ -92,7 +91,7 @@ async def test_one_that_fell_due_has_the_place_that_it_will_get(store, jobs, run
 async def test_rates_and_caps_are_read_as_the_claim_counts_them(store, jobs, runs, clock):
     queue = await store.open_queue(Queue("q", "fair", partitions=1))
     settings = {"max_active": 2, "rate": "1/s", "tenant_max_active": 1, "tenant_rate": "1/m"}
-    await update(store, queue, checked(queue.queue, settings), {}, operator=True)
+    await update(store, queue, settings_as_text(queue.queue, settings), {}, operator=True)
     for n in range(3):
         await jobs.put(queue, put(f"job {n}", clock.ms, tenant="acme"))
     job = await jobs.get(queue, "job 2")

@@ -34,7 +34,7 @@ async def store(proxy: Proxy, clock: ManualClock) -> AsyncIterator[Store]:
 @pytest.fixture
 def make_gates(store: Store, clock: ManualClock) -> MakeGates:
     """Of a worker each."""
-    return lambda: HostGates(HostOutages(store), clock, permits=100, most=50)
+    return lambda: HostGates(HostOutages(store), clock, permits=100, most_per_host=50)
 
 
 @pytest.fixture

@@ -54,28 +54,28 @@ async def test_what_is_not_the_hosts_fault_does_not_count(gates: HostGates, erro
 
 async def test_a_run_that_is_stopped_at_its_deadline_was_kept_waiting_by_the_host(gates: HostGates, clock: ManualClock):
     for _ in range(5):
-        passage = await gates.to(HOST, deadline=clock.monotonic() + 1).__aenter__()
+        delivery = await gates.delivery_to(HOST, deadline=clock.monotonic() + 1).__aenter__()
         clock.advance("1s")
-        await passage.__aexit__(asyncio.CancelledError, asyncio.CancelledError(), None)
+        await delivery.__aexit__(asyncio.CancelledError, asyncio.CancelledError(), None)
     await sent_away(gates)
 
 
 async def test_answers_of_before_the_outage_say_nothing_about_it(gates: HostGates, clock: ManualClock):
-    async with gates.to(HOST):
+    async with gates.delivery_to(HOST):
         await fail(gates)
     await sent_away(gates)
 
 
 async def test_who_is_let_in_as_the_breaker_opens_is_sent_away(gates: HostGates):
-    inside = [gates.to(HOST) for _ in range(50)]
-    for passage in inside:
-        await passage.__aenter__()
+    inside = [gates.delivery_to(HOST) for _ in range(50)]
+    for delivery in inside:
+        await delivery.__aenter__()
     waiting = [asyncio.create_task(send(gates)) for _ in range(5)]
     await asyncio.sleep(0)
-    for passage in inside:
-        await passage.__aexit__(type(SILENT), SILENT, None)
+    for delivery in inside:
+        await delivery.__aexit__(type(SILENT), SILENT, None)
     assert [type(error) for error in await asyncio.gather(*waiting, return_exceptions=True)] == [TryLater] * 5
-    assert gates.room.inside == 0
+    assert gates.permits.held == 0
 
 
 async def test_the_log_tells_once_that_a_host_fails_and_once_that_it_answers_again(
@@ -97,7 +97,7 @@ async def test_the_log_tells_once_that_a_host_fails_and_once_that_it_answers_aga
 
 
 async def test_gates_at_rest_are_forgotten(gates: HostGates, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "MOST_AT_REST", 3)
+    monkeypatch.setattr(module, "MOST_IDLE_GATES", 3)
     with pytest.raises(DeliveryFailed):
         await send(gates, SILENT)
     for n in range(5):
@@ -108,16 +108,16 @@ async def test_gates_at_rest_are_forgotten(gates: HostGates, monkeypatch: pytest
 
 async def test_probes_find_no_room_where_nobody_else_does(store: Store, clock: ManualClock):
     """Hosts that fail would otherwise hold, one probe each, what is left for others."""
-    gates = HostGates(HostOutages(store), clock, permits=4, most=50, shared=True)
+    gates = HostGates(HostOutages(store), clock, permits=4, most_per_host=50, shared=True)
     await an_outage(gates, clock)
-    inside = [gates.to(f"http://{n}:80") for n in range(3)]
-    for passage in inside:
-        await passage.__aenter__()
+    inside = [gates.delivery_to(f"http://{n}:80") for n in range(3)]
+    for delivery in inside:
+        await delivery.__aenter__()
     assert await sent_away(gates) < 30
-    assert gates.room.inside == 3
+    assert gates.permits.held == 3
     await inside[0].__aexit__(None, None, None)
     await send(gates)
-    assert gates.room.inside == 2
+    assert gates.permits.held == 2
 
 
 async def test_a_probe_that_is_not_made_holds_no_room(make_gates: MakeGates, clock: ManualClock):
@@ -125,9 +125,9 @@ async def test_a_probe_that_is_not_made_holds_no_room(make_gates: MakeGates, clo
     one, two = make_gates(), make_gates()
     await an_outage(one, clock)
     await two.step()
-    probe = one.to(HOST)
+    probe = one.delivery_to(HOST)
     await probe.__aenter__()
     await sent_away(two)
-    assert (one.room.inside, two.room.inside) == (1, 0)
+    assert (one.permits.held, two.permits.held) == (1, 0)
     await probe.__aexit__(None, None, None)
-    assert one.room.inside == 0
+    assert one.permits.held == 0

@@ -44,7 +44,7 @@ async def test_a_worker_that_was_idle_knows_of_it_before_it_sends_anything(gates
 async def test_one_probe_of_the_whole_fleet_is_sent(gates: HostGates, make_gates: MakeGates, clock: ManualClock):
     workers = [gates, *(make_gates() for _ in range(3))]
     await an_outage(gates, clock)
-    async with gates.to(HOST):
+    async with gates.delivery_to(HOST):
         waits = [await sent_away(worker) for worker in workers for _ in range(3)]
     assert all(5 <= wait <= 6 for wait in waits)
 
@@ -52,7 +52,7 @@ async def test_one_probe_of_the_whole_fleet_is_sent(gates: HostGates, make_gates
 async def test_a_probe_that_succeeds_lets_all_send_again(gates: HostGates, make_gates: MakeGates, clock: ManualClock):
     other = make_gates()
     await an_outage(gates, clock)
-    async with other.to(HOST):
+    async with other.delivery_to(HOST):
         await sent_away(gates)
     await other.step()
     await gates.step()
@@ -64,11 +64,11 @@ async def test_a_probe_that_succeeds_lets_all_send_again(gates: HostGates, make_
 async def test_those_in_line_are_sent_away_when_others_find_the_host_failing(
     gates: HostGates, make_gates: MakeGates, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(host_gate, "LINE_S", 3600)
+    monkeypatch.setattr(host_gate, "LONGEST_WAIT_S", 3600)
     other = make_gates()
     async with contextlib.AsyncExitStack() as inside:
         for _ in range(50):
-            await inside.enter_async_context(gates.to(HOST))
+            await inside.enter_async_context(gates.delivery_to(HOST))
         waiting = asyncio.create_task(send(gates))
         await asyncio.sleep(0)
         await fail(other)
@@ -110,7 +110,7 @@ async def test_a_prober_that_is_killed_is_followed_by_another(
 ):
     await an_outage(gates, clock)
     killed = make_gates()
-    await killed.to(HOST).__aenter__()
+    await killed.delivery_to(HOST).__aenter__()
     await sent_away(gates)
     clock.advance("5s")
     await send(gates)
@@ -131,9 +131,9 @@ async def test_a_host_that_takes_its_time_to_answer_a_probe_is_heard(
 ):
     other = make_gates()
     await an_outage(gates, clock)
-    async with gates.to(HOST):
+    async with gates.delivery_to(HOST):
         clock.advance("8s")
-        async with other.to(HOST):
+        async with other.delivery_to(HOST):
             pass
     await gates.step()
     await other.step()
@@ -145,7 +145,7 @@ async def test_a_host_that_takes_its_time_to_answer_a_probe_is_heard(
 async def test_a_worker_sends_one_probe_at_a_time(gates: HostGates, clock: ManualClock):
     """However long the host is silent: probes are not to pile up."""
     await an_outage(gates, clock)
-    async with gates.to(HOST):
+    async with gates.delivery_to(HOST):
         clock.advance("1m")
         await sent_away(gates)
 
@@ -156,7 +156,7 @@ async def test_what_fails_is_known_also_of_hosts_that_were_not_met_yet(gates: Ho
     other = make_gates()
     await send(other, host=OTHER)
     with pytest.raises(TryLater):
-        other.to(HOST)
+        other.delivery_to(HOST)
 
 
 async def test_what_a_worker_has_not_told_yet_is_newer_than_what_it_reads(gates: HostGates, clock: ManualClock):
@@ -208,7 +208,7 @@ async def test_a_worker_that_delivers_nothing_sends_no_commands(gates: HostGates
 async def test_without_the_server_a_worker_goes_by_its_own_breaker(
     gates: HostGates, proxy: Proxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "ASK_S", 0.05)
+    monkeypatch.setattr(module, "FLEET_TIMEOUT_S", 0.05)
     await send(gates)
     proxy.cut_off()
     await fail(gates)
@@ -225,7 +225,7 @@ async def test_without_the_server_a_worker_goes_by_its_own_breaker(
 async def test_a_server_that_goes_away_in_an_outage_does_not_prolong_it(
     gates: HostGates, proxy: Proxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "ASK_S", 0.05)
+    monkeypatch.setattr(module, "FLEET_TIMEOUT_S", 0.05)
     await an_outage(gates, clock)
     proxy.cut_off()
     await fail(gates, 1)

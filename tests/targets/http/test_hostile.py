@@ -105,7 +105,7 @@ async def test_a_slow_answer_ends_at_the_timeout_and_the_connection_with_it(send
         failure = await sender.fail(Http.get(server.url, timeout=0.2))
         async with asyncio.timeout(5):
             await server.closed.wait()
-    assert str(failure).endswith("no whole answer within 0.2 s")
+    assert str(failure).endswith("no complete answer within 0.2 s")
     assert not failure.final
     assert Classifier().classify(failure) is FailureClass.TRANSIENT
 

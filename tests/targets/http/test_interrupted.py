@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.one_delivery import Sender
 from tests.support.raw_server import RawServer, saying, without_end
+from tests.support.waiting import eventually
 from tocsin import Http, RunCancelled, Stage, Tocsin
 from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.testing import ManualClock
@@ -27,12 +28,6 @@ async def until(condition: asyncio.Event) -> None:
         await condition.wait()
 
 
-async def requested(server: RawServer) -> None:
-    async with asyncio.timeout(10):
-        while not server.requests:
-            await asyncio.sleep(0.003)
-
-
 @pytest.fixture
 async def worker(tocsin_app: Tocsin) -> AsyncIterator[Worker]:
     """Joined, and at rest: each pass is the test's."""
@@ -46,7 +41,7 @@ async def worker(tocsin_app: Tocsin) -> AsyncIterator[Worker]:
 async def test_a_cancelled_delivery_closes_its_connection(moment: str) -> None:
     async with Sender("127.0.0.1") as sender, RawServer(MOMENTS[moment]) as server:
         sending = asyncio.create_task(sender.send(Http.get(server.url)))
-        await requested(server)
+        await eventually(lambda: server.requests, "it is asked")
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
@@ -57,7 +52,7 @@ async def test_at_the_jobs_timeout(tocsin_app: Tocsin, tocsin_clock: ManualClock
     async with RawServer(saying()) as server:
         await tocsin_app.enqueue(Http.post(server.url, json=1, timeout=300), id="a", timeout="1m")
         await worker.fetcher.step()
-        await requested(server)
+        await eventually(lambda: server.requests, "it is asked")
         tocsin_clock.advance("61s")
         await worker.sweep.step()
         await until(server.closed)
@@ -73,7 +68,7 @@ async def test_at_a_shutdown_and_the_run_is_handed_over(tocsin_server: EmbeddedS
         worker = await app.worker()
         await worker.start()
         await app.enqueue(Http.post(server.url, json=1), id="a")
-        await requested(server)
+        await eventually(lambda: server.requests, "it is asked")
         assert await worker.stop(grace=0) == 1
         await until(server.closed)
         job = await app.get("a")
@@ -85,7 +80,7 @@ async def test_when_somebody_cancels_the_run(tocsin_server: EmbeddedServer) -> N
     async with Tocsin(tocsin_server.url, prefix=f"test-{secrets.token_hex(4)}:") as app, RawServer(saying()) as server:
         working = asyncio.create_task(app.work())
         handle = await app.enqueue(Http.post(server.url, json=1), id="a")
-        await requested(server)
+        await eventually(lambda: server.requests, "it is asked")
         assert await handle.cancel()
         await until(server.closed)
         with pytest.raises(RunCancelled):

@@ -77,7 +77,7 @@ async def test_a_name_that_means_something_else_at_the_second_look_does_not_get_
         await sender.send(Http.get(url))
         # Neither the pooled connection nor the remembered answer: both would be of the first look.
         await sender.target.close()
-        sender.target._sessions = None
+        sender.target._connections = None
         failure = await sender.fail(Http.get(url))
     assert len(names.asked) == 2
     assert failure.final

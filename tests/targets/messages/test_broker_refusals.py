@@ -26,13 +26,13 @@ from tocsin.targets.messages.clients import Clients
 FORBIDDEN = FailureClass.PERMANENT_FORBIDDEN
 
 
-def letter(value: bytes = b"x") -> BrokerMessage:
+def message(value: bytes = b"x") -> BrokerMessage:
     return BrokerMessage(value, None, {"idempotency-key": "1"}, "text/plain", "1")
 
 
 async def failure(clients: Clients, url: str, value: bytes = b"x") -> DeliveryFailed:
     with pytest.raises(DeliveryFailed) as failed:
-        await clients.send(Message(url).place, letter(value), 20)
+        await clients.send(Message(url).place, message(value), 20)
     return failed.value
 
 
@@ -49,7 +49,7 @@ async def test_redis_refuses_a_wrong_password(clients: Clients) -> None:
             failed = await failure(clients, f"redis://{login}127.0.0.1:{server.port}/x")
             assert is_forbidden(failed), failed
             assert "wrong" not in str(failed)
-        await clients.send(Message(f"redis://:right@127.0.0.1:{server.port}/x?db=3").place, letter(), 20)
+        await clients.send(Message(f"redis://:right@127.0.0.1:{server.port}/x?db=3").place, message(), 20)
         with server.client(db=3) as client:
             assert client.xlen("x") == 1
 
@@ -59,7 +59,7 @@ async def test_redis_has_something_else_of_that_name(clients: Clients, redis_bro
         client.set("not-a-stream", "x")
     failed = await failure(clients, f"redis://127.0.0.1:{redis_broker.port}/not-a-stream")
     assert failed.final
-    assert "is no stream" in str(failed)
+    assert "is not a stream" in str(failed)
 
 
 async def test_redis_that_is_full_is_asked_again_later(clients: Clients) -> None:
@@ -75,7 +75,7 @@ async def test_redis_that_is_full_is_asked_again_later(clients: Clients) -> None
 async def test_with_tls_the_authority_is_named_and_the_host_checked(clients: Clients) -> None:
     with Server.redis7(tls=True) as server:
         ca = server.folder / "tls.crt"
-        await clients.send(Message(f"rediss://localhost:{server.port}/x?ca={ca}").place, letter(), 20)
+        await clients.send(Message(f"rediss://localhost:{server.port}/x?ca={ca}").place, message(), 20)
         for url in (f"rediss://localhost:{server.port}/x", f"rediss://127.0.0.1:{server.port}/x?ca={ca}"):
             failed = await failure(clients, url)
             assert "certificate that cannot be trusted" in str(failed)
@@ -90,7 +90,7 @@ async def test_nats_with_tls(clients: Clients, tmp_path: Path) -> None:
         trusting = ssl.create_default_context(cafile=ca)
         async with await nats.connect(f"tls://localhost:{server.port}", tls=trusting) as client:
             await client.jetstream().add_stream(name="s", subjects=["x"])
-        await clients.send(Message(f"nats+tls://localhost:{server.port}/x?ca={ca}").place, letter(), 20)
+        await clients.send(Message(f"nats+tls://localhost:{server.port}/x?ca={ca}").place, message(), 20)
         failed = await failure(clients, f"nats+tls://localhost:{server.port}/x")
         assert "certificate that cannot be trusted" in str(failed)
 
@@ -99,7 +99,7 @@ async def test_rabbitmq_with_tls(clients: Clients, rabbitmq_broker: RabbitServer
     rig = RabbitRig(rabbitmq_broker)
     await rig.prepare()
     url = f"amqps://localhost:{rabbitmq_broker.tls_port}/{rig.name}"
-    await clients.send(Message(f"{url}?ca={rabbitmq_broker.ca}").place, letter(), 20)
+    await clients.send(Message(f"{url}?ca={rabbitmq_broker.ca}").place, message(), 20)
     assert len(await rig.arrived()) == 1
     assert "certificate that cannot be trusted" in str(await failure(clients, url))
 
@@ -167,7 +167,7 @@ async def test_kafka_does_not_let_us_write_to_a_topic(clients: Clients, kafka_br
     assert is_forbidden(failed), failed
     # A broker takes no more from a producer whose numbers have a gap.
     assert not clients._clients
-    await clients.send(Message(rig.url).place, letter(), 20)
+    await clients.send(Message(rig.url).place, message(), 20)
 
 
 async def test_a_message_that_is_too_large_for_kafka_is_not_tried_again(
@@ -188,7 +188,7 @@ async def test_what_kafka_could_not_do_at_once_is_done_without_a_failure(
     rig = KafkaRig(kafka_broker)
     await rig.prepare()
     kafka_broker.answer_next(PRODUCE, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS)
-    await clients.send(Message(rig.url).place, letter(), 20)
+    await clients.send(Message(rig.url).place, message(), 20)
     assert len(await rig.arrived()) == 1
 
 
@@ -244,13 +244,13 @@ async def test_a_message_that_is_too_large_for_nats_is_not_tried_again(
         failed = await failure(clients, url, b"x" * size)
         assert failed.final
         assert "as large as this one" in str(failed)
-    await clients.send(Message(rig.url).place, letter(), 20)
+    await clients.send(Message(rig.url).place, message(), 20)
 
 
 async def test_a_stream_that_has_seen_it_says_so(clients: Clients, nats_broker: NatsServer) -> None:
     rig = NatsRig(nats_broker)
     await rig.prepare()
-    told = [await clients.send(Message(rig.url).place, letter(), 20) for _ in range(2)]
+    told = [await clients.send(Message(rig.url).place, message(), 20) for _ in range(2)]
     assert [each["duplicate"] for each in told] == [False, True]
     assert told[0]["seq"] == told[1]["seq"]
 
@@ -284,7 +284,7 @@ async def test_one_message_that_rabbitmq_does_not_take_does_no_harm_to_another(
     await rig.prepare()
     bad = Message(rig.url.replace(rig.name, f"{rig.name}?exchange=nowhere")).place
     good = Message(rig.url).place
-    sent = [clients.send(place, letter(), 20) for _ in range(20) for place in (bad, good)]
+    sent = [clients.send(place, message(), 20) for _ in range(20) for place in (bad, good)]
     outcomes = await asyncio.gather(*sent, return_exceptions=True)
     assert all(isinstance(outcome, DeliveryFailed) for outcome in outcomes[::2])
     assert all(isinstance(outcome, dict) for outcome in outcomes[1::2])
@@ -307,9 +307,9 @@ async def test_a_queue_that_is_full_is_asked_again_later(clients: Clients, rabbi
         arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
         queue = await channel.declare_queue("full", arguments=arguments, auto_delete=True)
         url = f"amqp://127.0.0.1:{rabbitmq_broker.port}/full"
-        await clients.send(Message(url).place, letter(), 20)
+        await clients.send(Message(url).place, message(), 20)
         failed = await failure(clients, url)
-        assert "did not take it" in str(failed)
+        assert "did not accept the message" in str(failed)
         assert not failed.final
         await queue.delete(if_empty=False)
 
@@ -321,7 +321,7 @@ async def test_messages_go_through_an_exchange(clients: Clients, rabbitmq_broker
         channel = await connection.channel()
         await (await channel.get_queue(rig.name)).bind("amq.topic", "orders.*")
     url = f"amqp://127.0.0.1:{rabbitmq_broker.port}/orders.new?exchange=amq.topic"
-    told = await clients.send(Message(url).place, letter(), 20)
+    told = await clients.send(Message(url).place, message(), 20)
     assert told == {"exchange": "amq.topic", "routing_key": "orders.new"}
     assert len(await rig.arrived()) == 1
 

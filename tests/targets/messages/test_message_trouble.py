@@ -23,7 +23,7 @@ PATIENCE_S = 20.0
 PASSING = (FailureClass.TRANSIENT, FailureClass.SERVER_ERROR)
 
 
-def letter(key: str = "1") -> BrokerMessage:
+def message(key: str = "1") -> BrokerMessage:
     return BrokerMessage(b"value", None, {"idempotency-key": key}, "text/plain", key)
 
 
@@ -32,7 +32,7 @@ def place_of(rig: Rig) -> BrokerDestination:
 
 
 async def send(clients: Clients, rig: Rig, key: str = "1", timeout: float = PATIENCE_S) -> None:
-    await clients.send(place_of(rig), letter(key), timeout)
+    await clients.send(place_of(rig), message(key), timeout)
 
 
 async def keys(rig: Rig) -> list[str]:
@@ -165,7 +165,7 @@ async def test_where_nobody_is_a_message_fails_at_once_and_may_be_tried_again(
 ) -> None:
     place = Message(f"{scheme}://{host}/x").place
     with pytest.raises(DeliveryFailed, match=told) as failed:
-        await clients.send(place, letter(), PATIENCE_S)
+        await clients.send(place, message(), PATIENCE_S)
     assert not failed.value.final
     assert Classifier().classify(failed.value) in PASSING
 

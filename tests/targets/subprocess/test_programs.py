@@ -180,9 +180,9 @@ async def test_output_that_is_no_text_is_a_result_all_the_same(tocsin_app: Tocsi
 @pytest.mark.parametrize(
     ("make_it", "why"),
     [
-        (lambda path: None, "it is not there, or the interpreter that its first line names is not"),
-        (lambda path: path.write_text("#!/no/such/interpreter\n"), "it is not there, or the interpreter"),
-        (lambda path: path.write_text("hello"), "it is no program, and has no first line like #!/bin/sh"),
+        (lambda path: None, "it does not exist, or the interpreter that its first line names does not"),
+        (lambda path: path.write_text("#!/no/such/interpreter\n"), "it does not exist, or the interpreter"),
+        (lambda path: path.write_text("hello"), "it is not a program, and has no first line like #!/bin/sh"),
         (lambda path: path.mkdir(), "the user of this worker may not execute it"),
     ],
     ids=["missing", "no interpreter", "no program", "folder"],

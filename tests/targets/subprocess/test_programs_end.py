@@ -15,7 +15,7 @@ import pytest
 from tests.support.servers import Server
 from tests.support.subprocess_programs import STAYS, gone, is_alive, make, noted
 from tests.support.waiting import eventually
-from tests.support.worker_fleet import Fleet, until
+from tests.support.worker_fleet import Fleet
 from tocsin import Retry, Subprocess, Tocsin
 from tocsin.model.clock import monotonic
 from tocsin.targets.external import TargetPermissions
@@ -110,13 +110,13 @@ async def test_a_cancelled_run_ends_its_program(tocsin_app: Tocsin, worker: Work
     handle = await tocsin_app.enqueue(Subprocess([program]), id="a")
     pids = await pids_of(tmp_path, "pid", "near", "far")
     assert await handle.cancel()
-    await until(lambda: not worker.pool.busy, "the run has ended")
+    await eventually(lambda: not worker.pool.busy, "the run has ended", within=30)
     assert not any(map(is_alive, pids))
 
     async def is_over() -> bool:
         return await handle.status() == "cancelled"
 
-    await until(is_over, "it is cancelled")
+    await eventually(is_over, "it is cancelled", within=30)
 
 
 async def test_a_run_past_its_own_timeout_ends_its_program(
@@ -125,7 +125,7 @@ async def test_a_run_past_its_own_timeout_ends_its_program(
     await tocsin_app.enqueue(Subprocess([make(tmp_path, STAYS)], timeout="1h"), id="a", timeout="30s")
     pids = await pids_of(tmp_path, "pid")
     tocsin_clock.advance("31s")
-    await until(lambda: not worker.pool.busy, "the run has ended")
+    await eventually(lambda: not worker.pool.busy, "the run has ended", within=30)
     assert not is_alive(pids[0])
 
 
@@ -151,8 +151,8 @@ async def test_a_worker_that_ends_without_waiting_leaves_nothing(
     pids = await pids_of(tmp_path, "pid")
     await worker.kill()
     await gone(*pids)
-    # What reads the report of the leash outlives its runner, and not the leash.
-    await eventually(lambda: not any("_report" in repr(task) for task in asyncio.all_tasks()), "the leash is gone")
+    # What reads the report of the supervisor outlives its runner, and not the supervisor.
+    await eventually(lambda: not any("_report" in repr(task) for task in asyncio.all_tasks()), "the supervisor is gone")
 
 
 async def test_one_that_is_cancelled_before_it_has_begun_ends_at_once(tocsin_app: Tocsin, tmp_path: Path) -> None:
@@ -167,19 +167,19 @@ async def test_one_that_is_cancelled_before_it_has_begun_ends_at_once(tocsin_app
     assert monotonic() - began < 20
 
 
-async def test_a_leash_that_is_killed_takes_its_program_along(
+async def test_a_supervisor_that_is_killed_takes_its_program_along(
     tocsin_app: Tocsin, worker: Worker, tmp_path: Path
 ) -> None:
-    program = make(tmp_path, 'note("leash", os.getppid())\n' + STAYS)
+    program = make(tmp_path, 'note("supervisor", os.getppid())\n' + STAYS)
     handle = await tocsin_app.enqueue(Subprocess([program]), id="a")
-    leash, pid = await pids_of(tmp_path, "leash", "pid")
-    os.kill(leash, signal.SIGKILL)
+    supervisor, pid = await pids_of(tmp_path, "supervisor", "pid")
+    os.kill(supervisor, signal.SIGKILL)
     await gone(pid)
 
     async def is_dead() -> bool:
         return await handle.status() == "failed"
 
-    await until(is_dead, "the run has failed")
+    await eventually(is_dead, "the run has failed", within=30)
     job = await tocsin_app.get("a")
     assert job is not None
     assert job.failure is not None
@@ -190,7 +190,9 @@ HOLDS_THE_PIPE = """
 import os, subprocess, sys
 from tocsin.targets.subprocess import supervisor
 program = os.fsencode(sys.argv[1])
-order = supervisor.StartOrder(os.getpid(), 0, 0, b"", program, [program], [])
+order = supervisor.StartOrder(
+    worker=os.getpid(), head=0, tail=0, cwd=b"", file=program, argv=[program], env=[]
+)
 command = [sys.executable, "-I", "-S", supervisor.__file__]
 started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 started.stdin.write(supervisor.pack_order(order))
@@ -240,7 +242,7 @@ if os.path.exists(f"{HERE}/again"):
     sys.exit(0)
 """
     program = make(tmp_path, body + DEAF + CHILDREN + STAYS)
-    await until(first.is_ready, "the worker is ready")
+    await eventually(first.is_ready, "the worker is ready", within=30)
     await fleet.app.enqueue(Subprocess([program]), id="a", keep=0)
     pids = await pids_of(tmp_path, "pid", "near", "far")
     (tmp_path / "again").touch()
@@ -259,12 +261,12 @@ async def test_a_signal_for_the_whole_group_of_the_worker_is_not_for_its_program
     """Ctrl-C on a terminal: the worker lets its program end within the grace period."""
     member = fleet.launch(reach={"programs": {f"{tmp_path}/*": []}}, grace=20)
     program = make(tmp_path, 'note("pid", os.getpid())\nwhile not os.path.exists(f"{HERE}/gate"): time.sleep(0.01)\n')
-    await until(member.is_ready, "the worker is ready")
+    await eventually(member.is_ready, "the worker is ready", within=30)
     await fleet.app.enqueue(Subprocess([program]), id="a", keep=0)
     [pid] = await pids_of(tmp_path, "pid")
     assert os.getpgid(pid) != os.getpgid(member.pid)
     member.send(signal.SIGINT)
-    await until(lambda: "claiming nothing more" in fleet.log(), "it has understood")
+    await eventually(lambda: "claiming nothing more" in fleet.log(), "it has understood", within=30)
     await asyncio.sleep(0)
     (tmp_path / "gate").touch()
     assert await member.ended(within=10) == 0

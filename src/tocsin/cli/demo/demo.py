@@ -77,7 +77,7 @@ class DemoRun:
         self.story = Story()
         self._folder = folder
         self._quiet = quiet
-        self._app = demo_jobs.app.elsewhere(data=folder)
+        self._app = demo_jobs.app.with_same_declarations(data=folder)
         self._crew: list[asyncio.subprocess.Process] = []
         self._live: Live | None = None
         self._reports = self._batches = 0

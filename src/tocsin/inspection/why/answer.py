@@ -1,4 +1,4 @@
-"""An answer: what a job is doing, why it is not running, and what to do about it."""
+"""The explanation of a job: what it is doing, why it is not running, and what to do about it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from msgspec import Struct
 from tocsin.model.durations import Millis
 from tocsin.model.human_time import distance, local
 
-# An error is told by its beginning; `tocsin jobs show` has all of it.
+# Only the beginning of an error is shown; `tocsin jobs show` has all of it.
 LONGEST_ERROR = 300
 
 
 class Reason(Struct, frozen=True):
-    """One thing that holds of a job. `do` is what to do about it, if anything is to be done."""
+    """One thing that is true of a job. `do` is what to do about it, if anything."""
 
     kind: str
     says: str
@@ -25,7 +25,7 @@ class Reason(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """The first reason is what the job is doing, the others why."""
+    """The first reason says what the job is doing, the others say why."""
 
     id: str
     queue: str | None
@@ -42,7 +42,7 @@ class Explanation(Struct, frozen=True):
         yield f"{self.id!r}{where}: {doing.says}"
         for reason in others:
             yield f"why: {reason.says}"
-        # Two reasons may ask for the same.
+        # Two reasons may suggest the same.
         for do in dict.fromkeys(do for reason in self.reasons for do in reason.do):
             yield f"do:  {do}"
 
@@ -64,7 +64,7 @@ def shortened(error: str) -> str:
 
 
 def typed(word: str) -> str:
-    """As it can be typed into a shell: ids may hold anything, and those of extra runs hold \\x1f."""
+    """Quote a word for a shell. Ids may contain any character; those of extra runs contain \\x1f."""
     if word.isprintable():
         return shlex.quote(word)
     escaped = word.replace("\\", "\\\\").replace("'", "\\'")

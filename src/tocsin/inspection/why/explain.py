@@ -1,4 +1,4 @@
-"""Gathering the facts about a job, in few reads. Changes and creates nothing."""
+"""Gathers the facts about a job in few reads, and explains them. Changes and creates nothing."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tocsin.store.views.blocked_jobs import BlockedJobs, UnheardEnd
 from tocsin.store.views.events import PastRun, past_runs
 from tocsin.upkeep import silent_workers
 
-# A job that moves while it is looked at is looked at again, so often.
+# How often to gather the facts if the job changes meanwhile.
 TRIES = 4
 
 
 class FoundJob(Struct, frozen=True):
-    """A job that exists, or what is remembered of one."""
+    """A job that exists, or the kept outcome of one that has ended."""
 
     queue: OpenQueue
     job: Job | None
@@ -41,13 +41,13 @@ class FoundJob(Struct, frozen=True):
 
 
 class JobExplainer:
-    """Asks one namespace."""
+    """Explains the jobs of one namespace."""
 
     def __init__(self, store: Store, patience_s: float = silent_workers.PATIENCE_S) -> None:
-        """`patience_s`: how long to listen for a heartbeat."""
+        """`patience_s`: how long to wait for a heartbeat."""
         self._store = store
         self._patience_s = patience_s
-        self._survey = AuditReader(store)
+        self._reader = AuditReader(store)
         self._jobs = Jobs(store)
         self._fleet = fleet.Fleet(store)
         self._outbox = Outbox(store)
@@ -55,26 +55,27 @@ class JobExplainer:
         self._hosts = HostOutages(store)
 
     async def ask(self, job_id: str, queue: str | None = None) -> Explanation:
-        """Of a job's id, the member name of an extra run, or a run id. Raises InvalidArgument for no such queue."""
+        """Explain a job by its id, an extra run by its member name, or a run by its run id. Raises InvalidArgument if
+        there is no such queue."""
         check_member(job_id)
-        queues = await self._survey.named(queue)
-        crew = SeenWorkers(await self._fleet.workers())
+        queues = await self._reader.named(queue)
+        workers = SeenWorkers(await self._fleet.workers())
         tries = TRIES
         while True:
             hits = await self._find(queues, job_id)
             if len(hits) != 1 or hits[0].job is None:
-                return await self._of_none(job_id, queues, hits)
-            facts = await self._gather(hits[0].queue, hits[0].job, crew)
-            if crew.silent is None and facts.hearts_matter:
-                # That takes a while: what is told is how it stands after it.
-                crew = SeenWorkers(*await silent_workers.listen(self._fleet, self._patience_s))
+                return await self._explain_missing(job_id, queues, hits)
+            facts = await self._gather(hits[0].queue, hits[0].job, workers)
+            if workers.silent is None and facts.needs_heartbeats:
+                # Waiting for heartbeats takes a while, so read the job again after it.
+                workers = SeenWorkers(*await silent_workers.find_silent(self._fleet, self._patience_s))
                 continue
             tries -= 1
-            if not tries or not await self._has_moved(hits[0].queue, facts):
+            if not tries or not await self._has_changed(hits[0].queue, facts):
                 return explain(facts)
 
-    async def _gather(self, queue: OpenQueue, job: Job, crew: SeenWorkers) -> Facts:
-        now = await self._survey.now()
+    async def _gather(self, queue: OpenQueue, job: Job, workers: SeenWorkers) -> Facts:
+        now = await self._reader.now()
         wait = await self._outbox.wait_of(queue, job.id) if job.stage is Stage.BLOCKED else None
         return Facts(
             job=job,
@@ -82,15 +83,15 @@ class JobExplainer:
             partition=queue.partition_of(job.id),
             partitions=queue.partitions,
             position=await position.look(self._store, queue, job, now),
-            fleet=crew,
+            fleet=workers,
             now=now,
             wait=wait,
-            unheard=[] if wait is None else await self._unheard(queue, job, wait),
+            lost_waits=[] if wait is None else await self._lost_waits(queue, job, wait),
             outage=await self._outage(job),
         )
 
-    async def _unheard(self, queue: OpenQueue, job: Job, wait: DependencyWait) -> list[UnheardEnd]:
-        queues, _ = await self._survey.queues()
+    async def _lost_waits(self, queue: OpenQueue, job: Job, wait: DependencyWait) -> list[UnheardEnd]:
+        queues, _ = await self._reader.queues()
         where = {each.name: each for each in queues}
         return await self._waits.unheard(queue, queue.partition_of(job.id), {job.id.encode(): wait}, where)
 
@@ -101,8 +102,8 @@ class JobExplainer:
             return None
         return await self._hosts.find(host_of(target.url)) if isinstance(target, Http | Message) else None
 
-    async def _has_moved(self, queue: OpenQueue, facts: Facts) -> bool:
-        """Whether its place was read of another stage than its stage was."""
+    async def _has_changed(self, queue: OpenQueue, facts: Facts) -> bool:
+        """True if the job has changed since it was read, so that the other facts may not belong to it."""
         job = await self._jobs.get(queue, facts.job.id)
         return job is None or (job.stage, job.due_ms, job.attempt) != (
             facts.job.stage,
@@ -111,13 +112,13 @@ class JobExplainer:
         )
 
     async def _find(self, queues: list[OpenQueue], job_id: str) -> list[FoundJob]:
-        """A queue that is being repartitioned is waited for only if no other has it."""
-        at_rest = [queue for queue in queues if queue.moving is None]
+        """Find the job. Reads of queues that are being repartitioned must wait, so those are searched last."""
+        settled = [queue for queue in queues if queue.moving is None]
         moving = [queue for queue in queues if queue.moving is not None]
-        return await self._find_in(at_rest, job_id) or await self._find_in(moving, job_id)
+        return await self._find_in(settled, job_id) or await self._find_in(moving, job_id)
 
     async def _find_in(self, queues: list[OpenQueue], job_id: str) -> list[FoundJob]:
-        """Those that exist go before those that are only remembered, and ids before run ids."""
+        """Find the job in these queues. Jobs that exist go before kept outcomes, and ids before run ids."""
         found = await asyncio.gather(*(self._in(queue, job_id) for queue in queues))
         hits = [hit for hit in found if hit is not None]
         if not hits:
@@ -139,10 +140,10 @@ class JobExplainer:
         job, outcome = await asyncio.gather(self._jobs.get(queue, member), self._jobs.outcome(queue, member))
         return None if job is None and outcome is None else FoundJob(queue, job, outcome)
 
-    # Of those that are not there, or more than once
+    # Ids that no job has, or several
 
-    async def _of_none(self, job_id: str, queues: list[OpenQueue], hits: list[FoundJob]) -> Explanation:
-        now = await self._survey.now()
+    async def _explain_missing(self, job_id: str, queues: list[OpenQueue], hits: list[FoundJob]) -> Explanation:
+        now = await self._reader.now()
         if len(hits) > 1:
             return _several(job_id, [hit.queue.name for hit in hits])
         if hits and hits[0].outcome is not None:
@@ -153,7 +154,7 @@ class JobExplainer:
         return _unknown(job_id, queues)
 
     async def _last_run(self, queue: OpenQueue, job_id: str) -> PastRun | None:
-        """As far back as the queue's events reach."""
+        """The job's last run, as far back as the queue's events reach."""
         async for run in past_runs(self._store, queue, queue.partition_of(job_id)):
             if run.job_id == job_of(job_id):
                 return run
@@ -172,10 +173,10 @@ def _done(job_id: str, queue: str, outcome: Outcome, now: Millis) -> Explanation
 
 
 def _gone(job_id: str, run: PastRun, now: Millis) -> Explanation:
-    says = f"it is there no more; its last run {_ended(run.outcome)} at {at(run.ended_ms, now)}"
-    told = {"outcome": run.outcome, "at": moment(run.ended_ms), "run": run.id}
-    do = "give it an id or `keep` when it is enqueued, to have its outcome remembered"
-    return Explanation(job_id, run.queue, [Reason("gone", says, told, (do,))])
+    says = f"it no longer exists; its last run {_ended(run.outcome)} at {at(run.ended_ms, now)}"
+    facts = {"outcome": run.outcome, "at": moment(run.ended_ms), "run": run.id}
+    do = "to keep its outcome, give it an id or `keep` when you enqueue it"
+    return Explanation(job_id, run.queue, [Reason("gone", says, facts, (do,))])
 
 
 def _ended(outcome: str) -> str:
@@ -185,5 +186,5 @@ def _ended(outcome: str) -> str:
 def _unknown(job_id: str, queues: list[OpenQueue]) -> Explanation:
     names = [queue.name for queue in queues]
     where = f" in {', '.join(names)}" if names else ", and no queue is registered yet"
-    says = f"there is no such job{where}: it never existed, was removed, or has ended and is forgotten"
+    says = f"there is no such job{where}: it never existed, was removed, or has ended and its outcome was not kept"
     return Explanation(job_id, None, [Reason("unknown", says, {"queues": names}, ("tocsin jobs list",))], known=False)

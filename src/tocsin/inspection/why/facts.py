@@ -1,4 +1,4 @@
-"""The facts that an answer is made of, at one moment."""
+"""The facts about a job at one moment, from which its explanation is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tocsin.store.views.position import Position
 
 
 class SeenWorkers(Struct, frozen=True):
-    """All workers, and those of them whose hearts stood still; None if nobody listened."""
+    """All workers, and the silent ones among them; None if nobody waited for their heartbeats."""
 
     workers: list[WorkerRecord]
     silent: set[str] | None = None
@@ -35,10 +35,10 @@ class Facts(Struct, frozen=True):
     position: Position
     fleet: SeenWorkers
     now: Millis
-    # Of a blocked job; and of what it waits for, what nothing will tell it of.
+    # What a blocked job waits for, and the jobs among these whose end would not unblock it.
     wait: DependencyWait | None = None
-    unheard: Sequence[UnheardEnd] = ()
-    # Of the host that it is delivered to.
+    lost_waits: Sequence[UnheardEnd] = ()
+    # The outage of the host that the job is delivered to.
     outage: HostOutage | None = None
 
     @property
@@ -47,12 +47,12 @@ class Facts(Struct, frozen=True):
 
     @property
     def not_before(self) -> Millis:
-        """When it may start."""
+        """When the job may start."""
         return self.job.due_ms if self.job.not_before_ms is None else self.job.not_before_ms
 
     @property
-    def hearts_matter(self) -> bool:
-        """Whether it is, or should be, in somebody's hands."""
+    def needs_heartbeats(self) -> bool:
+        """True if the explanation depends on which workers are alive, because one has or should have the job."""
         stage = self.job.stage
         if stage is Stage.WAITING:
             return self.not_before <= self.now

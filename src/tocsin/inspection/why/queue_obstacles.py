@@ -1,4 +1,4 @@
-"""What of its queue, its tenant and the line keeps a job from running."""
+"""Reasons in the queue, the tenant and the line that keep a job from running."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def paused(facts: Facts) -> list[Reason]:
 
 
 def limits(facts: Facts) -> list[Reason]:
-    """Caps and rates, of the queue and of the tenant."""
+    """The caps and rates of the queue and of the tenant that hold the job back."""
     return [*_of_queue(facts), *_of_tenant(facts)]
 
 
 def _of_queue(facts: Facts) -> list[Reason]:
     queue, limit, capped = facts.job.queue, facts.position.limit, facts.position.capped
     since = "" if capped is None else f", and has been since {at(capped, facts.now)}"
-    told = {"since": None if capped is None else moment(capped)}
+    facts_since = {"since": None if capped is None else moment(capped)}
     if limit.is_full:
         return [
             Reason(
                 "queue_full",
                 f"queue {queue} is at its cap: {limit.active} run, and max_active is {limit.most}{since}",
-                {"active": limit.active, "max_active": limit.most, **told},
+                {"active": limit.active, "max_active": limit.most, **facts_since},
                 (f"tocsin queues set {queue} max_active=…",),
             )
         ]
@@ -50,7 +50,7 @@ def _of_queue(facts: Facts) -> list[Reason]:
         Reason(
             "queue_rate",
             f"queue {queue} is held by its rate of {limit.rate}: the next may start at {at(until, facts.now)}{since}",
-            {"rate": limit.rate, "until": moment(until), **told},
+            {"rate": limit.rate, "until": moment(until), **facts_since},
             (f"tocsin queues set {queue} rate=…",),
         )
     ]
@@ -60,12 +60,12 @@ def _of_tenant(facts: Facts) -> list[Reason]:
     limit, tenant, queue = facts.position.tenant, facts.job.tenant, facts.job.queue
     if limit is None:
         return []
-    who = "those without a tenant are" if tenant is None else f"tenant {tenant!r} is"
+    subject = "jobs without a tenant are" if tenant is None else f"tenant {tenant!r} is"
     if limit.is_full:
         return [
             Reason(
                 "tenant_full",
-                f"{who} at the cap: {limit.active} run, and tenant_max_active is {limit.most}",
+                f"{subject} at the cap: {limit.active} run, and tenant_max_active is {limit.most}",
                 {"tenant": tenant, "active": limit.active, "tenant_max_active": limit.most},
                 (f"tocsin queues set {queue} tenant_max_active=…",),
             )
@@ -76,7 +76,7 @@ def _of_tenant(facts: Facts) -> list[Reason]:
     return [
         Reason(
             "tenant_rate",
-            f"{who} held by the rate of {limit.rate} for each tenant: the next may start at {at(until, facts.now)}",
+            f"{subject} held by the rate of {limit.rate} for each tenant: the next may start at {at(until, facts.now)}",
             {"tenant": tenant, "tenant_rate": limit.rate, "until": moment(until)},
             (f"tocsin queues set {queue} tenant_rate=…",),
         )
@@ -84,26 +84,26 @@ def _of_tenant(facts: Facts) -> list[Reason]:
 
 
 def ahead(facts: Facts) -> list[Reason]:
-    """Who stands before it."""
+    """The jobs and tenants that go before the job."""
     line = facts.position.line
     if line is None:
         return []
     says = {"due": _ahead_by_due, "priority": _ahead_by_priority, "fair": _ahead_by_turn}[facts.order](facts, line)
     if not says:
         return []
-    told = {"ahead": line.ahead, "entering": line.entering}
+    numbers = {"ahead": line.ahead, "entering": line.entering}
     if facts.order == "fair":
-        told |= {"above": line.above, "turns": line.turns}
+        numbers |= {"above": line.above, "turns": line.turns}
     if line.entering:
-        says += f"; {count(line.entering, 'other')} fell due, to enter the line with the next claim"
-    return [Reason("behind", says, told)]
+        says += f"; {count(line.entering, 'other')} became due and will enter the line with the next claim"
+    return [Reason("behind", says, numbers)]
 
 
 def _ahead_by_due(facts: Facts, line: JobsAhead) -> str:
     if not line.ahead:
         return ""
     if facts.job.queue == AGENTS_QUEUE:
-        # A worker takes its own from anywhere in the line.
+        # A worker claims its own agents from anywhere in the line.
         return f"it is behind {count(line.ahead, 'agent')} due for longer: those of the same worker go before it"
     where = f" in its partition ({facts.partition + 1} of {facts.partitions})" if facts.partitions > 1 else ""
     return f"it is behind {count(line.ahead, 'job')} in line{where}"
@@ -119,7 +119,7 @@ def _ahead_by_turn(facts: Facts, line: JobsAhead) -> str:
     parts = []
     if line.ahead:
         parts.append(f"behind {count(line.ahead, 'job')} of its own tenant")
-    # One that is held has no turn at all.
+    # A tenant that is held by its limits has no turn at all.
     if line.turns and not _of_tenant(facts):
         parts.append(f"{count(line.turns, 'tenant')} to take a turn before its own")
     if line.above:
@@ -133,7 +133,7 @@ def _aged(facts: Facts) -> str:
 
 
 def suspect(facts: Facts) -> list[Reason]:
-    """A run that was recovered may be what kills workers."""
+    """A run that was recovered often may be the one that kills workers, so workers are careful with it."""
     recoveries = facts.job.recoveries
     if recoveries < SUSPECT:
         return []

@@ -17,26 +17,25 @@ from tocsin.store.transitions.dependencies import GONE
 from tocsin.store.transitions.jobs import OUTCOMES
 from tocsin.store.views.blocked_jobs import UnheardEnd
 
-# What has been due for less than this is on its way.
+# A job that has been due for less than this may simply be about to start.
 SETTLED_MS = 1000
-# Of those that a blocked job waits for.
+# How many of the jobs that a blocked job waits for are shown.
 MOST_SHOWN = 3
-# Bits of a claim's intent, as lua/lib/claims.lua has them, and what they do when the run ends.
+# The bits of a claim's intent, as in lua/lib/claims.lua, and what each does when the run ends.
 _INTENTS = {
     1: ("pausing", "it will be paused when this run ends"),
     2: ("removing", "it will be removed when this run ends"),
-    4: ("changing", "it was changed, and will be as it was asked for when this run ends"),
+    4: ("changing", "it was changed, and the change takes effect when this run ends"),
     8: ("cancelling", "its worker was asked to stop this run"),
 }
 
-
-# What has become of an upstream, as job_watch answers; others are there and have not ended.
-_STANDS = {GONE: "unknown", **{str(number): name for number, name in enumerate(OUTCOMES)}}
+# The states of an upstream job by the codes that job_watch returns. All other codes mean that it has not ended.
+_UPSTREAM_STATES = {GONE: "unknown", **{str(number): name for number, name in enumerate(OUTCOMES)}}
 
 
 def explain(facts: Facts) -> Explanation:
     job = facts.job
-    reasons = _STAGES.get(job.stage, _elsewhere)(facts)
+    reasons = _STAGES.get(job.stage, _other)(facts)
     return Explanation(job.id, job.queue, [*reasons, *_extra(facts)])
 
 
@@ -57,9 +56,9 @@ def _not_due(facts: Facts) -> Reason:
     when = at(facts.not_before, facts.now)
     if facts.job.due_ms <= facts.now:
         due = at(facts.job.due_ms, facts.now)
-        says = f"it was due at {due}, and was handed back without an attempt: it is taken again at {when}"
-        told = {"due": moment(facts.job.due_ms), "not_before": moment(facts.not_before)}
-        return Reason("handed_back", says, told)
+        says = f"it was due at {due}, and was handed back without an attempt: it can be claimed again at {when}"
+        times = {"due": moment(facts.job.due_ms), "not_before": moment(facts.not_before)}
+        return Reason("handed_back", says, times)
     return Reason("not_due", f"it is not due until {when}", {"not_before": moment(facts.not_before)})
 
 
@@ -73,7 +72,7 @@ def _retry(facts: Facts) -> Reason:
 
 
 def _attempts(facts: Facts) -> int | None:
-    """How many there can be in all, where that is known."""
+    """How many attempts the run can have in all; None if unknown."""
     retry = facts.job.retry
     return None if retry is None or facts.job.attempt > retry.retries + 1 else retry.retries + 1
 
@@ -125,8 +124,8 @@ def _in_line(facts: Facts) -> list[Reason]:
     ]
     since, tried = at(facts.not_before, facts.now), _last_error(facts)
     if held:
-        told = {"since": moment(facts.not_before), "attempt": facts.job.attempt}
-        return [Reason("in_line", f"it has been due since {since}, and waits to be claimed", told), *held, *tried]
+        known = {"since": moment(facts.not_before), "attempt": facts.job.attempt}
+        return [Reason("in_line", f"it has been due since {since}, and waits to be claimed", known), *held, *tried]
     return [_due(facts, since), *_overdue(facts), *tried]
 
 
@@ -140,7 +139,7 @@ def _due(facts: Facts, since: str) -> Reason:
 
 
 def _overdue(facts: Facts) -> list[Reason]:
-    """Nothing is in its way and yet it waits."""
+    """Say how long the job has waited although nothing is in its way."""
     late = facts.now - facts.not_before
     if late < SETTLED_MS:
         return []
@@ -162,9 +161,9 @@ def _overdue(facts: Facts) -> list[Reason]:
 def _working(facts: Facts) -> list[Reason]:
     entry, deadline = facts.position.entry, facts.position.deadline
     if entry is None or deadline is None:
-        # It has ended while we looked.
+        # The run ended while we gathered the facts.
         return [Reason("running", "it is being run, or was a moment ago", {"attempt": facts.job.attempt})]
-    # A token is the server's time in microseconds, unless it had to grow faster.
+    # A token is the server's time in microseconds, or higher if tokens were needed faster than time passed.
     since = min(entry.token // 1000, facts.now)
     running = Reason(
         "running",
@@ -184,16 +183,16 @@ def _working(facts: Facts) -> list[Reason]:
 
 
 def _owner(facts: Facts, owner: str) -> list[Reason]:
-    """Whether somebody is there who runs it."""
+    """Say so if the worker that holds the run is not alive."""
     known = [worker for worker in facts.fleet.workers if worker.id == owner]
-    back = "a worker that lives brings the run back at its due time; nothing is to be done as long as there is one"
-    told = {"worker": owner}
+    back = "a live worker brings the run back with its old due time; you need to do nothing as long as one runs"
+    about = {"worker": owner}
     if not known:
         says = f"{owner} is not among the workers: it was declared dead, or is a program that claims by itself; {back}"
-        return [Reason("worker_gone", says, told, ("tocsin workers",))]
+        return [Reason("worker_gone", says, about, ("tocsin workers",))]
     if not facts.fleet.is_alive(known[0]):
-        says = f"no heartbeat of {owner} was heard: if it is dead, {back}"
-        return [Reason("worker_silent", says, told, ("tocsin workers",))]
+        says = f"{owner} sent no heartbeat: if it is dead, {back}"
+        return [Reason("worker_silent", says, about, ("tocsin workers",))]
     return []
 
 
@@ -204,10 +203,10 @@ def _past_deadline(facts: Facts, deadline: int) -> list[Reason]:
     if facts.job.queue == AGENTS_QUEUE:
         says += (
             "an agent may go on for redis.scheduler.zombie-cleanup.threshold-ms (exceptional ones longer), then its "
-            "worker stops it; if it does not end, the run is given to another"
+            "worker stops it; if it does not end, the run is given to another worker"
         )
     else:
-        says += "its worker was told to stop it, and if it does not end, the run is given to another"
+        says += "its worker was asked to stop it; if it does not end, the run is given to another worker"
     return [Reason("past_deadline", says, {"deadline": moment(deadline)}, ("tocsin workers",))]
 
 
@@ -235,14 +234,14 @@ def _parked(facts: Facts) -> list[Reason]:
     name, job = facts.job.name, facts.job
     parked = Reason(
         "parked",
-        f"it is parked: the worker that met it does not know its handler {name!r}",
+        f"it is parked: the worker that claimed it does not know its handler {name!r}",
         {"handler": name, "due": moment(job.due_ms)},
     )
-    knowing = worker_obstacles.those_who_know(facts)
-    if not knowing:
+    able = worker_obstacles.workers_with_handler(facts)
+    if not able:
         return [parked, *queue_obstacles.paused(facts), *worker_obstacles.reasons(facts)]
-    says = f"by now {count(len(knowing), 'live worker')} can run it: it is in line again with the next claim"
-    known = Reason("known_again", says, {"workers": [worker.id for worker in knowing]})
+    says = f"by now {count(len(able), 'live worker')} can run it: it is in line again with the next claim"
+    known = Reason("known_again", says, {"workers": [worker.id for worker in able]})
     return [
         parked,
         known,
@@ -272,8 +271,8 @@ def _undeclared(facts: Facts) -> Reason:
     return Reason(
         "parked",
         "it is parked: no live worker declared this agent when it had been overdue for "
-        "redis.scheduler.orphan-cleanup.threshold-ms, or the worker that met it does not know its handler. A worker "
-        "that declares it takes it from there",
+        "redis.scheduler.orphan-cleanup.threshold-ms, or the worker that claimed it does not know its handler. "
+        "A worker that declares it will claim it",
         {"handler": job.name, "due": moment(job.due_ms)},
         ("deploy a program that declares it", f"or drop it: {_command(facts, 'jobs remove')}"),
     )
@@ -296,7 +295,7 @@ def _cannot_be_read(facts: Facts) -> Reason:
 
 def _dead(facts: Facts) -> list[Reason]:
     job, failure = facts.job, facts.job.failure
-    why = "nothing is known of its error" if failure is None else shortened(failure.error)
+    why = "its error is unknown" if failure is None else shortened(failure.error)
     when = f" since {at(failure.at, facts.now)}" if failure and failure.at else ""
     dead = Reason(
         "dead",
@@ -307,7 +306,7 @@ def _dead(facts: Facts) -> list[Reason]:
             "attempt": job.attempt,
             "attempts": _attempts(facts),
         },
-        (f"{_command(facts, 'dead retry')}   # another life", f"{_command(facts, 'dead drop')}    # or no more of it"),
+        (f"{_command(facts, 'dead retry')}   # another life", f"{_command(facts, 'dead drop')}    # or remove it"),
     )
     return [dead]
 
@@ -319,43 +318,51 @@ def _blocked(facts: Facts) -> list[Reason]:
         shown.append(f"{len(upstreams) - MOST_SHOWN} more")
     blocked = Reason(
         "blocked",
-        f"it waits for {', '.join(shown) or 'nobody knows what'}",
+        f"it waits for {', '.join(shown) or 'something that nothing names any more'}",
         {"after": [{"queue": upstream.queue, "id": upstream.id} for upstream in upstreams]},
         tuple(f"tocsin why {typed(upstream.id)} --queue {typed(upstream.queue)}" for upstream in upstreams[:MOST_SHOWN])
         or ("tocsin doctor --repair",),
     )
-    return [blocked, *_unheard(facts)]
+    return [blocked, *_lost_waits(facts)]
 
 
-def _unheard(facts: Facts) -> list[Reason]:
-    """What it waits for and would not be told of, until a worker asks anew."""
-    if not facts.unheard:
+def _lost_waits(facts: Facts) -> list[Reason]:
+    """The jobs whose end would not unblock this one, until a worker registers it with them again."""
+    if not facts.lost_waits:
         return []
-    shown = [f"{each.upstream.id!r} of queue {each.upstream.queue} {_stands(each)}" for each in facts.unheard]
+    shown = [f"{each.upstream.id!r} of queue {each.upstream.queue} {_describe(each)}" for each in facts.lost_waits]
     if len(shown) > MOST_SHOWN:
         shown[MOST_SHOWN:] = [f"{len(shown) - MOST_SHOWN} more likewise"]
     return [
         Reason(
             "unheard",
-            f"{', '.join(shown)}, and it will not be told: a server lost its last writes; the worker that leads the "
-            "cleanup finds that within minutes and asks anew",
+            f"{', '.join(shown)}, and will not unblock it: a server lost its last writes; the worker that leads the "
+            "cleanup finds that within minutes and repairs it",
             {
                 "unheard": [
-                    {"queue": each.upstream.queue, "id": each.upstream.id, "state": _STANDS.get(each.code, "there")}
-                    for each in facts.unheard
+                    {
+                        "queue": each.upstream.queue,
+                        "id": each.upstream.id,
+                        "state": _state_of(each),
+                    }
+                    for each in facts.lost_waits
                 ]
             },
-            ("tocsin doctor --repair   # to have it asked for now",),
+            ("tocsin doctor --repair   # to repair it now",),
         )
     ]
 
 
-def _stands(unheard: UnheardEnd) -> str:
-    state = _STANDS.get(unheard.code, "there")
-    return {"unknown": "is not known any more", "there": "is there"}.get(state, f"has ended ({state})")
+def _state_of(upstream: UnheardEnd) -> str:
+    return _UPSTREAM_STATES.get(upstream.code, "there")
 
 
-def _elsewhere(facts: Facts) -> list[Reason]:
+def _describe(upstream: UnheardEnd) -> str:
+    state = _state_of(upstream)
+    return {"unknown": "is not known any more", "there": "has not ended"}.get(state, f"has ended ({state})")
+
+
+def _other(facts: Facts) -> list[Reason]:
     stage = facts.job.stage.value
     return [Reason(stage, f"it is {stage}", {}, (_command(facts, "jobs show"),))]
 
@@ -364,7 +371,7 @@ def _extra(facts: Facts) -> list[Reason]:
     member = facts.job.id
     if EXTRA not in member:
         return []
-    says = f"it is an extra run of job {job_of(member)!r}, beside its cadence (fire, backfill or catching up)"
+    says = f"it is an extra run of job {job_of(member)!r}, beside its schedule (fire, backfill or catching up)"
     return [Reason("extra_run", says, {"job": job_of(member), "due": moment(facts.job.due_ms)})]
 
 
@@ -372,7 +379,7 @@ def _command(facts: Facts, command: str) -> str:
     return f"tocsin {command} {typed(facts.job.id)} --queue {typed(facts.job.queue)}"
 
 
-# A stage that is not here is told by its name.
+# Any other stage is explained by its name alone.
 _STAGES: dict[Stage, Callable[[Facts], list[Reason]]] = {
     Stage.WAITING: _waiting,
     Stage.READY: _in_line,

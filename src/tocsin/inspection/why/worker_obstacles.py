@@ -1,4 +1,4 @@
-"""What of the workers keeps a job from running."""
+"""Reasons among the workers that keep a job from running."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from tocsin.inspection.why.answer import Reason, count, typed
 from tocsin.inspection.why.facts import Facts
 from tocsin.model.target import SUBPROCESS
 from tocsin.store.transitions.fleet import WorkerRecord
-from tocsin.targets.builtin import lacking
+from tocsin.targets.builtin import how_to_enable
 
 OPEN = "OPEN"
 
 
 def reasons(facts: Facts) -> list[Reason]:
-    """The first thing that keeps all workers of the queue from it; nothing if one of them could take it."""
+    """The first thing that keeps every worker of the queue from running the job. Empty if one of them could run it."""
     queue, fleet = facts.job.queue, facts.fleet
     serving = [worker for worker in fleet.workers if queue in worker.about.queues]
     if not serving:
-        return [_nobody_serves(facts)]
+        return [_no_worker(facts)]
     alive = [worker for worker in serving if fleet.is_alive(worker)]
     if not alive:
         return [_all_silent(queue, serving)]
     knowing = [worker for worker in alive if facts.job.name in worker.about.handlers]
     if not knowing:
-        return [_nobody_knows(facts, alive)]
+        return [_unknown_handler(facts, alive)]
     claiming = [worker for worker in knowing if worker.about.state == "running"]
     if not claiming:
         return _not_claiming(knowing)
@@ -33,8 +33,8 @@ def reasons(facts: Facts) -> list[Reason]:
     return [] if free else [_all_busy(through)]
 
 
-def those_who_know(facts: Facts) -> list[WorkerRecord]:
-    """Live workers of the queue that know the job's handler."""
+def workers_with_handler(facts: Facts) -> list[WorkerRecord]:
+    """The live workers of the queue that know the job's handler."""
     return [
         worker
         for worker in facts.fleet.workers
@@ -44,7 +44,7 @@ def those_who_know(facts: Facts) -> list[WorkerRecord]:
     ]
 
 
-def _nobody_serves(facts: Facts) -> Reason:
+def _no_worker(facts: Facts) -> Reason:
     queue, fleet = facts.job.queue, facts.fleet
     others = [worker for worker in fleet.workers if fleet.is_alive(worker)]
     beside = f"; other queues have {count(len(others), 'worker')}" if others else ""
@@ -59,13 +59,13 @@ def _nobody_serves(facts: Facts) -> Reason:
 def _all_silent(queue: str, serving: list[WorkerRecord]) -> Reason:
     return Reason(
         "workers_silent",
-        f"{count(len(serving), 'worker')} served queue {queue}, and none is alive: no heartbeat was heard",
+        f"{count(len(serving), 'worker')} served queue {queue}, and none is alive: none sent a heartbeat",
         {"workers": [worker.id for worker in serving]},
         ("tocsin workers", f"tocsin worker MODULE:APP --queues {typed(queue)}"),
     )
 
 
-def _nobody_knows(facts: Facts, alive: list[WorkerRecord]) -> Reason:
+def _unknown_handler(facts: Facts, alive: list[WorkerRecord]) -> Reason:
     if not facts.is_readable:
         return Reason("unreadable", "its record cannot be read: the worker that claims it will park it")
     name = facts.job.name
@@ -77,7 +77,7 @@ def _nobody_knows(facts: Facts, alive: list[WorkerRecord]) -> Reason:
         "unknown_handler",
         f"queue {facts.job.queue} has {count(len(alive), 'live worker')}, and none {lacks}",
         {"handler": name, "workers": [worker.id for worker in alive]},
-        (lacking(name) or do,),
+        (how_to_enable(name) or do,),
     )
 
 
@@ -89,13 +89,13 @@ def _not_claiming(knowing: list[WorkerRecord]) -> list[Reason]:
         found.append(
             Reason(
                 "workers_disabled",
-                f"{count(len(disabled), 'worker')} could run it and may not: redis.scheduler.enabled is false there",
+                f"{count(len(disabled), 'worker')} could run it but may not: redis.scheduler.enabled is false there",
                 {"workers": disabled},
-                ("set redis.scheduler.enabled to true and restart them; `tocsin config show` tells where it is set",),
+                ("set redis.scheduler.enabled to true and restart them; `tocsin config show` shows where it is set",),
             )
         )
     if stopping:
-        says = f"{count(len(stopping), 'worker')} could run it, and none claims any more: stopping"
+        says = f"{count(len(stopping), 'worker')} could run it, but none claims any more: they are stopping"
         found.append(Reason("workers_stopping", says, {"workers": stopping}, ("tocsin workers",)))
     return found
 
@@ -105,7 +105,7 @@ def _breakers_open(claiming: list[WorkerRecord]) -> Reason:
     names = sorted({name for each in breakers.values() for name, state in each.items() if state == OPEN})
     return Reason(
         "breaker_open",
-        f"the workers that could run it rest after failures of the server: the {' and the '.join(names)} breaker is "
+        f"the workers that could run it pause after failures of the server: the {' and the '.join(names)} breaker is "
         "open, and is tried again by itself",
         {"breakers": breakers},
         ("tocsin workers", "see whether the server answers the workers in time: `tocsin doctor`"),

@@ -1,1 +1,1 @@
-"""Task queues and their schedulers."""
+"""Task queues, and the schedulers that push tasks into them."""

@@ -1,8 +1,8 @@
 """A queue of tasks that treats users fairly: push a task, and the handler gets it when it is its user's turn.
 
-Users are tenants of a queue of order `fair`: the band of a task's priority first, within it the users in turn, each
-user's tasks in the order in which they came. Tasks are jobs of the app like any other: whoever works for the app works
-for this queue, `app.work()` and `tocsin worker` as well as a `TaskScheduler` that is started.
+Users are tenants of a queue of order `fair`: higher priorities first, within a priority the users in turn, and each
+user's tasks in the order in which they came. Tasks are jobs of the app like any other, so every worker of the app runs
+them: `app.work()`, `tocsin worker`, or a `TaskScheduler` that is started.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from tocsin.app import Tocsin, job_options
+from tocsin.app import Tocsin
+from tocsin.app.job_options import JobLimits, OneShotOptions, define_job, one_shot
 from tocsin.engine.handlers import Handler
 from tocsin.model.durations import Duration
 from tocsin.model.errors import InvalidArgument, StoreError, TocsinError
@@ -27,18 +28,18 @@ from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.store.transitions.queue_settings import open_queue
 
 NAME = "tocsin.patterns.TaskQueue"
-# What stands behind the queue's own name in that of its schedules.
+# The queue of a task queue's schedules has its name with this suffix.
 SCHEDULES = ".schedules"
 _FIELDS = ("user_id", "priority", "payload", "task_id")
 
 
 class Task(Struct, frozen=True):
-    """What a user wants done. In the handler's hands `task_id` is the id of the run, the same for every attempt."""
+    """What a user wants done. The handler gets the id of the run as `task_id`; it is the same for every attempt."""
 
     user_id: str
     priority: str = "normal"
     payload: Any = None
-    # Of a task to be pushed: empty, or an id under which pushing it again changes nothing.
+    # When pushing: empty, or an id under which pushing the task again changes nothing.
     task_id: str = ""
 
     @classmethod
@@ -71,13 +72,14 @@ class TaskQueue:
         for own in (self.name, self.schedules):
             app.refuse_declared(own)
         self.app = app
-        # First the handler: if it is refused, nothing was declared.
+        # Declare the handler first: if it is refused, no queue was declared.
         declare = app.job(name=f"{NAME}.{name}", queue=name, timeout=timeout, retry=retry)
         self._handler: Handler = declare(_taking_runs(handler))
         self._queue = app.queue(name, order="fair")
 
     def push(self, task: Task | Mapping[str, Any] | Any) -> str:
-        """Put a task, or anything with its fields, in line. The id of its job: in its handler, `task_id` begins so."""
+        """Put a task, or anything with its fields, in line. Returns the id of its job; the `task_id` that the handler
+        gets begins with it."""
         fields = _fields_of(task)
         put = self.app.sync.enqueue(
             self._handler,
@@ -97,8 +99,8 @@ class TaskQueue:
         return bool(await app.store.read(lambda client: client.ping()))
 
     async def put_all(self, app: Tocsin, tasks: Sequence[tuple[Task, datetime]]) -> list[TocsinError | None]:
-        """For schedulers, on an event loop of theirs: all in one call. A task of an id that was put before changes
-        nothing. For each, what kept it from being put."""
+        """Put all tasks in one call, for schedulers on their own event loop. A task whose id was put before changes
+        nothing. Returns for each task the error that kept it from being put."""
         puts, errors = list[PutItem](), list[TocsinError | None]()
         for task, at in tasks:
             try:
@@ -115,22 +117,22 @@ class TaskQueue:
         return errors
 
     def _put_of(self, app: Tocsin, task: Task, at: datetime) -> PutItem:
-        planned = job_options.plan(
+        job = define_job(
             self._handler, (task.payload,), {}, tenant=check_user(task.user_id), priority=task.priority,
-            largest=app.config.limits.arguments_bytes,
+            limits=JobLimits(app.config.limits.arguments_bytes),
         )  # fmt: skip
-        return job_options.one_shot(planned, task.task_id, "", at, None, "ignore", None, 0)
+        return one_shot(job, task.task_id, "", OneShotOptions(at=at), 0)
 
 
 def check_user(user_id: Any) -> str:
-    """Its rules are those of tenants; not to have one is an error here."""
+    """A user follows the rules of tenants, but is required here."""
     if not isinstance(user_id, str) or not user_id:
         raise InvalidArgument(f"a task belongs to a user: user_id is text of 1 to 250 bytes, not {user_id!r:.100}")
     return user_id
 
 
 def _taking_runs(handler: Callable[[Task], Any]) -> Callable[..., Any]:
-    """The handler as jobs call it."""
+    """The handler in the form in which jobs call it."""
 
     def task_of(payload: Any, run: Run) -> Task:
         return Task(run.tenant or "", run.priority, payload, run.id)

@@ -1,8 +1,8 @@
-"""A scheduler of tasks: what a cron expression says is due is pushed into a task queue, once, by one of any number.
+"""A scheduler of tasks: pushes a task into a task queue, once, whenever the cron expression of a schedule says so.
 
-Each schedule is a recurring job of a queue of its own, beside the tasks. There is no lock: an occurrence is claimed as
-any run is, and what its claim is for is to put a task under an id that is the occurrence's. Whoever repeats that, after
-a crash or a lost answer, changes nothing; so none is pushed twice, and none is passed over.
+Schedules are recurring jobs in a queue of their own. Any number of schedulers share them without a lock: one of them
+claims an occurrence like any other run, and puts its task under an id that is derived from the occurrence. Repeating
+that after a crash or a lost answer changes nothing. So no occurrence is pushed twice, and none is left out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tocsin.worker.settings import settings_of
 log = get_logger("tocsin.taskscheduler")
 
 HANDLER = "tocsin.patterns.TaskScheduler"
-# Occurrences that are pushed together.
+# The most occurrences that one call pushes.
 BATCH = 200
 GRACEFUL, FORCED, ALREADY_STOPPED = "graceful", "forced", "already stopped"
 
@@ -57,8 +57,8 @@ class State(StrEnum):
 class TaskScheduler:
     """Any number of processes may have one for the same queue, each under its own id. All calls block.
 
-    Schedules can be added, changed and listed whether it runs or not. While it runs it pushes what is due, and works
-    for the queue: its handler is called here, unless another worker of the app was quicker.
+    Schedules can be added, changed and listed whether it runs or not. While it runs it pushes due tasks, and works for
+    the queue: it calls the handler, unless another worker of the app takes the task first.
     """
 
     def __init__(
@@ -70,10 +70,9 @@ class TaskScheduler:
         *,
         settings: WorkerSettings | None = None,
     ) -> None:
-        """`check_interval`: the longest sleep between two passes; a schedule that is known wakes it when it is due.
-        `lock_timeout`: how long the push of one occurrence may take before it is stopped and tried again; that of the
-        scheduler which adds a schedule holds for it.
-        Without settings its workers are as the app's configuration says.
+        """`check_interval`: the longest sleep between two passes; a schedule that it knows wakes it when it is due.
+        `lock_timeout`: how long the push of one occurrence may take before it is stopped and tried again; a schedule
+        keeps the one of the scheduler that added it. `settings`: of the workers, by default the app's configuration.
 
         Raises InvalidArgument, or StoreError if the server of the queue does not answer.
         """
@@ -87,12 +86,12 @@ class TaskScheduler:
         self.queue = queue
         self._settings = settings
         self._app = queue.app
-        self._place = Queue(queue.schedules, partitions=1)
+        self._schedules_queue = Queue(queue.schedules, partitions=1)
         self._handler = self._handler_for(self._app)
-        self._book = StatisticsRecorder()
+        self._recorder = StatisticsRecorder()
         self._state = State.STOPPED
         self._turn = threading.Lock()
-        self._shift: BackgroundWorkers | None = None
+        self._background: BackgroundWorkers | None = None
         queue.ping()
         self._app.sync.run(self._ping)
         log.info("scheduler ready", scheduler=self.scheduler_id, queue=queue.name)
@@ -106,7 +105,7 @@ class TaskScheduler:
     def add_schedule(
         self, cron_expr: str, user_id: str, priority: str = "normal", payload: Any = None, timezone: str = "UTC"
     ) -> str:
-        """Its id. It is due first at the next time its expression says, counted from now."""
+        """Returns its id. It is due first at the next time that its expression says, counted from now."""
         cron, user = Cron(cron_expr, timezone), _user(user_id)
         band, schedule_id = PRIORITIES[check_priority(priority)], new_id()
 
@@ -122,10 +121,10 @@ class TaskScheduler:
         return schedule_id
 
     def update_schedule(self, schedule_id: str, **changes: Any) -> bool:
-        """Change cron_expression, timezone, user_id, priority, payload or is_active. False if there is none.
+        """Change cron_expression, timezone, user_id, priority, payload or is_active. False if it does not exist.
 
-        Nothing fires because it was changed: another time counts from now, and what passed while a schedule was not
-        active is not made up for. An occurrence that is being pushed meanwhile goes by what it was.
+        A change never fires a schedule: a new time counts from now, and occurrences that passed while the schedule was
+        not active are not made up for. An occurrence that is being pushed meanwhile keeps the old values.
         """
         task_schedules.check_changes(changes)
         wanted = dict(changes)
@@ -148,7 +147,7 @@ class TaskScheduler:
             return False
         if not task_schedules.is_readable(job):
             return (active is False and not wanted) or await self._mend(app, where, job, wanted)
-        # One that is to rest does so before it could fire by its new definition; one that is to go on, after.
+        # Pause before the change and resume after it, so that a schedule cannot fire in between.
         if active is False and not await app.pause(schedule_id, queue=where.name):
             return False
         now = int(app.store.clock.server_ms())
@@ -159,22 +158,22 @@ class TaskScheduler:
         return found and (not active or await app.resume(schedule_id, queue=where.name))
 
     async def _mend(self, app: Tocsin, where: OpenQueue, job: Job, wanted: dict[str, Any]) -> bool:
-        """One that was set aside begins anew, if what can still be read of it and what is given make a schedule."""
+        """Rebuild a schedule that was set aside from what can still be read of it and the given changes."""
         saved = ScheduleRecord.of(await _record(app, where, job.id))
-        if saved.plan is None:
+        if saved.task is None:
             raise RecordUnreadable(f"schedule {job.id!r} cannot be read any more: remove it and add it again")
         now = int(app.store.clock.server_ms())
         cron = Cron(wanted.get("cron_expression", saved.expression), wanted.get("timezone", saved.timezone))
         pushes = {name: wanted[name] for name in ("priority", "payload") if name in wanted}
-        plan = replace(saved.plan, updated=now, **pushes)
-        put = self._put(job.id, cron, wanted.get("user_id", saved.user_id), plan, now, EDIT)
+        stored = replace(saved.task, updated=now, **pushes)
+        put = self._put(job.id, cron, wanted.get("user_id", saved.user_id), stored, now, EDIT)
         code, head = await Jobs(app.store).put(where, put)
         await task_schedules.ring(app.store, where, head)
         return code != MISSING
 
     def remove_schedule(self, schedule_id: str) -> bool:
-        """False if there is none. One that is being pushed is removed when that has ended; it does not come back."""
-        removed = bool(self._app.sync.remove(schedule_id, queue=self._place.name))
+        """False if it does not exist. While an occurrence is being pushed, the schedule is removed after the push."""
+        removed = bool(self._app.sync.remove(schedule_id, queue=self._schedules_queue.name))
         if removed:
             log.info("schedule removed", schedule=schedule_id)
         return removed
@@ -189,7 +188,7 @@ class TaskScheduler:
         return found
 
     def list_schedules(self, user_id: str | None = None, is_active: bool | None = None) -> list[Schedule]:
-        """Those of a user, and those that are or are not active; all where nothing is said. The next due first."""
+        """All schedules, or those of a user, or those that are or are not active. The next due first."""
         found: dict[str, Schedule] = self._app.sync.run(self._all)
         fitting = (
             schedule
@@ -199,7 +198,7 @@ class TaskScheduler:
         return sorted(fitting, key=lambda each: (each.next_run or datetime.max.replace(tzinfo=UTC), each.schedule_id))
 
     async def _all(self, app: Tocsin) -> dict[str, Schedule]:
-        """By their records: one that goes from stage to stage meanwhile is not missed."""
+        """Reads the records and not the stages, so that a schedule that changes its stage meanwhile is not missed."""
         where, jobs = await self._opened(app), Jobs(app.store)
         found: dict[str, Schedule] = {}
         async for page in jobs.walk(where, 0):
@@ -208,14 +207,14 @@ class TaskScheduler:
                     found[job.id] = await _shown(app, where, job)
         return found
 
-    def _put(self, schedule_id: str, cron: Cron, user_id: str, plan: StoredTask, now: int, mode: int) -> PutItem:
+    def _put(self, schedule_id: str, cron: Cron, user_id: str, stored: StoredTask, now: int, mode: int) -> PutItem:
         return task_schedules.put_of(
-            self._handler, schedule_id, cron, user_id, plan, self._lock_timeout, self.check_interval, now, mode,
-            self._app.config.limits.arguments_bytes,
+            self._handler, schedule_id, cron, user_id, stored, timeout=self._lock_timeout, pause=self.check_interval,
+            now=now, mode=mode, largest=self._app.config.limits.arguments_bytes,
         )  # fmt: skip
 
     async def _opened(self, app: Tocsin) -> OpenQueue:
-        return await app.store.open_queue(self._place)
+        return await app.store.open_queue(self._schedules_queue)
 
     # Life
 
@@ -224,73 +223,74 @@ class TaskScheduler:
         return self._state
 
     def start(self) -> None:
-        """Until it works. Raises what keeps it from that; then it is stopped as before."""
+        """Return when it works. Raises what kept it from that; then it is stopped as before."""
         with self._turn:
             self._refuse_unless(State.STOPPED, "start")
             self._state = State.STARTING
-        shift = BackgroundWorkers(f"scheduler {self.scheduler_id}", self._app, self._workers, self._failed)
-        self._shift = shift
-        self._book.on_critical = lambda error: self._fail(shift, error)
+        workers = BackgroundWorkers(f"scheduler {self.scheduler_id}", self._app, self._workers, self._failed)
+        self._background = workers
+        self._recorder.on_critical = lambda error: self._fail(workers, error)
         try:
-            shift.begin()
+            workers.begin()
         except BaseException:
             self._state = State.STOPPED
             raise
         with self._turn:
-            # It may have failed already.
+            # Unless it has failed meanwhile.
             if self._state is State.STARTING:
-                self._book.began()
+                self._recorder.began()
                 self._state = State.RUNNING
         log.info("scheduler started", scheduler=self.scheduler_id)
 
     def stop(self, timeout: Duration = 30) -> str:
-        """Push nothing more, let what runs end for `timeout`, hand the rest over at once; "graceful", "forced" if
-        something had to be cut off, or "already stopped". Returns within a second of the timeout."""
+        """Push nothing more, let runs end for `timeout`, and hand over the rest. Returns, within a second of the
+        timeout, "graceful", "forced" if something had to be cut off, or "already stopped"."""
         wait = seconds(timeout, "timeout")
         with self._turn:
             if self._state is State.STOPPED:
                 log.info("scheduler already stopped", scheduler=self.scheduler_id)
                 return ALREADY_STOPPED
             self._refuse_unless(State.RUNNING, "stop")
-            assert self._shift is not None
-            self._shift.refuse_own_thread()
+            assert self._background is not None
+            self._background.refuse_own_thread()
             self._state = State.STOPPING
         log.info("scheduler stopping", scheduler=self.scheduler_id, timeout=wait)
         try:
-            how = GRACEFUL if self._shift.end(wait) else FORCED
+            how = GRACEFUL if self._background.end(wait) else FORCED
         finally:
-            self._book.ended()
+            self._recorder.ended()
             self._state = State.STOPPED
         log.info("scheduler stopped", scheduler=self.scheduler_id, how=how)
         return how
 
     def statistics(self) -> Statistics:
-        return self._book.statistics(self._state.value)
+        return self._recorder.statistics(self._state.value)
 
     def _refuse_unless(self, state: State, call: str) -> None:
         if self._state is not state:
             raise TocsinError(f"scheduler {self.scheduler_id!r} is {self._state}: {call}() is for one that is {state}")
 
-    def _fail(self, shift: BackgroundWorkers, error: StoreError) -> None:
-        """On its thread: what happened cannot be mended by trying again. Until all has ended, calls are refused."""
+    def _fail(self, workers: BackgroundWorkers, error: StoreError) -> None:
+        """End the scheduler because of an error that a retry cannot mend. Called on the workers' thread. Until the
+        workers have ended, start() and stop() are refused."""
         with self._turn:
             if self._state is State.RUNNING:
                 self._state = State.ERROR
                 log.error("critical error, the scheduler ends", scheduler=self.scheduler_id, error=str(error))
-        shift.fail(error)
+        workers.fail(error)
 
     def _failed(self, error: BaseException) -> None:
-        """Its thread ends."""
+        """Called at the end of the workers' thread, when they end because of an error."""
         with self._turn:
             if self._state is State.STOPPING:
-                # Whoever stops it waits for the thread.
+                # stop() waits for the thread and does the rest.
                 return
-            self._book.critical(error)
-            self._book.ended()
+            self._recorder.critical(error)
+            self._recorder.ended()
             self._state = State.STOPPED
         log.error("scheduler stopped: mend what is wrong and start it again", scheduler=self.scheduler_id)
 
-    # What runs in it
+    # Its workers
 
     async def _workers(self, app: Tocsin) -> list[Worker]:
         return [await self.worker(app), await app.worker(queues=[self.queue.name], settings=self._settings_for(app))]
@@ -299,22 +299,24 @@ class TaskScheduler:
         return replace(self._settings or settings_of(app.config), name=self.scheduler_id)
 
     async def worker(self, app: Tocsin) -> Worker:
-        """The worker that pushes what is due, not started yet, for those who run its passes themselves."""
-        # A push is tried again as its schedule says, whatever kind of failure it was.
+        """The worker that pushes due tasks, not started yet, for programs that run its passes themselves."""
+        # The retry policy of the schedule decides when a push is tried again, whatever kind of failure it was.
         off = BackoffSettings(enabled=False)
         settings = replace(self._settings_for(app), poll_s=self.check_interval, backoff=off)
         catalog = Catalog()
         catalog.add(self._handler_for(app))
         worker = Worker(app.store, [await self._opened(app)], catalog, settings)
-        worker.fetcher.on_answers = self._book.saw
-        self._book.tally = worker.tally
+        worker.fetcher.on_answers = self._recorder.saw
+        self._recorder.tally = worker.tally
         return worker
 
     def _handler_for(self, app: Tocsin) -> Handler:
         async def push(runs: list[Run]) -> list[BaseException | None]:
             return await self._push_in_time(app, runs)
 
-        return Handler(HANDLER, push, executor="loop", queue=self._place.name, timeout=self._lock_timeout, batch=BATCH)
+        return Handler(
+            HANDLER, push, executor="loop", queue=self._schedules_queue.name, timeout=self._lock_timeout, batch=BATCH
+        )
 
     async def _push_in_time(self, app: Tocsin, runs: list[Run]) -> list[BaseException | None]:
         began = monotonic()
@@ -323,18 +325,19 @@ class TaskScheduler:
         except asyncio.CancelledError:
             deadline = min(epoch_ms(run.deadline) for run in runs)
             if runs[0].cancelled and app.store.clock.server_ms() >= deadline:
-                self._book.pushes_timed_out(runs)
+                self._recorder.pushes_timed_out(runs)
             raise
         finally:
-            self._book.processed(monotonic() - began)
+            self._recorder.processed(monotonic() - began)
 
     async def _push(self, app: Tocsin, runs: list[Run]) -> list[BaseException | None]:
-        """The tasks of all occurrences in one call. How each ended: one that failed is no reason to repeat another."""
+        """Push the tasks of all occurrences in one call. Returns an error or None for each, so that only those that
+        failed are repeated."""
         tasks = [await self._task_of(app, run) for run in runs]
         due = [(run, task) for run, task in zip(runs, tasks, strict=True) if task is not None]
         errors = await self.queue.put_all(app, [(task, run.due) for run, task in due])
         failed = {run: error for (run, _), error in zip(due, errors, strict=True) if error is not None}
-        self._book.pushes_failed(failed)
+        self._recorder.pushes_failed(failed)
         pushed = [run for run, _ in due if run not in failed]
         try:
             await self._note(app, pushed)
@@ -342,33 +345,33 @@ class TaskScheduler:
             failed |= dict.fromkeys(pushed, error)
         else:
             for run in pushed:
-                self._book.push_succeeded(run)
+                self._recorder.push_succeeded(run)
         return [failed.get(run) for run in runs]
 
     async def _task_of(self, app: Tocsin, run: Run) -> Task | None:
-        """None for a schedule that cannot be read: it is put to rest."""
+        """None for a schedule that cannot be read; it is paused."""
         try:
-            plan = task_schedules.read_plan(run.args[0] if run.args else None)
+            stored = task_schedules.read_stored_task(run.args[0] if run.args else None)
         except RecordUnreadable as error:
-            self._book.malformed(run.job_id, str(error))
+            self._recorder.malformed(run.job_id, str(error))
             await app.pause(run.job_id, queue=run.queue)
             return None
-        return Task(run.tenant or "", plan.priority, plan.payload, run.id)
+        return Task(run.tenant or "", stored.priority, stored.payload, run.id)
 
     async def _note(self, app: Tocsin, runs: list[Run]) -> None:
-        """When they ran last. If that cannot be written, the push is repeated with it, which changes nothing."""
+        """Write when the schedules ran last. If that fails, the push is repeated, which is harmless, and then this."""
         if not runs:
             return
         dues = {run.job_id: epoch_ms(run.due) for run in sorted(runs, key=lambda run: run.due)}
         try:
             await task_schedules.note_all(app.store, await self._opened(app), dues, int(app.store.clock.server_ms()))
         except StoreError as error:
-            self._book.redis_error(error)
+            self._recorder.redis_error(error)
             raise
 
 
 def _check_id(scheduler_id: Any) -> str:
-    """Part of the names of workers, and shown as the owner of claims."""
+    """The id becomes part of the names of workers and is shown as the owner of claims."""
     try:
         return check_queue_name(scheduler_id)
     except InvalidArgument:
@@ -388,6 +391,6 @@ async def _shown(app: Tocsin, where: OpenQueue, job: Job) -> Schedule:
 
 
 async def _record(app: Tocsin, where: OpenQueue, schedule_id: str) -> bytes:
-    """As it stands in Redis, also where it is no job; empty if it is gone."""
+    """The bytes in Redis, even if they are no readable job; empty if they are gone."""
     found: bytes | None = await app.store.read(lambda client: client.hget(where.keys[0]["jobs"], schedule_id))
     return found or b""

@@ -1,7 +1,7 @@
-"""Schedules of tasks: what is stored of one, and what is shown.
+"""Schedules of tasks: how a schedule is stored, changed and shown.
 
-A schedule is a recurring job; its cron expression is the job's trigger, its user the tenant, and what the job's handler
-is given is a `StoredTask`. Inactive is paused, or set aside because it cannot be read.
+A schedule is a recurring job. Its cron expression is the job's trigger, its user the job's tenant, and its argument a
+`StoredTask`. An inactive schedule is a paused job, or one that was parked because it cannot be read.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from msgspec import Struct
 
 from tocsin.app import job_options
 from tocsin.app.declarations import Declarations
-from tocsin.app.job_update import changed
+from tocsin.app.job_update import apply_changes
 from tocsin.engine.handlers import Handler
 from tocsin.model import codec
 from tocsin.model.durations import Millis, moment
-from tocsin.model.errors import InvalidArgument, InvalidTrigger, RecordUnreadable, nearest
+from tocsin.model.errors import InvalidArgument, InvalidTrigger, RecordUnreadable, did_you_mean
 from tocsin.model.job import Job, Retry, Stage
 from tocsin.model.trigger import Cron
 from tocsin.store.store import OpenQueue, Store
@@ -29,28 +29,28 @@ from tocsin.store.transitions.fleet import BellRinger, Fleet
 from tocsin.store.transitions.jobs import CONFLICT, EDIT, MISSING, Jobs, PutItem, record_of
 
 CHANGEABLE = ("cron_expression", "user_id", "priority", "payload", "timezone", "is_active")
-# Each occurrence is pushed, however often that fails first and however late it is.
+# Every occurrence is pushed in the end, however often the push fails and however late it is.
 _TRIES = 2**31 - 1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
-# As a digit of the answer of a put.
+# The answer of a put is an ASCII digit for each job.
 _CONFLICT_CODE = ord(str(CONFLICT))
 RULES = job_options.policy(misfire="all", overlap="buffer_all")
 
 
 class StoredTask(Struct, frozen=True):
-    """What each occurrence pushes, and what is remembered of the schedule; times in epoch ms."""
+    """What each occurrence pushes, and the times of the schedule in epoch ms."""
 
     priority: str
     payload: Any
     created: Millis
     updated: Millis
-    # Of the occurrence that was pushed last: when it was due, and when it was pushed.
+    # When the occurrence that was pushed last was due, and when it was pushed.
     last: Millis | None = None
     ran: Millis | None = None
 
 
 class Schedule(Struct, frozen=True):
-    """A schedule as it stands. Times are in UTC; `next_run` is None while it is not active."""
+    """The present state of a schedule. Times are in UTC; `next_run` is None while it is not active."""
 
     schedule_id: str
     cron_expression: str
@@ -65,7 +65,7 @@ class Schedule(Struct, frozen=True):
     updated_at: datetime | None
     # Why it was set aside, or why its last push failed.
     error: str | None = None
-    # When the occurrence that ran at `last_run` was due.
+    # The due time of the occurrence that ran at `last_run`.
     last_due: datetime | None = None
 
 
@@ -74,31 +74,32 @@ def put_of(
     schedule_id: str,
     cron: Cron,
     user_id: str,
-    plan: StoredTask,
+    stored: StoredTask,
+    *,
     timeout: Millis,
     pause: float,
     now: Millis,
     mode: int,
     largest: int,
 ) -> PutItem:
-    """Raises InvalidTrigger if it would never run. `pause`: the longest between two tries of a push, in seconds."""
+    """Raises InvalidTrigger if it would never run. `pause`: the longest time between two tries, in seconds."""
     retry = Retry(_TRIES, min(_FIRST_PAUSE_S, pause), max_interval=min(pause, _LONGEST_PAUSE_S))
-    planned = job_options.plan(
+    job = job_options.define_job(
         handler,
-        (_stored(plan),),
+        (_fields(stored),),
         {},
         trigger=cron,
         retry=retry,
         timeout=timeout / 1000,
         tenant=user_id,
         policy=RULES,
-        largest=largest,
+        limits=job_options.JobLimits(largest),
     )
-    return job_options.recurring(planned, schedule_id, now, mode)
+    return job_options.recurring(job, schedule_id, now, mode)
 
 
-def _stored(plan: StoredTask) -> dict[str, Any]:
-    return msgspec.structs.asdict(plan)
+def _fields(stored: StoredTask) -> dict[str, Any]:
+    return msgspec.structs.asdict(stored)
 
 
 async def revise(
@@ -108,14 +109,14 @@ async def revise(
     change: Callable[[Job], dict[str, Any]],
     largest: int = sys.maxsize,
 ) -> bool:
-    """Change what `change` says of the job as it is: whoever else changes it meanwhile is not undone. False: no job.
-    `largest`: bytes that its arguments may take then."""
+    """Apply the changes that `change` returns for the present job. If another caller changes the job meanwhile, begin
+    again, so that its change is not undone. `largest`: bytes that the arguments may take. False if the job is gone."""
     jobs = Jobs(store)
     while True:
         job = await jobs.get(where, schedule_id)
         if job is None:
             return False
-        header, spec, due, relative = changed(job, change(job), Declarations(), int(store.clock.server_ms()))
+        header, spec, due, relative = apply_changes(job, change(job), Declarations(), int(store.clock.server_ms()))
         put = PutItem(schedule_id, record_of(header, spec, largest), due, relative, EDIT, job.version)
         code, head = await jobs.put(where, put)
         await ring(store, where, head)
@@ -124,7 +125,7 @@ async def revise(
 
 
 async def ring(store: Store, where: OpenQueue, head: Millis) -> None:
-    """A put became the first in line: whoever sleeps until another is told."""
+    """Wake sleeping workers if a put became the first in line, with `head` as its due time; -1: it did not."""
     if head >= 0:
         ringer = BellRinger(Fleet(store))
         ringer.ring(where, 0)
@@ -132,26 +133,26 @@ async def ring(store: Store, where: OpenQueue, head: Millis) -> None:
 
 
 def changes_of(job: Job, wanted: dict[str, Any], now: Millis) -> dict[str, Any]:
-    """What an update means for the job: its trigger if that is another, its tenant, and what it pushes."""
-    cron, plan = cron_of(job), plan_of(job)
+    """The changes of the job that make the wanted changes of its schedule."""
+    cron, stored = cron_of(job), stored_task_of(job)
     pushes = {name: wanted[name] for name in ("priority", "payload") if name in wanted}
     changes: dict[str, Any] = {
         "trigger": Cron(wanted.get("cron_expression", cron.expression), wanted.get("timezone", cron.tz), cron.dst),
-        "args": [_stored(plan) | pushes | {"updated": now}],
+        "args": [_fields(stored) | pushes | {"updated": now}],
     }
     if "user_id" in wanted:
         changes["tenant"] = wanted["user_id"]
     return changes
 
 
-def noted(job: Job, due: Millis, now: Millis) -> dict[str, Any]:
-    """The occurrence of `due` was pushed."""
-    return {"args": [_stored(plan_of(job)) | {"last": due, "ran": now, "updated": now}]}
+def with_last_run(job: Job, due: Millis, now: Millis) -> dict[str, Any]:
+    """The changes of the job that note a push, at `now`, of its occurrence of `due`."""
+    return {"args": [_fields(stored_task_of(job)) | {"last": due, "ran": now, "updated": now}]}
 
 
 async def note_all(store: Store, where: OpenQueue, dues: dict[str, Millis], now: Millis) -> None:
-    """The occurrences of these schedules were pushed. All are read in one call and written in another; those that
-    somebody changes in between are read again."""
+    """Note the pushes of these schedules. One call reads all jobs and another writes them; jobs that another caller
+    changes in between are read again."""
     jobs, left = Jobs(store), dues
     while left:
         found = [job for each in _by_partition(where, left) for job in await jobs.get_all(where, *each)]
@@ -169,14 +170,14 @@ def _by_partition(where: OpenQueue, members: Iterable[str]) -> list[tuple[int, l
 
 
 def _note(job: Job, last: Millis, now: Millis) -> PutItem:
-    header, spec, due, relative = changed(job, noted(job, last, now), Declarations(), now)
+    header, spec, due, relative = apply_changes(job, with_last_run(job, last, now), Declarations(), now)
     return PutItem(job.id, record_of(header, spec), due, relative, EDIT, job.version)
 
 
 def check_changes(changes: dict[str, Any]) -> None:
     for name in changes:
         if name not in CHANGEABLE:
-            raise InvalidArgument(f"a schedule has no {name!r} that can be changed; {nearest(name, CHANGEABLE)}")
+            raise InvalidArgument(f"a schedule has no {name!r} that can be changed; {did_you_mean(name, CHANGEABLE)}")
     if not isinstance(changes.get("is_active", True), bool):
         raise InvalidArgument(f"is_active is True or False, not {changes['is_active']!r:.100}")
 
@@ -187,11 +188,11 @@ def cron_of(job: Job) -> Cron:
     return job.trigger
 
 
-def plan_of(job: Job) -> StoredTask:
-    return read_plan(job.args[0] if job.args else None)
+def stored_task_of(job: Job) -> StoredTask:
+    return read_stored_task(job.args[0] if job.args else None)
 
 
-def read_plan(given: Any) -> StoredTask:
+def read_stored_task(given: Any) -> StoredTask:
     try:
         return msgspec.convert(given, StoredTask)
     except msgspec.ValidationError as error:
@@ -200,7 +201,7 @@ def read_plan(given: Any) -> StoredTask:
 
 def is_readable(job: Job) -> bool:
     try:
-        cron_of(job), plan_of(job)
+        cron_of(job), stored_task_of(job)
     except RecordUnreadable:
         return False
     return True
@@ -211,22 +212,22 @@ def is_readable(job: Job) -> bool:
 
 def schedule_of(job: Job) -> Schedule:
     cron = cron_of(job)
-    return _shown(job, ScheduleRecord(plan_of(job), cron.expression, cron.tz, job.tenant or ""))
+    return _shown(job, ScheduleRecord(stored_task_of(job), cron.expression, cron.tz, job.tenant or ""))
 
 
 def unreadable_schedule(job: Job, record: bytes) -> Schedule:
-    """What can still be told of it."""
+    """What can still be read of it."""
     return _shown(job, ScheduleRecord.of(record))
 
 
 class ScheduleRecord(Struct, frozen=True):
-    """What a record says of a schedule, as far as it can be read."""
+    """A schedule as far as its record can be read."""
 
-    plan: StoredTask | None = None
+    task: StoredTask | None = None
     expression: str = ""
     timezone: str = ""
     user_id: str = ""
-    # Its cron expression, or its zone, is none that is known here: all else may be well.
+    # What is wrong with its cron expression or zone, where the rest of the record is readable.
     wrong_cron: str = ""
 
     @classmethod
@@ -239,10 +240,10 @@ class ScheduleRecord(Struct, frozen=True):
             return cls()
         if tag != "cron" or not all(isinstance(text, str) for text in (expression, zone, dst)):
             return cls(user_id=user_id)
-        plan: StoredTask | None = None
+        stored: StoredTask | None = None
         with contextlib.suppress(RecordUnreadable):
-            plan = read_plan(given)
-        return cls(plan, expression, zone, user_id, _wrong(expression, zone, dst))
+            stored = read_stored_task(given)
+        return cls(stored, expression, zone, user_id, _wrong(expression, zone, dst))
 
 
 def _wrong(expression: str, zone: str, dst: str) -> str:
@@ -253,23 +254,23 @@ def _wrong(expression: str, zone: str, dst: str) -> str:
     return ""
 
 
-def _shown(job: Job, saved: ScheduleRecord) -> Schedule:
-    plan = saved.plan or StoredTask("", None, 0, 0)
+def _shown(job: Job, record: ScheduleRecord) -> Schedule:
+    stored = record.task or StoredTask("", None, 0, 0)
     active = job.stage not in (Stage.PAUSED, Stage.PARKED)
     return Schedule(
         schedule_id=job.id,
-        cron_expression=saved.expression,
-        user_id=saved.user_id,
-        priority=plan.priority,
-        payload=plan.payload,
-        timezone=saved.timezone,
+        cron_expression=record.expression,
+        user_id=record.user_id,
+        priority=stored.priority,
+        payload=stored.payload,
+        timezone=record.timezone,
         is_active=active,
-        last_run=_moment(plan.ran or plan.last),
+        last_run=_moment(stored.ran or stored.last),
         next_run=moment(job.due_ms) if active else None,
-        created_at=moment(plan.created) if plan.created else None,
-        updated_at=moment(plan.updated) if plan.updated else None,
+        created_at=moment(stored.created) if stored.created else None,
+        updated_at=moment(stored.updated) if stored.updated else None,
         error=None if job.failure is None else job.failure.error,
-        last_due=_moment(plan.last),
+        last_due=_moment(stored.last),
     )
 
 

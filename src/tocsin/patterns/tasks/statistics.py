@@ -1,4 +1,4 @@
-"""What a task scheduler counts: its passes, its pushes, and what went wrong, by kind."""
+"""Counts what a task scheduler does: passes, pushes, and errors by kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tocsin.telemetry.metrics import Counters
 
 log = get_logger("tocsin.taskscheduler")
 
-# Of schedules in one line of the log.
+# The most schedules that one line of the log names.
 MOST_NAMED = 5
 ERRORS = (
     "redis_error_count",
@@ -35,7 +35,7 @@ ERRORS = (
 
 
 class Statistics(Struct, frozen=True):
-    """Since the scheduler was made; rates are shares from 0 to 1, 1 where nothing was tried yet."""
+    """Counts since the scheduler was made. Rates are shares from 0 to 1, and 1 before the first try."""
 
     state: str
     # Since the last start; 0 while it does not run.
@@ -44,10 +44,10 @@ class Statistics(Struct, frozen=True):
     pushed: int
     # Occurrences per second of running.
     schedules_per_second: float
-    # Of the passes that went for an occurrence, those that got one.
+    # The share of passes that got an occurrence, among those that tried to.
     claim_success_rate: float
     push_success_rate: float
-    # Of the passes that got occurrences: from the claim until their tasks were pushed and that was written down.
+    # The mean time of passes that got occurrences, from the claim until the pushes were noted.
     mean_pass_s: float
     redis_error_count: int
     lock_timeout_count: int
@@ -55,20 +55,20 @@ class Statistics(Struct, frozen=True):
     push_error_count: int
     cron_error_count: int
     critical_error_count: int
-    # By the names of the counters: errors of that kind per pass.
+    # Errors per pass, by the name of the counter.
     error_rates: dict[str, float]
     # On the server's clock.
     last_successful_pass: datetime | None
-    # Whether the server answered when it was asked last.
+    # Whether the server answered the last claim.
     connected: bool
-    # Of the passes that went for an occurrence, those that found that another scheduler had it.
+    # The share of passes that found that another scheduler had the occurrence, among those that tried to get one.
     contention: float
-    # Of what ended the scheduler last.
+    # The error that ended the scheduler last.
     critical_error: str | None
 
 
 class StatisticsRecorder:
-    """Told by the parts of a scheduler what happens, on their event loop."""
+    """The parts of a scheduler call it, on their event loop, when something happens that counts."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(ERRORS, 0)
@@ -76,7 +76,7 @@ class StatisticsRecorder:
         self.pushed = 0
         self._failed_pushes = 0
         self._won = self._contended = self._failed = 0
-        # Schedules that could not be read when they were claimed last.
+        # Schedules that were unreadable when they were claimed last.
         self._set_aside: set[str] = set()
         self._took_s = 0.0
         self._last: Millis | None = None
@@ -86,9 +86,9 @@ class StatisticsRecorder:
         self.critical_error: str | None = None
         self._was_critical = False
         self.log = PushLog()
-        # Of the worker that serves now: what is counted here is a metric too.
+        # The counters of the present worker: errors are metrics too.
         self.tally = Counters()
-        # Told of what trying again cannot mend.
+        # Called for an error that a retry cannot mend.
         self.on_critical: Callable[[StoreError], None] = lambda error: None
 
     def began(self) -> None:
@@ -110,7 +110,7 @@ class StatisticsRecorder:
     def saw(
         self, wishes: list[tuple[ServedQueue, ClaimRequest]], answers: list[ClaimReply | StoreError], took: float
     ) -> None:
-        """One pass: the schedules are one partition, so there is one answer."""
+        """Count one pass. The schedules are in one partition, so it has one answer."""
         self.passes += 1
         if any(isinstance(answer, ClaimReply) and answer.claims for answer in answers):
             self._took_s += took
@@ -134,7 +134,7 @@ class StatisticsRecorder:
             self.on_critical(error)
 
     def critical(self, error: BaseException) -> None:
-        """What ends the scheduler. It is counted once, whoever notices it first."""
+        """Count the error that ends the scheduler, once, even if several parts report it."""
         self.critical_error = str(error)
         if not self._was_critical:
             self._was_critical = True
@@ -148,7 +148,7 @@ class StatisticsRecorder:
         if answer.claims:
             self._won += 1
         elif 0 < lane.next_due[wish.partition] <= answer.now:
-            # It was due for us, and when we asked it was gone.
+            # We knew of a due occurrence, and when we asked it was gone.
             self._contended += 1
             log.debug("nothing to push: another scheduler has what was due")
         for _ in range(answer.parked):
@@ -158,7 +158,7 @@ class StatisticsRecorder:
             try:
                 codec.decode_spec(claim.record)
             except RecordUnreadable as error:
-                # Workers try it again and again: one that stays unreadable is one error.
+                # Workers claim it again and again. Count a schedule that stays unreadable as one error.
                 if claim.job_id not in self._set_aside:
                     self._set_aside.add(claim.job_id)
                     self._unreadable(claim.job_id, claim.record, str(error))
@@ -184,7 +184,7 @@ class StatisticsRecorder:
     # Pushes
 
     def processed(self, seconds: float) -> None:
-        """It took so long to push what a pass had claimed, or a part of it."""
+        """Count the time that it took to push what a pass had claimed, or a part of it."""
         self._took_s += seconds
 
     def push_succeeded(self, run: Run) -> None:
@@ -192,7 +192,7 @@ class StatisticsRecorder:
         self.log.pushed(run)
 
     def pushes_failed(self, failed: Mapping[Run, BaseException]) -> None:
-        """What one call could not push. Those that failed together are one line, and one error of the server."""
+        """Count the pushes of one call that failed. Those with the same error are one line, and one server error."""
         for error in dict.fromkeys(failed.values()):
             runs = [run for run, why in failed.items() if why is error]
             self._failed_pushes += len(runs)
@@ -228,7 +228,7 @@ class StatisticsRecorder:
 
 
 def _named(runs: Sequence[Run]) -> dict[str, Any]:
-    """How many, and the first few of their schedules."""
+    """The number of tasks and the first few of their schedules, for a line of the log."""
     return {"tasks": len(runs), "schedules": [run.job_id for run in runs[:MOST_NAMED]]}
 
 

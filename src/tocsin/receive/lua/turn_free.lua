@@ -1,7 +1,7 @@
 -- turn_free: give up a turn without an answer. Repeating it changes nothing.
--- KEYS   turn  HASH  token and digest of who has the turn, its answer when there is one; gone when lease or keep is over
+-- KEYS   turn  HASH  token and digest of the caller that has the turn, and its answer; expires with lease or keep
 -- ARGV   token
--- RETURN 1 freed, 0 the turn was not the caller's any more, or is answered (nothing changed)
+-- RETURN 1 freed, 0 the caller has the turn no more, or it is answered (nothing changed)
 local turn = KEYS[1]
 local token = ARGV[1]
 local held = redis.call('HMGET', turn, 'token', 'answer')

@@ -1,8 +1,8 @@
--- turn_take: take the turn of a key, or keep it for longer. Asked again after a lost reply it answers the same.
--- KEYS   turn  HASH  token and digest of who has the turn, its answer when there is one; gone when lease or keep is over
+-- turn_take: take the turn of a key, or extend its lease. Repeating it after a lost reply returns the same.
+-- KEYS   turn  HASH  token and digest of the caller that has the turn, and its answer; expires with lease or keep
 -- ARGV   token, digest, lease ms: by the server's clock, as every expiry is
--- RETURN {1, digest, 0} the turn is the caller's
---        {0, digest, ms} another has it, for so long if it is not renewed (nothing changed)
+-- RETURN {1, digest, 0} the caller has the turn
+--        {0, digest, ms} another caller has it, for so long unless it renews (nothing changed)
 --        {2, digest, answer} it is answered (nothing changed)
 local turn = KEYS[1]
 local token, digest, lease_ms = ARGV[1], ARGV[2], ARGV[3]

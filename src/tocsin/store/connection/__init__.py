@@ -1,1 +1,1 @@
-"""Clients and connections: addresses, pools, clusters, and what the errors of a server mean."""
+"""Clients and connections: addresses, pools, clusters, and the errors of a server."""

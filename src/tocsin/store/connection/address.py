@@ -1,11 +1,11 @@
-"""Where the server is, as the user writes it.
+"""Parses the address of the store, as the user writes it.
 
     redis://[[user]:password@]host[:6379][/db]                    one server; rediss:// with TLS
     unix://[[user]:password@]/path/to/socket[?db=0]               one server on this machine
     redis+sentinel://[[user]:password@]host[:26379],.../service[/db]
     redis+cluster://[[user]:password@]host[:6379],...
 
-`rediss+sentinel` and `rediss+cluster` are those with TLS. Options after `?` are named as in redis-py.
+`rediss+sentinel` and `rediss+cluster` use TLS. Options after `?` have redis-py's names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from tocsin.model.errors import InvalidConfig, nearest
+from tocsin.model.errors import InvalidConfig, did_you_mean
 
 Node = tuple[str, int]
 
@@ -30,10 +30,10 @@ _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """Field names are redis-py's without their `ssl_`."""
+    """TLS options. The field names are redis-py's without `ssl_`."""
 
     ca_certs: str | None = None
-    # The certificates themselves; not in an address.
+    # The certificates themselves. An address cannot contain them.
     ca_data: str | None = None
     certfile: str | None = None
     keyfile: str | None = None
@@ -55,8 +55,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """For messages and logs: neither password nor options."""
-        # A name without a password is a password without its colon, more often than not.
+        """The address for messages and logs, without password and options."""
+        # Hide a name without a password: usually it is a password whose colon was forgotten.
         user = f"{self.username}@" if self.username and self.password else ""
         if self.kind == "unix":
             return f"unix://{user}{self.path}" + (f"?db={self.db}" if self.db else "")
@@ -70,7 +70,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(url: str) -> Address:
-    """Raise InvalidConfig without quoting what may be part of a password."""
+    """Raises InvalidConfig, without quoting anything that may be part of a password."""
     scheme, rest = _scheme(url)
     authority, path, query = _parts(scheme, rest)
     login, _, hosts = authority.rpartition("@")
@@ -79,7 +79,7 @@ def parse(url: str) -> Address:
         kind = "unix" if family == "unix" else "tcp"
     options = _options(query, kind, tls=family == "rediss")
     username, _, password = login.partition(":")
-    place = _place(kind, hosts, unquote(path), options)
+    target = _target(kind, hosts, unquote(path), options)
     return msgspec.convert(
         {
             "kind": kind,
@@ -88,7 +88,7 @@ def parse(url: str) -> Address:
             "sentinel_username": options.get("sentinel_username"),
             "sentinel_password": options.get("sentinel_password"),
             "tls": _tls(options) if family == "rediss" else None,
-            **place,
+            **target,
         },
         Address,
     )
@@ -100,14 +100,14 @@ def _scheme(url: str) -> tuple[str, str]:
     if not found or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
         raise InvalidConfig("the store address has no scheme: write it as redis://HOST:PORT/DB")
     if scheme not in _SCHEMES:
-        raise InvalidConfig(f"unknown scheme {scheme!r} in the store address; {nearest(scheme, _SCHEMES)}")
+        raise InvalidConfig(f"unknown scheme {scheme!r} in the store address; {did_you_mean(scheme, _SCHEMES)}")
     return scheme, rest
 
 
 def _parts(scheme: str, rest: str) -> tuple[str, str, str]:
     found = re.fullmatch(r"([^/?#]*)([^?#]*)(?:\?([^#]*))?", rest)
-    # An @ behind the host, or a #, is a password that was not escaped; urllib would cut it in two and
-    # the halves would turn up in messages as a port or an option.
+    # An @ after the host, or a #, belongs to a password that was not escaped. urllib would cut the password in two, and
+    # its halves would appear in messages as a port or an option.
     if found is None or ("@" in rest and "@" not in found[1] and scheme != "unix"):
         raise InvalidConfig(
             "the store address cannot be read: in its password write / as %2F, ? as %3F, # as %23, @ as %40"
@@ -120,7 +120,7 @@ def _options(query: str, kind: str, *, tls: bool) -> dict[str, str]:
     for name in options:
         if name not in _LOGIN | _TLS | _SENTINEL:
             word = f"option {name!r}" if name.isidentifier() else "option"
-            known = nearest(name, _LOGIN | _TLS | _SENTINEL)
+            known = did_you_mean(name, _LOGIN | _TLS | _SENTINEL)
             raise InvalidConfig(f"unknown {word} in the store address; {known}")
         if name in _TLS and not tls:
             raise InvalidConfig(f"{name} in the store address needs TLS: write the scheme with rediss")
@@ -129,7 +129,7 @@ def _options(query: str, kind: str, *, tls: bool) -> dict[str, str]:
     return options
 
 
-def _place(kind: str, hosts: str, path: str, options: dict[str, str]) -> dict[str, object]:
+def _target(kind: str, hosts: str, path: str, options: dict[str, str]) -> dict[str, object]:
     if kind == "unix":
         if hosts or path in ("", "/"):
             raise InvalidConfig("a unix address has three slashes: unix:///path/to/socket")
@@ -165,7 +165,7 @@ def _tls(options: dict[str, str]) -> Tls:
     given: dict[str, object] = {name.removeprefix("ssl_"): options[name] for name in _TLS & options.keys()}
     reqs, check = options.get("ssl_cert_reqs", "required"), options.get("ssl_check_hostname", "true").lower()
     if reqs not in _CERT_REQS:
-        raise InvalidConfig(f"ssl_cert_reqs in the store address: {nearest(reqs, _CERT_REQS)}")
+        raise InvalidConfig(f"ssl_cert_reqs in the store address: {did_you_mean(reqs, _CERT_REQS)}")
     if check not in _TRUTH:
         raise InvalidConfig("ssl_check_hostname in the store address is true or false")
     return msgspec.convert({**given, "check_hostname": _TRUTH[check]}, Tls)

@@ -1,7 +1,7 @@
-"""A blocking client of a cluster, for the heart: all keys of a beat are in one slot.
+"""A blocking client of a cluster, for the heartbeat, whose keys are all in one slot.
 
-It is a client of one node at a time, and goes where a redirection sends it. A node that does not answer, or answers as
-one that may have lost its place, is left: the next call asks another, which knows where the slot is.
+It is a client of one node at a time and follows redirections. If a node does not answer, or may no longer be the
+primary, the next call goes to another node, which knows where the slot is.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from redis import exceptions
 
 from tocsin.store.connection.demoted import BlockingParser
 
-# How often a call is sent on, and how long it waits where the keys of a slot are on their way.
+# How many redirections to follow, and how long to wait while the keys of a slot are being moved.
 REDIRECTIONS = 16
 TRY_AGAIN_S = 0.05
-BETWEEN_NODES = "a slot is on its way to another node, and neither of the two would serve it"
+BETWEEN_NODES = "a slot is being moved to another node, and neither of the two would serve it"
 
 _MAY_BE_REPLACED = (
     exceptions.ConnectionError,
@@ -28,28 +28,28 @@ _MAY_BE_REPLACED = (
     exceptions.MasterDownError,
     exceptions.ReadOnlyError,
 )
-Place = tuple[str, int]
+Node = tuple[str, int]
 
 
 class BlockingCluster(redis.Redis):
-    def __init__(self, seeds: Sequence[Place], **options: Any) -> None:
+    def __init__(self, seeds: Sequence[Node], **options: Any) -> None:
         self._seeds = list(seeds)
-        # Every node that a node has named, replicas too; and whether they are to be asked for again.
-        self._named: set[Place] = set()
+        # All nodes that the cluster has listed, with replicas, and whether to fetch the list again.
+        self._listed: set[Node] = set()
         self._stale = True
         self._at = self._seeds[0]
         super().__init__(*self._at, **options)
-        # Redis() takes no parser, only its connections do.
+        # Only the connections accept a parser, Redis() does not.
         self.connection_pool.connection_kwargs["parser_class"] = BlockingParser
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         for _ in range(REDIRECTIONS):
             try:
                 if self._stale:
-                    self._ask_for_names()
+                    self._list_nodes()
                 return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
             except exceptions.MovedError as moved:
-                # A node that does not know its own address leaves it out.
+                # A node that does not know its own address sends none.
                 self._go_to((moved.host or self._at[0], moved.port))
             except exceptions.AskError as ask:
                 return self._ask_at((ask.host or self._at[0], ask.port), args)
@@ -60,28 +60,28 @@ class BlockingCluster(redis.Redis):
                 raise
         raise exceptions.ClusterError(BETWEEN_NODES)
 
-    def _ask_for_names(self) -> None:
+    def _list_nodes(self) -> None:
         slots = super().execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
         nodes = [node for _, _, *nodes in slots for node in nodes]
-        self._named = {(bytes(node[0] or b"").decode() or self._at[0], int(node[1])) for node in nodes}
+        self._listed = {(bytes(node[0] or b"").decode() or self._at[0], int(node[1])) for node in nodes}
         self._stale = False
 
-    def _go_to(self, place: Place) -> None:
+    def _go_to(self, node: Node) -> None:
         pool = self.connection_pool
-        options = {**pool.connection_kwargs, "host": place[0], "port": place[1]}
+        options = {**pool.connection_kwargs, "host": node[0], "port": node[1]}
         self.connection_pool = type(pool)(connection_class=pool.connection_class, **options)
         pool.disconnect()
-        self._at = place
+        self._at = node
 
     def _leave(self) -> None:
-        """For any other node. The addresses that were given count too: they may lead to other nodes by now."""
-        others = sorted({*self._named, *self._seeds} - {self._at})
+        """Switch to any other known node. The given addresses count too: they may lead to other nodes now."""
+        others = sorted({*self._listed, *self._seeds} - {self._at})
         self._go_to(random.choice(others) if others else self._at)
         self._stale = True
 
-    def _ask_at(self, place: Place, args: Sequence[Any]) -> Any:
-        """Of a slot that is on its way there. ASKING counts for the next command on the same connection."""
-        options = {**self.connection_pool.connection_kwargs, "host": place[0], "port": place[1]}
+    def _ask_at(self, node: Node, args: Sequence[Any]) -> Any:
+        """Send a command to the node that a slot is moving to. ASKING applies to the next command on its connection."""
+        options = {**self.connection_pool.connection_kwargs, "host": node[0], "port": node[1]}
         pool = type(self.connection_pool)(connection_class=self.connection_pool.connection_class, **options)
         with redis.Redis(connection_pool=pool) as there, there.pipeline(transaction=False) as pipe:
             pipe.execute_command("ASKING")

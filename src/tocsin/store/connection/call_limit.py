@@ -1,4 +1,4 @@
-"""A bound on calls under way, and the line of those that wait for one to end."""
+"""Limits the calls under way. Further calls wait in line."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from redis.exceptions import MaxConnectionsError
 
 
 class CallLimit:
-    """At most so many at once. The others wait in line and are served in the order in which they came.
+    """At most `most` permits at once. Further callers wait in line and are served in order.
 
-    Nobody gives up for being far back: a line that moves is waited in for as long as it takes. Only if nobody was
-    served for `max_wait_s` do those that waited as long, or up to twice as long, get MaxConnectionsError.
+    A caller waits for as long as the line moves. Only if no caller was served for `max_wait_s`, those that have waited
+    for this time, or up to twice as long, get MaxConnectionsError.
     """
 
     def __init__(self, most: int, max_wait_s: float) -> None:
         self._free = most
         self._max_wait_s = max_wait_s
-        # A turn that ends goes to the first of them, so that a newcomer cannot take it.
+        # A released permit goes to the first in line, so that a new caller cannot take it.
         self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._looks = 0
-        # Since the last look.
+        self._checks = 0
+        # Whether a caller was served since the last check.
         self._served = False
-        self._next_look: asyncio.TimerHandle | None = None
+        self._next_check: asyncio.TimerHandle | None = None
 
     def take_free(self) -> bool:
-        """A turn at once, if there is one."""
+        """Take a permit if one is free."""
         if self._free:
             self._free -= 1
             return True
@@ -36,38 +36,39 @@ class CallLimit:
         if self.take_free():
             return
         loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        self._line.append((self._looks, turn))
-        if self._next_look is None:
-            self._next_look = loop.call_later(self._max_wait_s, self._look)
+        permit: asyncio.Future[None] = loop.create_future()
+        self._line.append((self._checks, permit))
+        if self._next_check is None:
+            self._next_check = loop.call_later(self._max_wait_s, self._check)
         try:
-            await turn
+            await permit
         except asyncio.CancelledError:
-            # Its turn may have come in the same moment: pass it on.
-            if not turn.cancelled():
+            # It may have got a permit at the same moment: pass it on.
+            if not permit.cancelled():
                 self.end(served=False)
             raise
 
     def end(self, *, served: bool) -> None:
-        """Give a turn back. `served`: the server answered."""
+        """Release a permit. `served`: the server answered."""
         self._served |= served
         while self._line:
-            _, turn = self._line.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            _, permit = self._line.popleft()
+            if not permit.done():
+                permit.set_result(None)
                 return
         self._free += 1
 
-    def _look(self) -> None:
-        """Every `max_wait_s`: one timer for the whole line, because a burst would be busy with one for each.
+    def _check(self) -> None:
+        """Check the line every `max_wait_s`. One timer serves all callers, because a burst would spend its time on a
+        timer for each.
 
-        Those that came before the last look have waited long enough. Those that came later are left for the next one,
-        which is also for an event loop that stood still: answers may be there that it has not read yet."""
-        while not self._served and self._line and self._line[0][0] < self._looks:
-            _, turn = self._line.popleft()
-            if not turn.done():
-                turn.set_exception(MaxConnectionsError("No connection available."))
-        self._looks += 1
+        Callers that came before the last check have waited long enough. Later ones wait for the next check, which also
+        helps an event loop that stood still: answers may have arrived that it has not read yet."""
+        while not self._served and self._line and self._line[0][0] < self._checks:
+            _, permit = self._line.popleft()
+            if not permit.done():
+                permit.set_exception(MaxConnectionsError("No connection available."))
+        self._checks += 1
         self._served = False
         again = asyncio.get_running_loop().call_later
-        self._next_look = again(self._max_wait_s, self._look) if self._line else None
+        self._next_check = again(self._max_wait_s, self._check) if self._line else None

@@ -31,21 +31,24 @@ from tocsin.model.errors import (
     StoreRefused,
     StoreTimeout,
     StoreUnavailable,
-    nearest,
+    did_you_mean,
 )
 from tocsin.store.connection.address import Address
 from tocsin.store.connection.blocking_cluster import BlockingCluster
 from tocsin.store.connection.cluster import ClusterClient
 from tocsin.store.connection.demoted import BlockingParser, Parser
-from tocsin.store.connection.immediate import (
+from tocsin.store.connection.pool import (
+    BoundedPool,
+    ConnectionSettings,
     Dial,
     DialledConnection,
     DialledTlsConnection,
     ImmediateConnection,
     ImmediateTlsConnection,
     ImmediateUnixConnection,
+    SentinelPool,
+    SingleServerClient,
 )
-from tocsin.store.connection.pool import BoundedPool, ConnectionSettings, SentinelPool, SingleServerClient
 from tocsin.store.embedded.own_socket import BlockingOwnUnixConnection, ForeignServer, OwnUnixConnection, is_embedded
 
 Client: TypeAlias = SingleServerClient | ClusterClient
@@ -75,7 +78,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def open_client(address: Address, settings: ConnectionSettings = DEFAULTS) -> Client:
     """For everything that does not block. Nothing is sent before the first command."""
-    return _open(address, settings, settings.timeout_s, tells=True)
+    return _open(address, settings, settings.timeout_s, logs=True)
 
 
 def open_dialled_client(address: Address, settings: ConnectionSettings, dial: Dial) -> SingleServerClient:
@@ -87,7 +90,7 @@ def open_dialled_client(address: Address, settings: ConnectionSettings, dial: Di
 def open_waiting_client(address: Address, settings: ConnectionSettings = DEFAULTS) -> Client:
     """For one blocking read at a time, of at most LONGEST_BLOCK seconds."""
     one = msgspec.structs.replace(settings, max_total=1)
-    return _open(address, one, LONGEST_BLOCK + settings.timeout_s, tells=False)
+    return _open(address, one, LONGEST_BLOCK + settings.timeout_s, logs=False)
 
 
 def open_blocking_client(address: Address, settings: ConnectionSettings = DEFAULTS) -> BlockingClient:
@@ -130,11 +133,11 @@ def leave_former_primary(client: BlockingClient) -> None:
             pool.get_master_address()  # type: ignore[no-untyped-call]
 
 
-def _open(address: Address, settings: ConnectionSettings, read_timeout: float, *, tells: bool) -> Client:
+def _open(address: Address, settings: ConnectionSettings, read_timeout: float, *, logs: bool) -> Client:
     options = _options(address, settings, read_timeout)
     if address.kind == "cluster":
         nodes = [ClusterNode(host, port) for host, port in address.nodes]
-        return ClusterClient(settings, tells=tells, startup_nodes=nodes, **options, **_tls(address))
+        return ClusterClient(settings, logs=logs, startup_nodes=nodes, **options, **_tls(address))
     return SingleServerClient.from_pool(_pool(address, settings, options))  # type: ignore[return-value]
 
 
@@ -234,7 +237,7 @@ async def _check_service(client: Client, address: Address) -> None:
         except FAILURES:
             continue
         if services and address.service not in services:
-            known = nearest(address.service, services)
+            known = did_you_mean(address.service, services)
             raise StoreRefused(f"{address.shown}: the sentinels know no {address.service!r}; {known}")
 
 

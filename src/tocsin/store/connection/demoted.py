@@ -1,8 +1,8 @@
-"""Answers of a server that may no longer be the primary.
+"""Parsers that recognise the answers of a server that may no longer be the primary.
 
-READONLY comes from a primary that became a replica, NOREPLICAS from one that a split has cut off from its replicas: the
-others may have another primary by then. redis-py drops the connection on the first only, and not if Redis 6.2 says it
-of a command in a script. The parsers of our connections take all of these for ReadOnlyError.
+A primary that became a replica answers READONLY. One that a network split has cut off from its replicas answers
+NOREPLICAS, and the others may have another primary by then. redis-py drops the connection only after READONLY, and not
+if Redis 6.2 answers it for a command in a script. Our parsers raise ReadOnlyError for all of these.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The nodes of a cluster, for those that work on many partitions: one node that does not answer must not hold up what
-is done on the others."""
+"""Groups work on partitions by node of a cluster, so that a node that does not answer cannot hold up the others."""
 
 from __future__ import annotations
 
@@ -14,21 +13,21 @@ T = TypeVar("T")
 
 
 def by_node(store: Store, items: Sequence[T], place: Callable[[T], tuple[OpenQueue, int]]) -> list[list[T]]:
-    """The items whose partitions are on one node, together. All of them, where the server is not a cluster."""
+    """The items grouped by the node of their partition. One group, if the server is not a cluster."""
     client = store.client
     if not isinstance(client, ClusterClient) or len(items) < 2:
         return [list(items)]
     groups: dict[str, list[T]] = {}
     for item in items:
         queue, partition = place(item)
-        # It may have fewer partitions by now.
+        # The queue may have fewer partitions now.
         key = queue.keys[min(partition, queue.partitions - 1)]["meta"]
         groups.setdefault(client.name_of_node(key), []).append(item)
     return list(groups.values())
 
 
 async def each_by_itself(groups: Sequence[T], work: Callable[[T], Awaitable[float]]) -> float:
-    """Work on each group without waiting for the others. The longest of their rests, or the first of their errors."""
+    """Work on all groups at the same time. Returns their longest rest, or raises the first error."""
     if len(groups) == 1:
         return await work(groups[0])
     longest = 0.0
@@ -40,7 +39,7 @@ async def each_by_itself(groups: Sequence[T], work: Callable[[T], Awaitable[floa
 
 
 def is_away(store: Store, queue: OpenQueue, partition: int) -> bool:
-    """Whether the partition is on a node that does not answer: a pass over many partitions may leave it out."""
+    """Whether the partition's node does not answer. A pass over many partitions may leave it out."""
     client = store.client
     if not isinstance(client, ClusterClient) or not client.topology.away:
         return False
@@ -48,8 +47,8 @@ def is_away(store: Store, queue: OpenQueue, partition: int) -> bool:
 
 
 def when_back(store: Store, call: Callable[[], None]) -> Callable[[], None]:
-    """Call it whenever a node that was away answers again, or another took its place: it may have lost its last writes.
-    Returns what ends that."""
+    """Call `call` whenever a missing node answers again or was replaced: its last writes may be lost. Returns a
+    function that ends this."""
     client = store.client
     if not isinstance(client, ClusterClient):
         return lambda: None

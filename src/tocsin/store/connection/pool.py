@@ -1,13 +1,15 @@
-"""How many connections a client holds, and how long it waits: for one, to connect, for an answer.
+"""Connections and pools: how many a client holds, and how long it waits for one, to connect, and for an answer.
 
-At most `max_total` connections. Calls that find none free wait in line and are served in order, as long as the line
-moves: if no call was answered for `max_wait_s`, the wait ends with an error. Above `max_idle` a connection is closed
-soon after it came back. `min_idle` of them stand ready: they are opened with the store and, where they were lost, by
-`tend`, which the owner calls now and then.
+This is the only file that uses private parts of redis-py's connections and pools.
 
-Behind sentinels all of this counts for the primary; what asks the sentinels has connections of its own. In a cluster
-`max_total` bounds the calls under way, whatever node they go to, `min_idle` and `max_idle` count for each primary, and
-idle connections are closed by `tend` only (cluster.py).
+A client holds at most `max_total` connections. Calls that find none free wait in line and are served in order as long
+as the line moves: if no call is answered for `max_wait_s`, the wait ends with an error. Above `max_idle` a connection
+is closed soon after its call. `min_idle` connections are kept ready: the store opens them when it opens, and its owner
+calls `refill_idle_connections` now and then to replace lost ones.
+
+With sentinels the numbers count for the primary; calls to the sentinels use other connections. In a cluster `max_total`
+limits the calls under way to all nodes, `min_idle` and `max_idle` count for each primary, and only
+`refill_idle_connections` closes idle connections (cluster.py).
 """
 
 from __future__ import annotations
@@ -15,28 +17,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import hiredis
 import msgspec
-from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio import Connection, ConnectionPool, Redis, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.sentinel import MasterNotFoundError, SentinelConnectionPool
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from tocsin.store.connection.call_limit import CallLimit
 
 if TYPE_CHECKING:
+    from redis.asyncio.cluster import ClusterNode
+
     from tocsin.store.scripts.reload import ScriptReloader
 
+# Sends commands on one connection and returns their answers.
+Send = Callable[[Sequence[tuple[Any, ...]]], Awaitable[list[Any]]]
+# Connects a socket to a host and port.
+Dial = Callable[[str, int], Awaitable[socket.socket]]
 
-Ask = Callable[[Sequence[tuple[Any, ...]]], Awaitable[list[Any]]]
-
-# A connection that came back may be wanted again at once: in a burst, by those who wait for one.
+# Keep surplus connections for a moment: in a burst, waiting calls take them again at once.
 LINGER_S = 0.1
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The group redis.connection, in seconds."""
+    """The settings of redis.connection, with times in seconds."""
 
     max_total: int = 50
     max_idle: int = 10
@@ -47,23 +55,100 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kept(self) -> int:
-        """How many stand ready: what is above max_idle would not live long."""
+        """The number of connections to keep ready. Above max_idle they would be closed again."""
         return min(self.min_idle, self.max_idle)
 
 
+class _Immediate:
+    """Writes commands at once.
+
+    redis-py starts a task for each write, for its timeout, and that task begins one turn of the event loop later. Under
+    load a turn takes milliseconds, in which the server waits for commands that are ready. So we write what the socket
+    accepts, and leave the rest to redis-py."""
+
+    is_connected: bool
+    _writer: Any
+
+    async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
+        if self.is_connected and not isinstance(command, str) and not self._unsent():
+            self._writer.writelines([command] if isinstance(command, bytes) else command)
+            if not self._unsent():
+                return
+            command = []
+        await super().send_packed_command(command, check_health)  # type: ignore[misc]
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        """Pack in C what redis-py packs in Python. redis-py itself packs commands whose name has two words."""
+        plain = isinstance(args[0], str) and " " not in args[0]
+        try:
+            return [hiredis.pack_command(args)] if plain else super().pack_command(*args)  # type: ignore[misc]
+        except TypeError:
+            # An argument of a subclass, which redis-py can pack, or of a type that it refuses.
+            return super().pack_command(*args)  # type: ignore[misc, no-any-return]
+
+    def _unsent(self) -> int:
+        return int(self._writer.transport.get_write_buffer_size())
+
+
+class ImmediateConnection(_Immediate, Connection):
+    pass
+
+
+class ImmediateTlsConnection(_Immediate, SSLConnection):
+    pass
+
+
+class ImmediateUnixConnection(_Immediate, UnixDomainSocketConnection):
+    pass
+
+
+class _Dialled:
+    """Uses a socket that `dial` connects. redis-py itself would connect to any address that the name resolves to."""
+
+    host: str
+    port: int
+    socket_connect_timeout: float | None
+
+    def __init__(self, *, dial: Dial, **options: Any) -> None:
+        super().__init__(**options)
+        self._dial = dial
+        self._dialled: socket.socket | None = None
+
+    async def _connect(self) -> None:
+        async with asyncio.timeout(self.socket_connect_timeout):
+            self._dialled = await self._dial(self.host, self.port)
+        await super()._connect()  # type: ignore[misc]
+
+    def _connection_arguments(self) -> dict[str, Any]:
+        arguments = {**super()._connection_arguments(), "sock": self._dialled}  # type: ignore[misc]
+        host = arguments.pop("host")
+        del arguments["port"]
+        return {**arguments, "server_hostname": host} if "ssl" in arguments else arguments
+
+
+class DialledConnection(_Dialled, ImmediateConnection):
+    pass
+
+
+class DialledTlsConnection(_Dialled, ImmediateTlsConnection):
+    pass
+
+
 class BoundedPool(ConnectionPool):
-    """redis-py's BlockingConnectionPool takes locks and sets a timer even when a connection is free, serves newcomers
-    before those that wait, and fails a burst whose line is longer than its time limit."""
+    """A pool whose waiting calls are served in order.
+
+    redis-py's BlockingConnectionPool takes a lock and sets a timer even when a connection is free, serves new calls
+    before waiting ones, and fails calls of a burst that wait longer than its time limit."""
 
     def __init__(self, settings: ConnectionSettings, **options: Any) -> None:
         super().__init__(max_connections=settings.max_total, **options)
         self._settings = settings
-        self._turns = CallLimit(settings.max_total, settings.max_wait_s)
+        self._limit = CallLimit(settings.max_total, settings.max_wait_s)
         self._closing: asyncio.Task[None] | None = None
 
     async def get_connection(self, *_: Any, **__: Any) -> Any:
-        if not self._turns.take_free():
-            await self._turns.take()
+        if not self._limit.take_free():
+            await self._limit.take()
         connection = self.get_available_connection()  # type: ignore[no-untyped-call]
         try:
             await self.ensure_connection(connection)
@@ -79,8 +164,8 @@ class BoundedPool(ConnectionPool):
         finally:
             self._in_use_connections.remove(connection)
             self._available_connections.append(connection)
-            # A call that was not answered leaves its connection closed.
-            self._turns.end(served=connection.is_connected)
+            # A connection that is closed here means that its call got no answer.
+            self._limit.end(served=connection.is_connected)
         if len(self._available_connections) > self._settings.max_idle and self._closing is None:
             self._closing = asyncio.ensure_future(self._close_surplus())
 
@@ -95,11 +180,11 @@ class BoundedPool(ConnectionPool):
             self._closing.cancel()
         await super().aclose()
 
-    async def tend(self) -> None:
-        """Have min_idle live connections, as far as max_total allows. Raises what connecting raises."""
+    async def refill_idle_connections(self) -> None:
+        """Open connections until min_idle are alive, as far as max_total allows. Raises the errors of connecting."""
         taken: list[Any] = []
         try:
-            while len(taken) < self._settings.kept and self._turns.take_free():
+            while len(taken) < self._settings.kept and self._limit.take_free():
                 taken.append(self.get_available_connection())  # type: ignore[no-untyped-call]
             for connection in taken:
                 await self.ensure_connection(connection)
@@ -109,15 +194,15 @@ class BoundedPool(ConnectionPool):
 
 
 class SentinelPool(SentinelConnectionPool, BoundedPool):
-    async def tend(self) -> None:
-        """Also: be connected to the primary that the sentinels name now. The former may still answer."""
+    async def refill_idle_connections(self) -> None:
+        """First mark connections to a former primary for reconnecting: it may still answer."""
         former = self.master_address
-        # Nobody to ask: the primary may be well.
+        # If no sentinel answers, the primary may still be well.
         with contextlib.suppress(MasterNotFoundError):
             if await self.get_master_address() != former:  # type: ignore[no-untyped-call]
                 for connection in self._in_use_connections:
                     connection.mark_for_reconnect()  # type: ignore[no-untyped-call]
-        await super().tend()
+        await super().refill_idle_connections()
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -125,49 +210,49 @@ class SentinelPool(SentinelConnectionPool, BoundedPool):
 
 
 class SingleServerClient(Redis):
-    """A client of one server at a time: its address, a socket, or the primary that the sentinels name."""
+    """A client of one server at a time: at an address or socket, or the primary that the sentinels name."""
 
-    # Given by the store: what a script does that the server has forgotten.
-    healing: ScriptReloader
+    # Set by the store. Scripts use it when the server has forgotten them.
+    script_reloader: ScriptReloader
 
-    async def tend(self) -> None:
-        await self.connection_pool.tend()  # type: ignore[attr-defined]
+    async def refill_idle_connections(self) -> None:
+        await self.connection_pool.refill_idle_connections()  # type: ignore[attr-defined]
 
-    async def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Sent together; of each the answer, or the error that is one. Raises if not all of them came.
+    async def send_together(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Send commands in one batch. Returns an answer or error for each, and raises if not all were answered.
 
-        What a pipeline of redis-py does, without the tasks and turns of the event loop that it takes for what may be a
-        transaction: workers make each of their calls here."""
+        Does the same as a pipeline of redis-py, without the tasks and turns of the event loop that it needs for
+        transactions. All calls of workers pass here."""
         connection: Any = await self.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         try:
             answers: list[Any] = await connection.retry.call_with_retry(
-                lambda: ask_all(connection, commands), lambda error: connection.disconnect(error=error)
+                lambda: send_together(connection, commands), lambda error: connection.disconnect(error=error)
             )
             return answers
         finally:
             await self.connection_pool.release(connection)
 
     @contextlib.asynccontextmanager
-    async def pinned(self, key: str) -> AsyncIterator[Ask]:
-        """One connection, for commands of which one depends on what the connection did before."""
+    async def pinned(self, key: str) -> AsyncIterator[Send]:
+        """Reserve one connection, for commands that depend on earlier ones on the same connection."""
         connection: Any = await self.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         try:
-            yield functools.partial(ask_in_order, connection)
+            yield functools.partial(send_in_order, connection)
         finally:
             await self.connection_pool.release(connection)
 
 
-async def ask_in_order(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The answers. Raises the first error among them."""
-    answers = await ask_all(connection, commands)
+async def send_in_order(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Send commands on one connection and return the answers. Raises the first error among them."""
+    answers = await send_together(connection, commands)
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer
     return answers
 
 
-async def ask_all(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """On one connection, which is closed if not all answers came."""
+async def send_together(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Send commands in one batch on one connection. Returns an answer or error for each."""
     packed = [chunk for command in commands for chunk in connection.pack_command(*command)]
     await connection.send_packed_command(packed)
     answers: list[Any] = []
@@ -177,6 +262,14 @@ async def ask_all(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[
         except ResponseError as error:
             answers.append(error)
             if isinstance(error, ReadOnlyError):
-                # As for single commands: the next one finds the new primary behind a name that moved.
+                # As redis-py does for single commands: reconnecting finds the new primary behind the name.
                 connection.mark_for_reconnect()
     return answers
+
+
+async def close_surplus_of_node(node: ClusterNode, most: int) -> None:
+    """Close idle connections to a node of a cluster above `most`."""
+    while len(node._free) > most:
+        connection = node._free.popleft()
+        node._connections.remove(connection)
+        await connection.disconnect(nowait=True)

@@ -1,4 +1,4 @@
-"""Calls that several callers need at the same time are made once."""
+"""Makes a call once that several callers need at the same time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 class SharedCalls:
-    """One call for all that wait for the same thing: they share its answer, or its failure. The next caller after that
-    makes a new one. A caller that is cancelled does not take the answer from the others."""
+    """Callers that ask for the same thing while its call is under way share its answer or error. A later caller makes a
+    new call. A cancelled caller does not cancel the call for the others."""
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, list[asyncio.Future[Any]]] = {}

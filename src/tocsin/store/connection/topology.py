@@ -1,13 +1,12 @@
-"""Which node of a cluster has which slot, and how a client learns of a change.
+"""Tracks which node of a cluster has which slot.
 
-redis-py asks one node, chosen at random, while all calls wait; if a primary is gone, that may be the one it asks. It
-then connects anew to every node, and it forgets the addresses that it was given. So a primary that dies would stop the
-work on all the others.
+redis-py refreshes its table by asking one random node, possibly a dead one, while all calls wait. Then it connects to
+every node again, and it forgets the addresses that it was given. So one dead primary would stop the work on all others.
 
-Here only the first look is waited for. Later looks run beside the calls, and change only what has changed. They begin
-when a node does not answer, or answers that it may not be the primary any more, and are repeated until each node that
-was in doubt has answered or has lost its place to another. A node that does not answer a PING is *away*: calls to it
-fail at once instead of waiting for a timeout.
+Here calls wait only for the first look at the cluster. Later looks run beside the calls and change only the parts of
+the table that differ. They start when a node does not answer, or may no longer be the primary. They repeat until each
+node in doubt has answered or was replaced. A node that does not answer a PING is *away*: calls to it fail at once
+instead of waiting for a timeout.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from redis import exceptions
 from redis.asyncio.cluster import ClusterNode
 from redis.cluster import PRIMARY, REPLICA
 
-from tocsin.store.connection.pool import ask_all
+from tocsin.store.connection.pool import send_together
 from tocsin.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 
 log = get_logger("tocsin.store")
 
-# Between two looks while a node is in doubt.
+# Seconds between two looks while a node is in doubt.
 AGAIN_S = 0.25
-# A node that does not answer a PING within this long is away, and one that does not answer a look is left out of it.
+# Seconds to wait for a node's answer: to a PING, after which it counts as away, and to a look, which then omits it.
 PATIENCE_S = 1.0
 # How many nodes a look asks.
 MOST_ASKED = 5
@@ -43,7 +42,7 @@ _EPOCH = re.compile(rb"cluster_current_epoch:(\d+)")
 
 
 class TopologyView(Struct, frozen=True):
-    """The cluster as one node sees it. `epoch` grows with each election; a minority that was cut off is not `ok`."""
+    """The cluster as one node sees it. `epoch` grows with each election. A minority that was cut off is not `ok`."""
 
     ok: bool
     epoch: int
@@ -52,26 +51,26 @@ class TopologyView(Struct, frozen=True):
 
 
 class Topology:
-    """What one client knows of its cluster. The tables are redis-py's own, which route the calls."""
+    """Keeps one client's view of its cluster up to date, in redis-py's own tables, which route the calls."""
 
-    def __init__(self, manager: NodesManager, seeds: Sequence[ClusterNode], tells: bool) -> None:
-        """`tells`: whether it logs; of several clients in a process one should."""
-        # Names of primaries that do not answer.
+    def __init__(self, manager: NodesManager, seeds: Sequence[ClusterNode], logs: bool) -> None:
+        """`logs`: whether to log changes. Only one of several clients in a process should."""
+        # The names of primaries that do not answer.
         self.away: set[str] = set()
-        # Called when a node that was away answers again, or another took its place.
+        # Called when a missing node answers again or was replaced.
         self.listeners: set[Callable[[], None]] = set()
         self._manager = manager
         self._seeds = seeds
-        self._tells = tells
+        self._logs = logs
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._stale = False
         self._closing: set[asyncio.Task[None]] = set()
-        # The slots as they were adopted last; None: a redirection has changed the tables since.
+        # The slots of the last adopted view; None if a redirection has changed the tables since.
         self._adopted: list[Any] | None = None
 
     async def open(self) -> None:
-        """The first look. Raises what the nodes raise if none can be asked."""
+        """Take the first look. Raises ClusterError if no node answers."""
         answers = await asyncio.gather(*map(_view, self._seeds), return_exceptions=True)
         views = [answer for answer in answers if isinstance(answer, TopologyView)]
         if not views:
@@ -91,7 +90,7 @@ class Topology:
         nodes = [*self._manager.nodes_cache.values(), *self._seeds]
         await asyncio.gather(*(node.disconnect() for node in nodes), return_exceptions=True)
 
-    # What calls find out
+    # Called by the client
 
     def is_away(self, node: ClusterNode) -> bool:
         return node.name in self.away
@@ -101,19 +100,19 @@ class Topology:
         return any({other.name for other in self._manager.get_nodes_by_server_type(PRIMARY)} - self.away - {node.name})
 
     def doubt(self, node: ClusterNode) -> None:
-        """The node did not answer a call."""
+        """Check a node that did not answer a call."""
         if node.name not in self._probes:
             self._probes[node.name] = asyncio.ensure_future(self._probe(node))
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Something may have changed."""
+        """Start looks: something may have changed."""
         self._stale = True
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self._look_until_sure())
 
     def redirected(self, host: str, port: int) -> ClusterNode:
-        """The node that a redirection names; a node without slots is not in the tables yet."""
+        """The node that a redirection names. A node without slots is added to the tables."""
         known = self._manager.get_node(host=host, port=port)
         if known is None:
             known = ClusterNode(host, port, PRIMARY, **self._manager.connection_kwargs)
@@ -121,8 +120,8 @@ class Topology:
         return known
 
     async def move_slot(self, moved: exceptions.MovedError, answered: ClusterNode) -> ClusterNode:
-        """Where the slot is now. Other slots may have moved along: a look follows."""
-        # A node that does not know its own address leaves it out.
+        """The new node of a slot. Starts a look, because other slots may have moved too."""
+        # A node that does not know its own address sends none.
         moved.host = moved.host or answered.host
         await self._manager.move_slot(moved)
         self._adopted = None
@@ -136,11 +135,11 @@ class Topology:
         try:
             while self._has_slots(node) and not await _answers(node):
                 misses += 1
-                # Once is not enough: our own event loop may have stood still.
+                # One miss proves nothing: our own event loop may have stood still.
                 if misses == 2:
                     self.away.add(node.name)
                     self._warn(
-                        "a node of the cluster does not answer: what is on it stands still until it is back, or "
+                        "a node of the cluster does not answer: work on it stands still until it is back, or "
                         "another takes its place",
                         node=node.name,
                     )
@@ -150,10 +149,10 @@ class Topology:
             was_away = node.name in self.away
             self.away.discard(node.name)
         if not self._has_slots(node):
-            # Calls that still wait there would wait for their timeout.
+            # Otherwise calls that still wait for it would wait for their timeout.
             await node.disconnect()
         elif was_away:
-            if self._tells:
+            if self._logs:
                 log.info(
                     "a node of the cluster answers again; if it was restarted, its last writes may be lost",
                     node=node.name,
@@ -181,7 +180,7 @@ class Topology:
         answers = await asyncio.gather(*map(_view_in_time, self._to_ask()), return_exceptions=True)
         views = [answer for answer in answers if isinstance(answer, TopologyView)]
         if not views:
-            # Whatever the nodes were called when this client began, their names may lead to others by now.
+            # Try the given addresses again: they may lead to other nodes now.
             answers = await asyncio.gather(*map(_view_in_time, self._seeds), return_exceptions=True)
             views = [answer for answer in answers if isinstance(answer, TopologyView)]
         if views:
@@ -189,12 +188,12 @@ class Topology:
             await self._leave_seeds()
 
     async def _leave_seeds(self) -> None:
-        """Close what was opened to ask; a seed that is a node of the cluster under the same name is used on."""
+        """Close the seeds' connections, except those of seeds that are in the tables under the same name."""
         left = [node for node in self._seeds if self._manager.nodes_cache.get(node.name) is not node]
         await asyncio.gather(*(node.disconnect() for node in left), return_exceptions=True)
 
     def _to_ask(self) -> list[ClusterNode]:
-        """Some that are not in doubt, replicas too: the one that takes over knows first."""
+        """Some nodes that are not in doubt. Replicas too, because the one that takes over knows first."""
         nodes = [node for node in self._manager.nodes_cache.values() if node.name not in self._probes]
         return random.sample(nodes, min(MOST_ASKED, len(nodes)))
 
@@ -216,11 +215,11 @@ class Topology:
         self._adopted = view.slots
         manager.default_node = next(node for node in nodes.values() if node.server_type == PRIMARY)
         for node in [node for name, node in before.items() if name not in nodes]:
-            self._let_go(node)
-        self._tell_successors(succeeded, led)
+            self._disconnect(node)
+        self._report_successors(succeeded, led)
 
     def _listed(self, nodes: dict[str, ClusterNode], asked: str, entry: list[Any], kind: str) -> ClusterNode:
-        """The node of an entry of CLUSTER SLOTS. One that is known keeps its connections."""
+        """The node of an entry of CLUSTER SLOTS. A known node keeps its connections."""
         host, port = _text(entry[0]) or asked, int(entry[1])
         fresh = ClusterNode(host, port, kind, **self._manager.connection_kwargs)
         known = {node.name: node for node in self._seeds} | self._manager.nodes_cache
@@ -228,21 +227,21 @@ class Topology:
         node.server_type = kind
         return node
 
-    def _let_go(self, node: ClusterNode) -> None:
-        """Of a node that left the cluster. Calls under way may end."""
+    def _disconnect(self, node: ClusterNode) -> None:
+        """Close the connections of a node that left the cluster. Calls under way may still end."""
         node.update_active_connections_for_reconnect()
         closing = asyncio.ensure_future(node.disconnect_free_connections())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
-    def _tell_successors(self, succeeded: Iterable[tuple[str, str]], led: set[str]) -> None:
-        """A replica that took over; not a slot that was given to another primary."""
+    def _report_successors(self, succeeded: Iterable[tuple[str, str]], led: set[str]) -> None:
+        """Report replicas that took over, but not slots that were given to another primary."""
         for former, successor in sorted(succeeded):
-            leads_still = self._manager.nodes_cache.get(former)
-            if successor in led or (leads_still is not None and leads_still.server_type == PRIMARY):
+            former_node = self._manager.nodes_cache.get(former)
+            if successor in led or (former_node is not None and former_node.server_type == PRIMARY):
                 continue
             self._warn(
-                "a replica took over from a node of the cluster: what it does not have of the last writes is lost, so "
+                "a replica took over from a node of the cluster: the last writes that it had not received are lost, so "
                 "runs that ended in the last moments may run again, and jobs that were put then may be missing",
                 node=former,
                 successor=successor,
@@ -250,7 +249,7 @@ class Topology:
             self._call_listeners()
 
     def _warn(self, event: str, **facts: str) -> None:
-        if self._tells:
+        if self._logs:
             log.warning(event, **facts)
 
 
@@ -271,14 +270,14 @@ async def _view(node: ClusterNode) -> TopologyView:
     slots, info = await _ask(node, [("CLUSTER SLOTS",), ("CLUSTER INFO",)])
     if isinstance(slots, Exception):
         raise slots
-    # The user of the address may have no right to it.
+    # The user of the address may have no permission for CLUSTER INFO.
     said = info if isinstance(info, bytes) else b"cluster_state:ok"
     epoch = _EPOCH.search(said)
     return TopologyView(b"cluster_state:ok" in said, int(epoch[1]) if epoch else 0, slots, node.host)
 
 
 async def _answers(node: ClusterNode) -> bool:
-    """Whatever it says, unless it is still loading its data."""
+    """Whether the node answers a PING at all, and is not loading its data."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             await _ask(node, [("PING",)])
@@ -302,4 +301,4 @@ async def connection_of(node: ClusterNode) -> AsyncIterator[Any]:
 
 async def _ask(node: ClusterNode, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
     async with connection_of(node) as connection:
-        return await ask_all(connection, commands)
+        return await send_together(connection, commands)

@@ -1,1 +1,1 @@
-"""The embedded server: a Valkey of our own for users who have none."""
+"""The embedded server: our own Valkey, for users without a server."""

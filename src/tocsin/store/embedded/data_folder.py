@@ -1,9 +1,9 @@
-"""The data folder of the embedded server: whose it is, and who else may look into it.
+"""Makes and checks the data folder of the embedded server: its owner and its permissions.
 
-Whoever else can write there could have the server load jobs of their choice, or have us write through links into our
-own files. So the folder and what we find of our names in it must be ours or root's, and others must not be able to
-write in it. What we write is private by its own mode. The folder's mode is changed only if the folder holds nothing
-else: it may be a home, or /srv.
+Another user who can write there could make the server load jobs of their choice, or make us write through links into
+our own files. So the folder and our files in it must belong to us or root, and others must not be able to write in it.
+Our files are private by their own mode. The folder's mode changes only if it contains nothing but our files: it may be
+a home, or /srv.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tocsin.store.embedded.keeper import OwnedByAnotherUser, is_ours, user
 _APPENDONLY = "appendonlydir"
 _NAMES = {"start.lock", "users.lock", "keeper.lock", "server.lock", "server.log", "server.log.old", "server.pid"}
 _NAMES |= {_APPENDONLY, "dump.rdb"}
-# Of logs that are being rewritten.
+# The prefix of files that the server writes while it rewrites its log.
 _TEMPORARY = "temp-"
 
 _ELSE = "choose another with $TOCSIN_DATA"
 
 
 def make_folder(folder: Path) -> Path:
-    """Make it if need be; where it is, without links. Raises Foreign if it cannot be used."""
+    """Make the folder if it is missing. Returns its path without links. Raises OwnedByAnotherUser if it is unsafe."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     link = folder.lstat()
     if not is_ours(link.st_uid):
@@ -36,7 +36,7 @@ def make_folder(folder: Path) -> Path:
 
 
 def open_folder(folder: Path) -> int:
-    """A descriptor of the folder, which stays with it whatever becomes of its path. Raises Foreign."""
+    """A descriptor of the folder, valid even if the folder is moved. Raises OwnedByAnotherUser if it is unsafe."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _check(descriptor, folder)
@@ -54,7 +54,7 @@ def _check(descriptor: int, folder: Path) -> None:
     ours = [name for name in names if name in _NAMES or name.startswith(_TEMPORARY)]
     _keep_others_out(descriptor, folder, alone=len(ours) == len(names))
     for name in ours:
-        # The server removes files of its own while we look.
+        # The server may remove its files meanwhile.
         with contextlib.suppress(FileNotFoundError):
             _check_ours(descriptor, name, folder)
 
@@ -63,7 +63,7 @@ def _keep_others_out(descriptor: int, folder: Path, *, alone: bool) -> None:
     if alone and os.fstat(descriptor).st_mode & 0o077 and os.fstat(descriptor).st_uid == os.geteuid():
         os.fchmod(descriptor, 0o700)
     found = os.fstat(descriptor)
-    # In root's folder a group may write that root has chosen: that is how containers get their volumes.
+    # In a folder of root its group may write: containers get their volumes like this.
     forbidden = 0o022 if found.st_uid == os.geteuid() else 0o002
     if found.st_mode & forbidden:
         raise OwnedByAnotherUser(
@@ -84,7 +84,7 @@ def _check_ours(descriptor: int, name: str, folder: Path) -> None:
 
 
 def _tighten(descriptor: int, name: str, folder: Path, *, is_folder: bool) -> None:
-    """What an older version, or a copy, left readable."""
+    """Make private what an older version or a copy left readable, and check the files of the log."""
     inside = os.open(name, os.O_RDONLY | os.O_CLOEXEC | (0 if is_folder else os.O_NOFOLLOW), dir_fd=descriptor)
     try:
         found = os.fstat(inside)

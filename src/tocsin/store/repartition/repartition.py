@@ -32,7 +32,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tocsin.model import codec
-from tocsin.model.errors import InvalidArgument, StoreChanged, StoreUnavailable, nearest
+from tocsin.model.errors import InvalidArgument, StoreChanged, StoreUnavailable, did_you_mean
 from tocsin.model.ids import partition_of_key
 from tocsin.model.queue import AGENTS_QUEUE, COUNTED, MOST_PARTITIONS
 from tocsin.store import queue_directory
@@ -87,7 +87,7 @@ async def repartition(
     raw = await _registered(store, name)
     if raw is None:
         known = await store.queue_names()
-        raise InvalidArgument(f"there is no queue {name!r}" + (f"; {nearest(name, known)}" if known else ""))
+        raise InvalidArgument(f"there is no queue {name!r}" + (f"; {did_you_mean(name, known)}" if known else ""))
     entry = queue_directory.read(raw)
     resumed = entry.moving is not None
     if entry.moving is None:

@@ -1,7 +1,8 @@
-"""Scripts that the server forgot: loaded again once, however many calls find out at the same time.
+"""Reloads scripts that the server has forgotten, once for all calls that notice it at the same time.
 
-A restart, a failover or SCRIPT FLUSH makes a server forget. NOSCRIPT means that nothing ran, and a call that changes
-state carries session and seq, so it may be sent again. Where loading does not help, the call is sent with its source.
+A server forgets its scripts after a restart, a failover or SCRIPT FLUSH. NOSCRIPT means that nothing ran, and a call
+that changes state carries session and seq, so it may be sent again. If reloading does not help, the call is sent with
+the script's source.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.store")
 
-# Between two warnings of one kind about one script.
+# Seconds between two warnings of the same kind about one script.
 QUIET_S = 60.0
 
-# A script on a node of a cluster, or on the one server there is.
-_Place: TypeAlias = tuple[str, str]
+# A script's SHA, and the name of a node of the cluster or "" for a single server.
+_ScriptOnNode: TypeAlias = tuple[str, str]
 
 
 class ScriptReloader:
-    """What one store does about its scripts, and how often it had to."""
+    """Loads the scripts of one store, and counts its loads and errors."""
 
     def __init__(self, address: Address) -> None:
-        # Who notes `loads` before a call knows afterwards whether a script was loaded since then.
+        # Compare `loads` before and after a call to detect a reload.
         self.loads = 0
         self.loaded = 0
         self.reloaded = 0
         self.fallbacks = 0
         self.errors = 0
         self._address = address
-        self._loaded_at: dict[_Place, int] = {}
-        # The nodes that had all scripts. One that joined since, or took over from another, has forgotten nothing.
+        self._loaded_at: dict[_ScriptOnNode, int] = {}
+        # The nodes that had all scripts at the start. A node that joined or took over later has forgotten nothing.
         self._nodes = {""}
         self._loading = SharedCalls()
         self._warned: dict[tuple[str, str], float] = {}
 
     async def load_all(self, client: Client) -> None:
-        """So that NOSCRIPT means, from then on, that the server forgot."""
+        """Load all scripts. From then on NOSCRIPT means that the server has forgotten one."""
         scripts = all_scripts()
         if isinstance(client, RedisCluster):
             nodes = client.get_primaries()
@@ -62,14 +63,16 @@ class ScriptReloader:
         if error := next(filter(None, refused), None):
             log.warning("scripts cannot be loaded", refused=len(scripts) - self.loaded, error=str(error))
 
-    async def heal(self, what: Script, client: Client, keys: Sequence[str], args: Sequence[Any], seen: int) -> Any:
-        """After NOSCRIPT: the answer of the call, whose caller had noted `seen` loads before."""
+    async def run_after_reload(
+        self, what: Script, client: Client, keys: Sequence[str], args: Sequence[Any], seen: int
+    ) -> Any:
+        """Make a call again after NOSCRIPT. `seen`: the value of `loads` before the first try."""
         with as_redis_error():
             node = client.get_node_from_key(keys[0]) if isinstance(client, RedisCluster) else None
-        place = what.sha, node.name if node else ""
-        if self._loaded_at.get(place, 0) <= seen:
-            # One load for all that found out, and one failure: a server that is away is waited for once.
-            await self._loading.ask(place, lambda: self._load(what, client, node, place))
+        script_on_node = what.sha, node.name if node else ""
+        if self._loaded_at.get(script_on_node, 0) <= seen:
+            # All calls share one load and its failure, so that a missing server is waited for only once.
+            await self._loading.ask(script_on_node, lambda: self._load(what, client, node, script_on_node))
         try:
             return await client.evalsha(what.sha, len(keys), *keys, *args)
         except NoScriptError:
@@ -78,11 +81,11 @@ class ScriptReloader:
             return await client.eval(what.source, len(keys), *keys, *args)
 
     def count(self, error: Exception) -> None:
-        """A call of a script failed: an error, unless the server is merely not available."""
+        """Count the failure of a call as an error, unless the server is merely unavailable."""
         if not isinstance(translate(error, self._address), StoreUnavailable):
             self.errors += 1
 
-    async def _load(self, what: Script, client: Client, node: Any, place: _Place) -> None:
+    async def _load(self, what: Script, client: Client, node: Any, script_on_node: _ScriptOnNode) -> None:
         where = {"target_nodes": node} if node else {}
         try:
             await client.execute_command("SCRIPT LOAD", what.source, **where)
@@ -91,8 +94,8 @@ class ScriptReloader:
             return
         self.loads += 1
         self.reloaded += 1
-        self._loaded_at[place] = self.loads
-        if place[1] in self._nodes:
+        self._loaded_at[script_on_node] = self.loads
+        if script_on_node[1] in self._nodes:
             self._warn("script was forgotten by the server and is loaded again", what)
 
     def _warn(self, event: str, what: Script, **facts: Any) -> None:
@@ -111,7 +114,7 @@ async def _load_in_one(client: Any, scripts: Sequence[Script]) -> list[Exception
 
 
 async def _load_on(node: Any, client: Any, scripts: Sequence[Script]) -> list[Exception | None]:
-    """One by one: a cluster has no pipeline for it, and many at once would open as many connections."""
+    """Load one script after the other: cluster pipelines cannot, and parallel calls would open many connections."""
     errors: list[Exception | None] = []
     for what in scripts:
         try:

@@ -67,14 +67,14 @@ class Script:
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     async def __call__(self, client: Any, keys: Sequence[str | bytes], args: Sequence[Any]) -> Any:
-        seen = client.healing.loads
+        seen = client.script_reloader.loads
         try:
             try:
                 return await client.evalsha(self.sha, len(keys), *keys, *args)
             except NoScriptError:
-                return await client.healing.heal(self, client, keys, args, seen)
+                return await client.script_reloader.run_after_reload(self, client, keys, args, seen)
         except ResponseError as error:
-            client.healing.count(error)
+            client.script_reloader.count(error)
             raise
 
     def blocking(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:

@@ -16,7 +16,7 @@ from tocsin.model.errors import (
     StoreUnavailable,
     WrongKeyType,
 )
-from tocsin.model.queue import SETTINGS, Queue, parse_rate, refuse_spread
+from tocsin.model.queue import SETTINGS, Queue, parse_rate, refuse_limits_on_partitions
 from tocsin.store import queue_directory
 from tocsin.store.numbers import is_whole, number
 from tocsin.store.store import OpenQueue, Store
@@ -82,7 +82,7 @@ async def update(
     while True:
         layout = queue.layout
         wanted = [name for name, value in settings.items() if value]
-        refuse_spread(queue.queue, wanted if operator else await _left_to_code(store, queue, wanted))
+        refuse_limits_on_partitions(queue.queue, wanted if operator else await _left_to_code(store, queue, wanted))
         try:
             for partition in range(queue.partitions):
                 args, more = ["1" if operator else "", items, shares], True

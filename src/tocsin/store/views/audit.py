@@ -15,7 +15,7 @@ from redis.asyncio import RedisCluster
 
 from tocsin.model import codec
 from tocsin.model.durations import Millis
-from tocsin.model.errors import InvalidArgument, RecordUnreadable, StoreError, nearest
+from tocsin.model.errors import InvalidArgument, RecordUnreadable, StoreError, did_you_mean
 from tocsin.store import queue_directory
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.numbers import is_whole, time_of, whole
@@ -131,7 +131,7 @@ class AuditReader:
         wanted = [queue for queue in queues if name in (None, queue.name)]
         if name is not None and not wanted:
             known = [queue.name for queue in queues]
-            hint = nearest(name, known) if known else "none is registered yet: start a worker, or enqueue a job"
+            hint = did_you_mean(name, known) if known else "none is registered yet: start a worker, or enqueue a job"
             raise InvalidArgument(f"there is no queue {name!r}; {hint}")
         return wanted
 

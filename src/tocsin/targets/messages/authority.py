@@ -1,7 +1,7 @@
-"""The authority that an address names with ?ca=: a file of certificates on the worker's machine.
+"""Reads the certificate authority that a broker's address names with ?ca=: a file on the worker's machine.
 
-Whoever may put jobs chooses the path. Whatever is wrong with it, the error is the same, or it would say which files
-there are, and which of them the worker can read.
+People who put jobs choose the path. So the error is the same for every fault of the file; otherwise it would reveal
+which files exist, and which of them the worker can read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.messages")
 
-# Of a file: all authorities of a system take a quarter of that.
+# Longer files are cut. All authorities of a system together take a quarter of this.
 LARGEST = 1024 * 1024
 
 
@@ -26,10 +26,10 @@ def read_authority(server: Server) -> str | None:
         return None
     try:
         found = read_text(os.path.realpath(server.ca), LARGEST)
-        # Nothing at all would mean: trust the system's.
+        # Refuses an empty file too, which would otherwise mean to trust the system's authorities.
         ssl.create_default_context().load_verify_locations(cadata=found)
     except (OSError, ValueError) as error:
-        # For the operator, who may know.
+        # The operator may see the reason.
         log.debug("the authority of a broker cannot be used", broker=str(server), ca=server.ca, error=str(error))
     else:
         return found

@@ -1,7 +1,8 @@
-"""One client per broker and login, shared by all messages that go there: opened when the first comes, replaced when its
-connection is lost, closed when none came for a while, or when others need its place.
+"""The clients of brokers: one per broker and login, shared by all messages that go there.
 
-There are so many of them at most, for one address and in all: jobs choose the login, and each has a connection."""
+A client is opened for the first message, replaced when its connection is lost, and closed after a minute without a
+message, or when another client needs its slot. Their number is bounded, per address and in all: jobs choose the login,
+and each client has a connection."""
 
 from __future__ import annotations
 
@@ -18,31 +19,32 @@ from tocsin.store.store import Store
 from tocsin.targets.messages.broker import Broker, BrokerMessage, broker_for
 from tocsin.targets.messages.dialer import Dialer, DialledSockets
 
-# Connecting goes on for those who come later when a message with less patience gives up.
+# Connecting goes on for later messages when a message with a shorter timeout gives up.
 CONNECT_S = 30.0
 CLOSE_S = 6.0
 IDLE_S = 60.0
 MOST_PER_HOST = 20
 MOST = 200
-# A run that finds all clients in use comes again after so long.
+# A run that finds all clients in use goes back for so long.
 AWAY_S = 1.0
 
 
 class Client:
-    """A broker, how many messages are on their way to it, and when it last took one."""
+    """A broker, its connection, and how many messages are under way to it."""
 
-    def __init__(self, server: Server, line: DialledSockets, connecting: asyncio.Task[Broker]) -> None:
+    def __init__(self, server: Server, sockets: DialledSockets, connecting: asyncio.Task[Broker]) -> None:
         self.server = server
         self.host = str(server)
-        self.line = line
+        self.sockets = sockets
         self.connecting = connecting
         self.users = 0
-        self.used = monotonic()
-        self.answered = -math.inf
+        self.used_at = monotonic()
+        self.answered_at = -math.inf
 
     @property
     def is_lost(self) -> bool:
-        """Whoever finds out that it cannot be reached is told why; the next one tries anew."""
+        """True if it could not connect, or lost its connection. The messages that waited for it fail with the reason;
+        the next message opens a new client."""
         if not self.connecting.done():
             return False
         return self.connecting.cancelled() or self.connecting.exception() is not None or self.connecting.result().lost
@@ -57,35 +59,35 @@ class Clients:
         self._closing: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
 
-    async def send(self, place: BrokerDestination, letter: BrokerMessage, timeout: float) -> dict[str, Any]:
-        """What the broker said. Raises DeliveryFailed, TimeoutError, or NotYet."""
-        client = self._client(place.server)
+    async def send(self, destination: BrokerDestination, message: BrokerMessage, timeout: float) -> dict[str, Any]:
+        """The broker's reply. Raises DeliveryFailed, TimeoutError or TryLater."""
+        client = self._client(destination.server)
         client.users += 1
         began = monotonic()
         try:
             async with asyncio.timeout(timeout):
-                broker = await _connected(client)
-                told = await broker.publish(place, letter)
+                broker = await _wait_until_connected(client)
+                reply = await broker.publish(destination, message)
         except TimeoutError:
-            if client.connecting.done() and client.answered < began:
-                # It may be dead without a word: the next message does not rely on it.
+            if client.connecting.done() and client.answered_at < began:
+                # The connection may be dead, so the next message gets another one.
                 self._retire(client)
             raise
         except DeliveryFailed:
             raise
         except Exception:
-            # Something that its library was not meant to do.
+            # An error that the library does not document.
             self._retire(client)
             raise
         finally:
             client.users -= 1
-            client.used = monotonic()
+            client.used_at = monotonic()
             if client.is_lost:
                 self._retire(client)
             elif self._clients.get(client.server) is not client:
                 self._close_unused(client)
-        client.answered = client.used
-        return told
+        client.answered_at = client.used_at
+        return reply
 
     def _client(self, server: Server) -> Client:
         client = self._clients.get(server)
@@ -93,14 +95,16 @@ class Clients:
             self._retire(client)
             client = None
         if client is None:
-            self._make_room(str(server))
-            line = self._dialer.line()
-            client = self._clients[server] = Client(server, line, asyncio.ensure_future(self._connect(server, line)))
-            self._watch()
+            self._free_a_slot(str(server))
+            sockets = self._dialer.new_sockets()
+            client = self._clients[server] = Client(
+                server, sockets, asyncio.ensure_future(self._connect(server, sockets))
+            )
+            self._schedule_sweep()
         return client
 
-    def _make_room(self, host: str) -> None:
-        """Close clients that nobody uses, those first that were used longest ago. Raises NotYet if there are none."""
+    def _free_a_slot(self, host: str) -> None:
+        """Close the client that has been unused longest, if all slots are taken. Raises TryLater if all are in use."""
         clients = list(self._clients.values())
         same = [client for client in clients if client.host == host]
         if len(same) >= MOST_PER_HOST:
@@ -108,31 +112,33 @@ class Clients:
         elif len(clients) >= MOST or self._dialer.is_full:
             self._close_oldest(clients, "this worker uses as many brokers and logins as it may at the moment")
 
-    def _close_oldest(self, clients: list[Client], otherwise: str) -> None:
+    def _close_oldest(self, clients: list[Client], why: str) -> None:
         unused = [client for client in clients if not client.users]
         if not unused:
-            raise TryLater(otherwise, AWAY_S)
-        oldest = min(unused, key=lambda client: client.used)
-        # Nobody waits for it any more.
+            raise TryLater(why, AWAY_S)
+        oldest = min(unused, key=lambda client: client.used_at)
+        # No message waits for it any more.
         oldest.connecting.cancel()
         self._retire(oldest)
 
-    async def _connect(self, server: Server, line: DialledSockets) -> Broker:
-        broker = await broker_for(server, self._store, line)
+    async def _connect(self, server: Server, sockets: DialledSockets) -> Broker:
+        broker = await broker_for(server, self._store, sockets)
         try:
             async with asyncio.timeout(CONNECT_S):
                 await broker.connect()
         except BaseException as error:
-            await _close(broker, line)
+            await _close(broker, sockets)
             if isinstance(error, TimeoutError):
-                raise DeliveryFailed(f"{server} did not let us in within {CONNECT_S:g} s", status=408) from None
+                raise DeliveryFailed(
+                    f"{server} did not accept the connection within {CONNECT_S:g} s", status=408
+                ) from None
             raise
         return broker
 
     # Closing
 
     def _retire(self, client: Client) -> None:
-        """No new message goes there; those on their way may arrive."""
+        """New messages get another client; those under way may still arrive."""
         if self._clients.get(client.server) is client:
             del self._clients[client.server]
         self._close_unused(client)
@@ -144,21 +150,21 @@ class Clients:
     def _close_later(self, client: Client) -> None:
         if client.connecting.cancelled() or client.connecting.exception() is not None:
             return
-        task = asyncio.ensure_future(_close(client.connecting.result(), client.line))
+        task = asyncio.ensure_future(_close(client.connecting.result(), client.sockets))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def _watch(self) -> None:
+    def _schedule_sweep(self) -> None:
         if self._sweep is None and self._clients:
             self._sweep = asyncio.get_running_loop().call_later(self._idle_s, self._close_idle)
 
     def _close_idle(self) -> None:
         self._sweep = None
         old = monotonic() - self._idle_s
-        for client in [client for client in self._clients.values() if not client.users and client.used <= old]:
+        for client in [client for client in self._clients.values() if not client.users and client.used_at <= old]:
             if client.connecting.done():
                 self._retire(client)
-        self._watch()
+        self._schedule_sweep()
 
     async def close(self) -> None:
         if self._sweep is not None:
@@ -172,21 +178,22 @@ class Clients:
         await asyncio.gather(*self._closing)
 
 
-async def _connected(client: Client) -> Broker:
+async def _wait_until_connected(client: Client) -> Broker:
     try:
         return await asyncio.shield(client.connecting)
     except DeliveryFailed as error:
-        # To each its own: one that all raise would grow by a traceback with each of them. Nothing was sent by any.
+        # Each waiting message raises an error of its own: a shared one would grow by a traceback with each. None was
+        # sent.
         raise DeliveryFailed(
             str(error), error.told, status=error.status, final=error.final, sent=False
         ) from error.__cause__
 
 
-async def _close(broker: Broker, line: DialledSockets) -> None:
-    """Whatever its library makes of it: it is not used any more."""
+async def _close(broker: Broker, sockets: DialledSockets) -> None:
+    """Close it, whatever its library raises: it is not used any more."""
     try:
         with contextlib.suppress(Exception):
             async with asyncio.timeout(CLOSE_S):
                 await broker.close()
     finally:
-        line.hang_up()
+        sockets.shut_down()

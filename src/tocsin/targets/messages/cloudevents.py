@@ -1,6 +1,6 @@
-"""CloudEvents 1.0, structured mode in JSON: a message that says itself what it is, from where and of when.
+"""Wraps a message as a CloudEvent 1.0, in structured mode and JSON: it carries its type, source and time itself.
 
-Written by hand: it is nine fields, and the value is JSON already, which is put in as it is.
+Written by hand: an event is nine fields, and a value that is JSON already goes in unchanged.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ CONTENT_TYPE = "application/cloudevents+json; charset=UTF-8"
 
 
 def source_of(namespace: str, queue: str, job_id: str) -> str:
-    """The same for all runs of a job, for ever. Together with the id, which is the run's key, it names one event."""
+    """The same for all runs of a job, for ever. Together with the id (the run's key) it identifies an event."""
     parts = [part for part in (namespace.removesuffix(":"), queue, job_id) if part]
     return "/".join(["/tocsin", *map(in_url, parts)])
 
 
-def written(
+def encode_event(
     kind: str, namespace: str, envelope: Envelope, key: str | None, value: bytes, *, json: bool, content_type: str
 ) -> bytes:
     event: dict[str, Any] = {

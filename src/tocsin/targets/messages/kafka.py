@@ -1,4 +1,4 @@
-"""Kafka: a record per message, acknowledged by all replicas that are in sync."""
+"""Kafka: one record per message, acknowledged by all in-sync replicas."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from aiokafka.errors import (
 from tocsin.model.broker_address import BrokerDestination, Server
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.targets.address_guard import AddressRefused
-from tocsin.targets.file_descriptors import is_lack
+from tocsin.targets.file_descriptors import is_descriptor_shortage
 from tocsin.targets.messages.authority import tls_of
-from tocsin.targets.messages.broker import BrokerMessage, away
+from tocsin.targets.messages.broker import BrokerMessage, unavailable
 from tocsin.targets.messages.dialer import DialledSockets
 
-# Of one request to one broker, and how long a topic is looked for. A message may take several.
+# The timeout of a request to a broker, and of the search for a topic. A message may need several requests.
 REQUEST_MS = 5_000
 
 _REFUSED = (
@@ -49,13 +49,13 @@ _REFUSED = (
 
 
 class Kafka:
-    """A producer that numbers its records, so that what it sends again by itself is written once."""
+    """An idempotent producer: it numbers its records, so a record that it sends again by itself is written once."""
 
-    def __init__(self, server: Server, dial: DialledSockets, authority: str | None = None) -> None:
+    def __init__(self, server: Server, sockets: DialledSockets, authority: str | None = None) -> None:
         self.lost = False
         self._server = server
-        self._dial = dial
-        # Of a broker that cannot be reached from here: its client would look for the same one for ever.
+        self._sockets = sockets
+        # The first socket error that retrying does not cure: the library would try the same broker for ever.
         self._refused: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
         tls = tls_of(server, authority)
         self._security = {
@@ -76,12 +76,12 @@ class Kafka:
         _connect_by(self._producer.client, self._connection)
 
     async def _connection(self, host: str, port: int, **options: Any) -> AIOKafkaConnection:
-        """To one of the hosts of the address, or to a broker that one of them names."""
-        connection = _GuardedKafkaConnection(self._dial, host, port, **options)
+        """Connect to a host of the address, or to a broker that one of them names."""
+        connection = _GuardedKafkaConnection(self._sockets, host, port, **options)
         try:
             await connection.connect()
         except OSError as error:
-            if (isinstance(error, AddressRefused) or is_lack(error)) and not self._refused.done():
+            if (isinstance(error, AddressRefused) or is_descriptor_shortage(error)) and not self._refused.done():
                 self._refused.set_result(error)
             raise
         return connection
@@ -91,12 +91,12 @@ class Kafka:
         try:
             await self._unless_refused(starting)
         except KafkaConnectionError as error:
-            raise await self._reason() or away(self._server, error) from error
+            raise await self._reason() or unavailable(self._server, error) from error
         except (KafkaError, OSError) as error:
             raise self._failure(error) from error
 
     async def _unless_refused(self, doing: asyncio.Future[Any]) -> Any:
-        """Ends with what keeps us from a broker, if something does."""
+        """The result of `doing`, or raise the error that keeps us from a broker."""
         doing.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             await asyncio.wait((doing, self._refused), return_when=asyncio.FIRST_COMPLETED)
@@ -108,7 +108,7 @@ class Kafka:
             doing.cancel()
 
     async def _reason(self) -> DeliveryFailed | None:
-        """The producer does not say why none of the hosts would have it: ask one."""
+        """The producer does not say why no host accepted it, so ask one host directly."""
         host, port = self._server.nodes[0]
         try:
             connection = await self._connection(
@@ -119,18 +119,18 @@ class Kafka:
         connection.close()
         return None
 
-    async def publish(self, place: BrokerDestination, letter: BrokerMessage) -> dict[str, Any]:
-        headers = [(name, text.encode()) for name, text in letter.headers.items()]
-        headers.append(("content-type", letter.content_type.encode()))
-        key = None if letter.key is None else letter.key.encode()
-        sending = self._producer.send_and_wait(place.name, letter.value, key=key, headers=headers)
+    async def publish(self, destination: BrokerDestination, message: BrokerMessage) -> dict[str, Any]:
+        headers = [(name, text.encode()) for name, text in message.headers.items()]
+        headers.append(("content-type", message.content_type.encode()))
+        key = None if message.key is None else message.key.encode()
+        sending = self._producer.send_and_wait(destination.name, message.value, key=key, headers=headers)
         try:
-            said = await self._unless_refused(asyncio.ensure_future(sending))
+            record = await self._unless_refused(asyncio.ensure_future(sending))
         except (KafkaError, OSError) as error:
-            # A record that was numbered and given up leaves a gap, after which the broker takes no more from us.
+            # A numbered record that was given up leaves a gap, and the broker accepts none from this producer after it.
             self.lost = not isinstance(error, UnknownTopicOrPartitionError)
-            raise self._failure(error, place.name) from error
-        return {"topic": said.topic, "partition": said.partition, "offset": said.offset}
+            raise self._failure(error, destination.name) from error
+        return {"topic": record.topic, "partition": record.partition, "offset": record.offset}
 
     def _failure(self, error: BaseException, topic: str = "") -> DeliveryFailed:
         server = self._server
@@ -140,14 +140,14 @@ class Kafka:
         if isinstance(error, MessageSizeTooLargeError):
             return DeliveryFailed(f"{server} does not take messages as large as this one ({error})", final=True)
         if isinstance(error, InvalidTopicError):
-            return DeliveryFailed(f"{server} takes no topic of the name {topic!r} ({error})", final=True)
+            return DeliveryFailed(f"{server} does not accept the topic name {topic!r} ({error})", final=True)
         if isinstance(error, UnknownTopicOrPartitionError):
             return DeliveryFailed(f"{server} has no topic {topic!r}, and does not create it: create it")
-        return away(server, error)
+        return unavailable(server, error)
 
     async def close(self) -> None:
-        # Its own end would wait for all that was not sent, for ever if nobody is there to take it. Whoever sent that
-        # has given it up, and will send it again.
+        # `stop` would wait for unsent records, for ever if the broker is away. Their runs have failed already, and will
+        # send them again.
         self._producer._message_accumulator.fail_all(ProducerClosed())
         for connection in self._producer.client._conns.values():
             connection.close()
@@ -157,16 +157,16 @@ class Kafka:
 
 
 class _GuardedKafkaConnection(AIOKafkaConnection):  # type: ignore[misc]
-    """Connects by the dialer. The library's `connect` asks its event loop for the connection, and goes on from there:
-    so it is given a loop that has another way to make one."""
+    """Gets its socket from the dialer. The library's `connect` asks its event loop for a connection, so it gets a loop
+    that connects through the dialer."""
 
-    def __init__(self, dial: DialledSockets, host: str, port: int, **options: Any) -> None:
+    def __init__(self, sockets: DialledSockets, host: str, port: int, **options: Any) -> None:
         super().__init__(host, port, **options)
-        self._dial = dial
+        self._sockets = sockets
 
     async def connect(self) -> Any:
         loop = asyncio.get_running_loop()
-        self._loop: Any = _DiallingLoop(loop, self._dial)
+        self._loop: Any = _DiallingLoop(loop, self._sockets)
         try:
             return await super().connect()
         finally:
@@ -174,9 +174,9 @@ class _GuardedKafkaConnection(AIOKafkaConnection):  # type: ignore[misc]
 
 
 class _DiallingLoop:
-    def __init__(self, loop: asyncio.AbstractEventLoop, dial: DialledSockets) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, sockets: DialledSockets) -> None:
         self._loop = loop
-        self._dial = dial
+        self._sockets = sockets
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
@@ -184,19 +184,21 @@ class _DiallingLoop:
     async def create_connection(
         self, protocol: Callable[[], asyncio.Protocol], host: str, port: int, ssl: ssl.SSLContext | None
     ) -> Any:
-        sock = await self._dial(host, port)
+        sock = await self._sockets.connect(host, port)
         return await self._loop.create_connection(
             protocol, sock=sock, ssl=ssl, server_hostname=host if ssl is not None else None
         )
 
 
 def _connect_by(client: AIOKafkaClient, connect: Callable[..., Any]) -> None:
-    """Have this client, and no other, call `connect` for its connections. The library has no place to say so: the two
-    methods that call its `create_conn` are made anew with ours under that name."""
+    """Have this client, and no other, call `connect` for its connections. The library has no option for that, so copy
+    the two methods that call its `create_conn`, with ours under that name."""
     for name in ("bootstrap", "_get_conn"):
         method = getattr(AIOKafkaClient, name)
         if "create_conn" not in method.__code__.co_names:
-            raise RuntimeError(f"aiokafka's {name} connects in another way now: messages to Kafka would be unguarded")
+            raise RuntimeError(
+                f"aiokafka's {name} connects in another way now, so messages to Kafka would be unguarded"
+            )
         ours = FunctionType(
             method.__code__,
             {**method.__globals__, "create_conn": connect},

@@ -1,4 +1,4 @@
-"""RabbitMQ: acknowledged by publisher confirms; what no queue takes comes back, and is a failure."""
+"""RabbitMQ: publisher confirms acknowledge a message. A message that no queue takes comes back, and has failed."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from tocsin.model.broker_address import BrokerDestination, Node, Server
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.targets.envelope import in_header
 from tocsin.targets.messages.authority import tls_of
-from tocsin.targets.messages.broker import BrokerMessage, away
+from tocsin.targets.messages.broker import BrokerMessage, unavailable
 from tocsin.targets.messages.dialer import DialledSockets
 
-# As many as a broker allows a connection by default, and some to spare.
+# Slightly fewer than a broker allows per connection by default (2047).
 MOST_CHANNELS = 2000
 CLOSE_S = 2.0
 
 _REFUSED = (AuthenticationError, ProbableAuthenticationError, ChannelAccessRefused)
-# Of a connection that is closed, or a channel on it, one is told by a RuntimeError.
+# The library raises RuntimeError for a connection or channel that is closed.
 _FAILURES = (AMQPError, RuntimeError, OSError)
 
 
 class RabbitMq:
-    """One connection. A channel carries one message at a time: the broker closes it when it does not like what it is
-    sent, and nobody else's message is to be lost by that."""
+    """One connection. A channel carries one message at a time, because the broker closes a channel when it refuses a
+    message, and no other message may be lost with it."""
 
-    def __init__(self, server: Server, dial: DialledSockets, authority: str | None = None) -> None:
+    def __init__(self, server: Server, sockets: DialledSockets, authority: str | None = None) -> None:
         self.lost = False
         self._server = server
-        self._idle: list[AbstractChannel] = []
-        self._room = asyncio.Semaphore(MOST_CHANNELS)
-        self._ending: set[asyncio.Task[None]] = set()
+        self._idle_channels: list[AbstractChannel] = []
+        self._free_channels = asyncio.Semaphore(MOST_CHANNELS)
+        self._closing: set[asyncio.Task[None]] = set()
         ((host, port),) = server.nodes
         url = make_url(
             host=host,
@@ -58,7 +58,7 @@ class RabbitMq:
         )
         tls = tls_of(server, authority)
         self._connection = Connection(url, ssl_context=tls)
-        self._connection.kwargs["transport_factory"] = _GuardedTransportFactory(dial, (host, port), tls)
+        self._connection.kwargs["transport_factory"] = _GuardedTransportFactory(sockets, (host, port), tls)
         self._connection.close_callbacks.add(self._on_close)
 
     def _on_close(self, *_: object) -> None:
@@ -68,98 +68,102 @@ class RabbitMq:
         try:
             await self._connection.connect()
         except InvalidFrameError as error:
-            # How its client understands that the broker says goodbye before it has said hello.
+            # The library raises this if the broker closes the connection before the handshake.
             vhost = self._server.vhost
-            raise DeliveryFailed(f"{self._server} hung up: has it a vhost {vhost!r}, and room for us there?") from error
+            raise DeliveryFailed(
+                f"{self._server} closed the connection: does it have a vhost {vhost!r}, with room for another one?"
+            ) from error
         except _FAILURES as error:
             raise self._failure(error) from error
 
-    async def publish(self, place: BrokerDestination, letter: BrokerMessage) -> dict[str, Any]:
-        message = Message(
-            letter.value,
-            headers={**letter.headers, **({} if letter.key is None else {"tocsin-key": in_header(letter.key)})},
-            content_type=letter.content_type,
-            message_id=letter.id,
+    async def publish(self, destination: BrokerDestination, message: BrokerMessage) -> dict[str, Any]:
+        outgoing = Message(
+            message.value,
+            headers={**message.headers, **({} if message.key is None else {"tocsin-key": in_header(message.key)})},
+            content_type=message.content_type,
+            message_id=message.id,
             delivery_mode=DeliveryMode.PERSISTENT,
         )
-        async with self._room:
+        async with self._free_channels:
             try:
-                await self._publish(message, place)
+                await self._publish(outgoing, destination)
             except _FAILURES as error:
-                raise self._failure(error, place) from error
-        return {"exchange": place.exchange, "routing_key": place.name}
+                raise self._failure(error, destination) from error
+        return {"exchange": destination.exchange, "routing_key": destination.name}
 
-    async def _publish(self, message: Message, place: BrokerDestination) -> None:
-        channel = self._idle.pop() if self._idle else await self._open_channel()
-        whole = False
+    async def _publish(self, message: Message, destination: BrokerDestination) -> None:
+        channel = self._idle_channels.pop() if self._idle_channels else await self._open_channel()
+        reusable = False
         try:
             exchange = channel.default_exchange
-            if place.exchange:
-                exchange = await channel.get_exchange(place.exchange, ensure=False)
-            await exchange.publish(message, place.name, mandatory=True)
-            whole = True
+            if destination.exchange:
+                exchange = await channel.get_exchange(destination.exchange, ensure=False)
+            await exchange.publish(message, destination.name, mandatory=True)
+            reusable = True
         except DeliveryError:
-            # Said about the message, on a channel that is well.
-            whole = True
+            # The broker refused the message; the channel still works.
+            reusable = True
             raise
         finally:
-            if whole:
-                self._idle.append(channel)
+            if reusable:
+                self._idle_channels.append(channel)
             else:
-                self._give_up(channel)
+                self._discard(channel)
 
     async def _open_channel(self) -> AbstractChannel:
         channel = self._connection.channel(publisher_confirms=True, on_return_raises=True)
         try:
             await channel.initialize()
         except BaseException:
-            self._give_up(channel)
+            self._discard(channel)
             raise
         return channel
 
-    def _give_up(self, channel: AbstractChannel) -> None:
-        """An acknowledgement may still come on it: it is not for the next one."""
-        task = asyncio.ensure_future(_end(channel))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+    def _discard(self, channel: AbstractChannel) -> None:
+        """Do not use it again: a late acknowledgement would be taken for that of the next message."""
+        task = asyncio.ensure_future(_close_channel(channel))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
-    def _failure(self, error: Exception, place: BrokerDestination | None = None) -> DeliveryFailed:
-        server, name, exchange = self._server, place and place.name, place and place.exchange
+    def _failure(self, error: Exception, destination: BrokerDestination | None = None) -> DeliveryFailed:
+        server, name, exchange = self._server, destination and destination.name, destination and destination.exchange
         if isinstance(error, _REFUSED):
             return DeliveryFailed(f"{server} does not allow it ({error})", status=403, final=True)
         if isinstance(error, PublishError):
-            told = f"the exchange {exchange!r} has no queue for {name!r}" if exchange else f"there is no queue {name!r}"
-            return DeliveryFailed(f"{server} gave it back: {told}")
+            reason = (
+                f"the exchange {exchange!r} has no queue for {name!r}" if exchange else f"there is no queue {name!r}"
+            )
+            return DeliveryFailed(f"{server} returned the message: {reason}")
         if isinstance(error, DeliveryError):
-            return DeliveryFailed(f"{server} did not take it: {name!r} may be full ({error})")
+            return DeliveryFailed(f"{server} did not accept the message: {name!r} may be full ({error})")
         if isinstance(error, ChannelNotFoundEntity):
             return DeliveryFailed(f"{server} has no exchange {exchange!r}: create it ({error})")
         if isinstance(error, ChannelPreconditionFailed):
-            return DeliveryFailed(f"{server} did not take it ({error})", final="larger than" in str(error))
-        return away(server, error)
+            return DeliveryFailed(f"{server} did not accept the message ({error})", final="larger than" in str(error))
+        return unavailable(server, error)
 
     async def close(self) -> None:
-        for task in self._ending:
+        for task in self._closing:
             task.cancel()
         with contextlib.suppress(*_FAILURES):
             await self._connection.close()
 
 
 class _GuardedTransportFactory(TransportFactory):
-    """Connects by the dialer."""
+    """Gets its socket from the dialer."""
 
-    def __init__(self, dial: DialledSockets, node: Node, tls: ssl.SSLContext | None) -> None:
-        self._dial = dial
+    def __init__(self, sockets: DialledSockets, node: Node, tls: ssl.SSLContext | None) -> None:
+        self._sockets = sockets
         self._node = node
         self._tls = tls
 
     async def create(self, url: URL, **_: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        sock = await self._dial(*self._node)
+        sock = await self._sockets.connect(*self._node)
         host = self._node[0] if self._tls else None
         return await asyncio.open_connection(sock=sock, ssl=self._tls, server_hostname=host)
 
 
-async def _end(channel: AbstractChannel) -> None:
+async def _close_channel(channel: AbstractChannel) -> None:
     with contextlib.suppress(*_FAILURES, TimeoutError):
         async with asyncio.timeout(CLOSE_S):
             await channel.close()

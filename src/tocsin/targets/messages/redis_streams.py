@@ -1,4 +1,4 @@
-"""Redis Streams: an entry per message, acknowledged with its id."""
+"""Redis Streams: one entry per message, acknowledged by the entry's id."""
 
 from __future__ import annotations
 
@@ -17,68 +17,75 @@ from tocsin.store.connection.pool import ConnectionSettings
 from tocsin.store.keys import is_shaped_like_ours, registers_beside
 from tocsin.store.store import Store
 from tocsin.targets.address_guard import AddressRefused
-from tocsin.targets.messages.broker import BrokerMessage, away, cause_of
+from tocsin.targets.messages.broker import BrokerMessage, cause_of, unavailable
 from tocsin.targets.messages.dialer import DialledSockets
 
-# Each message has its own timeout, which is what counts; connections are opened when they are needed.
+# No timeouts of its own: each message's timeout ends the wait. Connections are opened when needed.
 _CONNECTIONS = ConnectionSettings(timeout_s=86_400.0, connect_timeout_s=86_400.0, max_wait_s=86_400.0, min_idle=0)
 
 
 class Streams:
-    """Of another server, or of Tocsin's own, over the connections that are there already. They mend themselves."""
+    """Streams of another server, or of Tocsin's own server over the store's connections. Redis clients reconnect
+    themselves, so it is never lost."""
 
     lost = False
 
-    def __init__(self, server: Server, store: Store, dial: DialledSockets, authority: str | None = None) -> None:
+    def __init__(self, server: Server, store: Store, sockets: DialledSockets, authority: str | None = None) -> None:
         self._server = server
-        self._dial = dial
-        self._own = not server.nodes
-        self._address = store.address if self._own else _address(server, authority)
+        self._sockets = sockets
+        self._is_own_server = not server.nodes
+        self._address = store.address if self._is_own_server else _address(server, authority)
         self._store = store
-        self._opened: Client | None = None
+        self._client: Client | None = None
 
     async def connect(self) -> None:
-        if not self._own:
-            self._opened = open_dialled_client(self._address, _CONNECTIONS, self._dial)
+        if not self._is_own_server:
+            self._client = open_dialled_client(self._address, _CONNECTIONS, self._sockets.connect)
 
-    async def publish(self, place: BrokerDestination, letter: BrokerMessage) -> dict[str, Any]:
-        client = self._opened or self._store.client
-        fields: dict[Any, Any] = {**letter.headers, "content-type": letter.content_type, "value": letter.value}
-        if letter.key is not None:
-            fields["key"] = letter.key
+    async def publish(self, destination: BrokerDestination, message: BrokerMessage) -> dict[str, Any]:
+        client = self._client or self._store.client
+        fields: dict[Any, Any] = {**message.headers, "content-type": message.content_type, "value": message.value}
+        if message.key is not None:
+            fields["key"] = message.key
         try:
-            if await self._is_tocsins(client, place.name):
+            if await self._is_key_of_tocsin(client, destination.name):
                 raise DeliveryFailed(
-                    f"{place.name!r} is a key of Tocsin's own, or would be: give the stream another name", final=True
+                    f"{destination.name!r} is a key of Tocsin's own, or would be: give the stream another name",
+                    final=True,
                 )
-            entry: Any = await client.xadd(place.name, fields, maxlen=place.maxlen or None, approximate=True)
+            entry: Any = await client.xadd(
+                destination.name, fields, maxlen=destination.maxlen or None, approximate=True
+            )
         except FAILURES as error:
-            raise self._failure(error, place) from error
-        return {"stream": place.name, "entry": entry.decode()}
+            raise self._failure(error, destination) from error
+        return {"stream": destination.name, "entry": entry.decode()}
 
-    async def _is_tocsins(self, client: Client, name: str) -> bool:
-        """Of this namespace or another, on whatever server: an address may lead to Tocsin's own by another way. A
-        stream where a script expects something else would stop the fleet that it belongs to."""
+    async def _is_key_of_tocsin(self, client: Client, name: str) -> bool:
+        """Whether a key belongs to this namespace of Tocsin or another one. Checked on every server, because an address
+        may lead to Tocsin's own server in another way. A stream where a script expects another type would stop the
+        fleet of that namespace."""
         if self._store.keys.owns(name) or is_shaped_like_ours(name):
             return True
         for register in registers_beside(name):
-            # A login that may not look there is kept from Tocsin's keys by the server.
+            # A login that may not read this key may not write Tocsin's keys either.
             with contextlib.suppress(NoPermissionError):
                 if await client.exists(register):
                     return True
         return False
 
-    def _failure(self, error: Exception, place: BrokerDestination) -> DeliveryFailed:
+    def _failure(self, error: Exception, destination: BrokerDestination) -> DeliveryFailed:
         if isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE"):
-            return DeliveryFailed(f"{self._address.shown}: {place.name!r} is there, and is no stream", final=True)
+            return DeliveryFailed(
+                f"{self._address.shown}: {destination.name!r} exists, and is not a stream", final=True
+            )
         if cause_of(error, ssl.SSLCertVerificationError) or cause_of(error, AddressRefused):
-            return away(self._server, error)
-        meant = translate(error, self._address)
-        return DeliveryFailed(str(meant), status=_status(meant), final=isinstance(meant, StoreRefused))
+            return unavailable(self._server, error)
+        failure = translate(error, self._address)
+        return DeliveryFailed(str(failure), status=_status(failure), final=isinstance(failure, StoreRefused))
 
     async def close(self) -> None:
-        if self._opened is not None:
-            await self._opened.aclose()
+        if self._client is not None:
+            await self._client.aclose()
 
 
 def _address(server: Server, authority: str | None) -> Address:
@@ -92,10 +99,10 @@ def _address(server: Server, authority: str | None) -> Address:
     )
 
 
-def _status(meant: StoreError) -> int | None:
-    """The HTTP status that says the same, by which failures are classified."""
-    if isinstance(meant, StoreFull):
+def _status(failure: StoreError) -> int | None:
+    """The HTTP status of the same meaning: failures are classified by it."""
+    if isinstance(failure, StoreFull):
         return 429
-    if isinstance(meant, StoreUnavailable):
+    if isinstance(failure, StoreUnavailable):
         return 503
-    return 403 if isinstance(meant, StoreRefused) else None
+    return 403 if isinstance(failure, StoreRefused) else None

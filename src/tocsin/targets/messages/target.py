@@ -1,4 +1,4 @@
-"""Messages: published once per attempt, and done when the broker says that it has them."""
+"""The message target: publishes one message per attempt. The run is done when the broker acknowledges it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tocsin.engine.work_item import WorkItem
-from tocsin.model.allowed_hosts import places
+from tocsin.model.allowed_hosts import allowed_hosts
 from tocsin.model.broker_address import BrokerDestination
 from tocsin.model.delivery import Delivered, DeliveryFailed
 from tocsin.model.host import host_of
@@ -18,18 +18,18 @@ from tocsin.model.template import fill
 from tocsin.store.store import Store
 from tocsin.targets.address_guard import Guard
 from tocsin.targets.envelope import Envelope, in_header, in_json
-from tocsin.targets.file_descriptors import are_used_up, handed_back, is_lack
+from tocsin.targets.file_descriptors import are_descriptors_used_up, descriptors_used_up, is_descriptor_shortage
 from tocsin.targets.host_gates import HostGates
 from tocsin.targets.messages import cloudevents
 from tocsin.targets.messages.broker import BrokerMessage, cause_of
 from tocsin.targets.messages.clients import IDLE_S, Clients
 from tocsin.targets.messages.dialer import Dialer
-from tocsin.targets.secret_masking import NOTHING, SecretMask, veil_of
+from tocsin.targets.secret_masking import NO_SECRETS, SecretMask, mask_of
 from tocsin.targets.secrets import Secrets
 
 
 class MessageTarget:
-    """Messages of all jobs of a worker, to any broker that it has the client of."""
+    """Sends the messages of all jobs of a worker, to any broker whose client is installed."""
 
     stoppable = True
 
@@ -47,54 +47,55 @@ class MessageTarget:
         self._gates = gates
         self._secrets = secrets
         self._max_timeout_s = max_timeout_s
-        self._clients = Clients(store, Dialer(Guard(places(allow), "message.allow")), idle_s)
+        self._clients = Clients(store, Dialer(Guard(allowed_hosts(allow), "message.allow")), idle_s)
 
     async def deliver(self, unit: WorkItem) -> Delivered:
         target = target_of(unit.spec)
         assert isinstance(target, Message)
-        passage = self._gates.to(host_of(target.url), unit.deadline)
-        letter = letter_of(target, Envelope(unit, self._namespace), self._namespace)
-        place = self._with_login(target)
-        veil = _veil(place)
-        with veil.over_errors():
-            async with passage:
+        delivery = self._gates.delivery_to(host_of(target.url), unit.deadline)
+        message = message_for(target, Envelope(unit, self._namespace), self._namespace)
+        destination = self._with_login(target)
+        mask = _mask(destination)
+        with mask.mask_errors():
+            async with delivery:
                 started = self._clock.monotonic()
-                told = veil.value(await self._send(target, place, letter))
-        return Delivered({**told, "ms": round((self._clock.monotonic() - started) * 1000)})
+                reply = mask.value(await self._send(target, destination, message))
+        return Delivered({**reply, "ms": round((self._clock.monotonic() - started) * 1000)})
 
-    async def _send(self, target: Message, place: BrokerDestination, letter: BrokerMessage) -> dict[str, Any]:
-        """Where messages leave. No longer than the target's timeout, whatever the broker does."""
+    async def _send(self, target: Message, destination: BrokerDestination, message: BrokerMessage) -> dict[str, Any]:
+        """Ends within the target's timeout, whatever the broker does."""
         timeout = min(target.timeout, self._max_timeout_s)
         try:
-            return await self._clients.send(place, letter, timeout)
+            return await self._clients.send(destination, message, timeout)
         except TimeoutError:
             raise DeliveryFailed(f"{target}: not acknowledged within {timeout:g} s", status=408) from None
         except DeliveryFailed as error:
-            lack = cause_of(error, OSError, is_lack)
-            if lack is not None or are_used_up():
-                raise handed_back(str(lack or error)) from error
+            shortage = cause_of(error, OSError, is_descriptor_shortage)
+            if shortage is not None or are_descriptors_used_up():
+                raise descriptors_used_up(str(shortage or error)) from error
             raise
 
     def _with_login(self, target: Message) -> BrokerDestination:
-        """A secret is read anew for each message: one that was changed is another login, and gets another client."""
-        place = target.place
+        """The destination with its password, which is read anew for each message. A changed password is another login,
+        and gets another client."""
+        destination = target.place
         if target.password is None:
-            return place
-        hosts = [host for host, _ in place.server.nodes]
-        login = replace(place.server, user=target.user, password=self._secrets.read(target.password, hosts))
-        return replace(place, server=login)
+            return destination
+        hosts = [host for host, _ in destination.server.nodes]
+        login = replace(destination.server, user=target.user, password=self._secrets.read(target.password, hosts))
+        return replace(destination, server=login)
 
     async def close(self) -> None:
         await self._clients.close()
 
 
-def _veil(place: BrokerDestination) -> SecretMask:
-    """A user without a password is a token, for NATS."""
-    secret = place.server.password or place.server.user
-    return veil_of((secret,)) if secret else NOTHING
+def _mask(destination: BrokerDestination) -> SecretMask:
+    """For NATS a user without a password is a token, so it is a secret."""
+    secret = destination.server.password or destination.server.user
+    return mask_of((secret,)) if secret else NO_SECRETS
 
 
-def letter_of(target: Message, envelope: Envelope, namespace: str) -> BrokerMessage:
+def message_for(target: Message, envelope: Envelope, namespace: str) -> BrokerMessage:
     value = target.value
     if target.fills:
         value = fill(value.decode(), envelope.values, in_json).encode()
@@ -114,7 +115,7 @@ def letter_of(target: Message, envelope: Envelope, namespace: str) -> BrokerMess
         else:
             headers[name] = filled
     if target.cloudevent is not None:
-        value = cloudevents.written(
+        value = cloudevents.encode_event(
             target.cloudevent, namespace, envelope, key, value, json=target.json, content_type=content_type
         )
         content_type = cloudevents.CONTENT_TYPE

@@ -17,7 +17,7 @@ MakeRun = Callable[[WorkItem, Claim, Spec], Run]
 
 
 class OnLoop:
-    """`async def` on the event loop; stopped by cancellation."""
+    """`async def`, on the event loop; stopped by cancellation."""
 
     stoppable = True
 
@@ -30,7 +30,7 @@ class OnLoop:
         self._make_run = make_run
 
     def deliver(self, unit: WorkItem) -> Awaitable[Any]:
-        """The handler's own coroutine, with nothing around it: this is the hot path."""
+        """Hot path: return the handler's own coroutine, with no wrapper around it."""
         if not self._special:
             spec = unit.spec
             return self._fn(*spec.args, **spec.kwargs)  # type: ignore[no-any-return]
@@ -48,7 +48,7 @@ class OnLoop:
 
 
 class InThread(OnLoop):
-    """Plain `def` in a thread. Nothing can stop a thread: it must look at `run.cancelled`."""
+    """Plain `def`, in a thread. Nothing can stop a thread: the handler must check `run.cancelled`."""
 
     stoppable = False
 
@@ -61,7 +61,7 @@ class InThread(OnLoop):
 
 
 class InProcess:
-    """In a process of a pool; stopped by killing it."""
+    """Plain `def`, in a process of a pool; stopped by killing the process."""
 
     stoppable = True
 

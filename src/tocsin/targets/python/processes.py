@@ -1,4 +1,4 @@
-"""Processes for handlers that must be killable.
+"""Runs handlers in processes, so that they can be killed.
 
 Parent and child exchange msgpack, never pickled objects: the child imports the handler by name.
 """
@@ -29,7 +29,7 @@ class ProcessFailure(TocsinError):
 
 
 class Processes:
-    """A pool of spawned processes, started when first needed. More runs than processes wait their turn."""
+    """A pool of spawned processes, started when first needed. Runs wait while all processes are busy."""
 
     def __init__(self) -> None:
         self._pool: pebble.ProcessPool | None = None
@@ -81,7 +81,7 @@ def _unwrap(answer: bytes) -> Any:
 
 
 def _end_with_the_worker() -> None:
-    """In the child: a worker that was killed must not leave its runs behind, others have them by then."""
+    """In the child: end when the worker is killed. By then other workers have its runs."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -93,8 +93,8 @@ def _end_with_the_worker() -> None:
 
 
 def _execute(message: bytes) -> bytes:
-    """In the child."""
-    module, qualname, batch, namespace, fields, given = codec.decode(message)
+    """Run the handler, in the child."""
+    module, qualname, batch, namespace, fields, own_args = codec.decode(message)
     try:
         fn = resolve(module, qualname)
         runs = [_run(Claim(*values), namespace) for values in fields]
@@ -104,7 +104,7 @@ def _execute(message: bytes) -> bytes:
                 return codec.encode(("outcomes", [_outcome(outcome) for outcome in outcomes], ""))
             return codec.encode(("result", _storable(outcomes), ""))
         run = runs[0]
-        own = (run.args, run.kwargs) if given is None else (tuple(given), {})
+        own = (run.args, run.kwargs) if own_args is None else (tuple(own_args), {})
         args, kwargs = with_run(inspect.signature(fn), *own, run)
         return codec.encode(("result", _storable(fn(*args, **kwargs)), ""))
     except Exception as error:
@@ -118,7 +118,7 @@ def _outcome(outcome: Any) -> tuple[bool, Any, str]:
 
 
 def _storable(value: Any) -> Any:
-    """The run has succeeded also if what it returned cannot leave this process."""
+    """None for a result that msgpack cannot encode: the run succeeded all the same."""
     try:
         codec.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):

@@ -1,7 +1,7 @@
-"""Threads for plain functions: as many as there are permits in use, reused, and never in the way of an exit.
+"""Runs plain functions in threads: one thread per permit in use, reused, and none of them delays an exit.
 
 The standard executor joins its threads when the interpreter ends, so one stuck handler would keep a worker from
-exiting; and asyncio's default has six threads on two cores.
+exiting. The default executor of asyncio has only six threads on two cores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Job = tuple["Future[Any]", contextvars.Context, Callable[[], Any]]
 
 
 class Threads:
-    """Grows by a thread whenever none is idle."""
+    """Starts another thread whenever none is idle."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
@@ -28,7 +28,7 @@ class Threads:
         self._numbers = itertools.count(1)
 
     def submit(self, fn: Callable[[], Any]) -> Future[Any]:
-        """Raises NotStarted when the system has no thread left; then `fn` will never be called."""
+        """Raises NotStarted if the system has no thread left; then `fn` is never called."""
         future: Future[Any] = Future()
         if not self._idle.acquire(blocking=False):
             name = f"tocsin thread {next(self._numbers)}"
@@ -46,7 +46,7 @@ class Threads:
                 try:
                     result = context.run(fn)
                 except (StopIteration, GeneratorExit) as error:
-                    # A future refuses the one, and a coroutine takes the other for its own end.
+                    # A future refuses StopIteration, and a coroutine takes GeneratorExit for its own end.
                     failure = RuntimeError(f"the handler raised {type(error).__name__}")
                     failure.__cause__ = error
                     future.set_exception(failure)
@@ -55,6 +55,6 @@ class Threads:
                 else:
                     future.set_result(result)
                     del result
-            # Do not keep the run's objects alive while idle.
+            # An idle thread must not keep the run's objects alive.
             del future, context, fn
             self._idle.release()

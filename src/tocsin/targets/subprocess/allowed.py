@@ -1,4 +1,4 @@
-"""Which programs jobs may start on this worker, and with which variables: its operator says so."""
+"""Decides which programs jobs may start on this worker, and which variables they may set: as the operator says."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from fnmatch import fnmatchcase
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.grants import ANY, Grants
 
-# Variables that jobs may set for any program: they say how it writes, and not what it runs. Any other may do that
-# (TAR_OPTIONS, GIT_CONFIG_*, LD_PRELOAD, HOME, and nobody knows them all), so the operator names those that a program
-# needs.
+# Variables that jobs may set for any program: they change how a program writes, and not what it runs. Other variables
+# may change what it runs (TAR_OPTIONS, GIT_CONFIG_*, LD_PRELOAD, HOME; nobody knows them all), so the operator names
+# those that a program needs.
 HARMLESS = ("LANG", "LC_*", "TZ")
 
 
 class Allowed:
-    """What `subprocess.allow` lists: whole paths and patterns of them, and for each the variables that jobs may set."""
+    """The entries of `subprocess.allow`: paths and patterns of paths, and for each the variables that jobs may set."""
 
     def __init__(self, entries: Grants) -> None:
         self._entries = entries
 
     def find(self, name: str) -> tuple[str, str]:
-        """The path of the program, and the file that it really is. A final DeliveryFailed if that may not be started.
+        """The path of the program, and its real path without links. Raises a final DeliveryFailed if jobs may not
+        start it.
 
-        An entry that is the path itself allows whatever the path leads to: the operator has chosen that link. What
+        An entry equal to the path allows whatever the path links to: the operator has chosen that link. A path that
         only fits a pattern must fit one with its real path too, or a link in an allowed folder could lead anywhere.
         """
-        path = _looked_up(name)
+        path = _find_path(name)
         real = os.path.realpath(path)
         if path in self._entries or (self._fits(path) and self._fits(real)):
             return path, real
@@ -37,8 +38,8 @@ class Allowed:
         )
 
     def check_names(self, path: str, names: Iterable[str]) -> None:
-        """Of variables that a job sets for a program that was found. Who may start any program may set any variable:
-        `env` would do it for them."""
+        """Raises a final DeliveryFailed if a job may not set one of these variables for the program. An operator who
+        allows any program allows any variable too: a job could start `env`, which sets them."""
         if ANY in self._entries:
             return
         settable = [*HARMLESS, *(name for entry in self._fitting(path) for name in self._entries[entry])]
@@ -57,8 +58,8 @@ class Allowed:
         return [entry for entry in self._entries if path == entry or fnmatchcase(path, entry)]
 
 
-def _looked_up(name: str) -> str:
-    """Names without a folder are looked up where the worker would find them, whatever PATH the job sets."""
+def _find_path(name: str) -> str:
+    """A name without a folder is looked up in the worker's PATH, not in one that the job sets."""
     if "/" not in name:
         return _in_path(name, os.environ)
     if not name.startswith("/") or name.startswith("//") or os.path.normpath(name) != name:

@@ -1,4 +1,4 @@
-"""Programs: each on a leash of its own, judged by its exit code."""
+"""The program target: runs each program under a supervisor process of its own, and judges the run by the exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tocsin.model.target import target_of
 from tocsin.model.template import fill
 from tocsin.targets.envelope import Envelope
 from tocsin.targets.host_gates import HostGates
-from tocsin.targets.secret_masking import NOTHING, SecretMask, veil_of
+from tocsin.targets.secret_masking import NO_SECRETS, SecretMask, mask_of
 from tocsin.targets.secrets import Secrets
 from tocsin.targets.subprocess import supervisor
 from tocsin.targets.subprocess.allowed import Allowed
@@ -30,33 +30,33 @@ from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.programs")
 
-# Between asking a program to end and killing it. A worker that stops waits for 2 s, then others get the run.
+# From asking a program to end until killing it. A stopping worker waits 2 s before other workers get the run.
 GRACE_S = 1.5
-# Of the output so much of the end is kept at most: that is where errors stand.
+# At most so many bytes of the end of the output are kept: errors are there.
 TAIL = 2048
-# So many characters of it fit into the error of a run.
+# So many characters of the output go into the error of a run.
 ERROR_TAIL = 700
-# What every program has of the worker's environment. The rest may hold passwords.
+# The variables of the worker that every program gets. The others may hold passwords.
 INHERITED = ("PATH", "HOME", "LANG", "TZ")
 # Without these some Pythons do not even start.
 _LOADER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-# When no process can be started, the run goes back for so long: another worker may have room.
-_NO_ROOM_S = 1.0
-_TROUBLE = {
-    errno.ENOENT: "it is not there, or the interpreter that its first line names is not",
+# When no process can be started, the run goes back for so long: another worker may be able to.
+_AWAY_S = 1.0
+_START_ERRORS = {
+    errno.ENOENT: "it does not exist, or the interpreter that its first line names does not",
     errno.EACCES: "the user of this worker may not execute it",
-    errno.ENOEXEC: "it is no program, and has no first line like #!/bin/sh",
+    errno.ENOEXEC: "it is not a program, and has no first line like #!/bin/sh",
     errno.E2BIG: "its arguments and variables are too long",
 }
 _CODES = {126: "; it could not execute something that it calls", 127: "; it did not find something that it calls"}
 
 
 class ProgramFailed(DeliveryFailed):
-    """It did not start, or did not end well. Its words are quoted, and say nothing about the class of the failure."""
+    """A program that did not start, or failed. The message quotes its output, so the classifier ignores the message."""
 
 
 class SubprocessTarget:
-    """The programs of all jobs of a worker."""
+    """Runs the programs of all jobs of a worker."""
 
     stoppable = True
 
@@ -78,17 +78,17 @@ class SubprocessTarget:
             if isinstance(value, Secret)
         }
         order = _order(target, Envelope(unit, self._namespace), path, file, secrets)
-        veil = _veil(target, secrets)
-        with veil.over_errors(), self._gates.beside_hosts():
+        mask = _mask(target, secrets)
+        with mask.mask_errors(), self._gates.program_permit():
             started = self._clock.monotonic()
-            report, in_time = await _run(order, target.timeout, veil)
-            return judge(target, report, round((self._clock.monotonic() - started) * 1000), in_time, veil)
+            report, in_time = await _run(order, target.timeout, mask)
+            return judge(target, report, round((self._clock.monotonic() - started) * 1000), in_time, mask)
 
 
-def _veil(target: Subprocess, secrets: dict[str, str]) -> SecretMask:
-    """Also without what stands before a secret: a program prints what it likes of it."""
+def _mask(target: Subprocess, secrets: dict[str, str]) -> SecretMask:
+    """Masks each secret with and without its prefix (`Secret.before`), because a program may print it alone."""
     values = [(secrets[name], value.before) for name, value in target.env.items() if isinstance(value, Secret)]
-    return veil_of(tuple(text for whole, before in values for text in {whole, whole.removeprefix(before)}))
+    return mask_of(tuple(text for whole, before in values for text in {whole, whole.removeprefix(before)}))
 
 
 def _order(target: Subprocess, envelope: Envelope, path: str, file: str, secrets: dict[str, str]) -> StartOrder:
@@ -105,22 +105,22 @@ def _order(target: Subprocess, envelope: Envelope, path: str, file: str, secrets
     }
     head, tail = shares(target.output)
     return StartOrder(
-        os.getpid(),
-        head,
-        tail,
-        os.fsencode(target.cwd or ""),
-        os.fsencode(file),
-        [_bytes(text) for text in argv],
-        [_bytes(f"{name}={value}") for name, value in env.items()],
+        worker=os.getpid(),
+        head=head,
+        tail=tail,
+        cwd=os.fsencode(target.cwd or ""),
+        file=os.fsencode(file),
+        argv=[_bytes(text) for text in argv],
+        env=[_bytes(f"{name}={value}") for name, value in env.items()],
     )
 
 
-async def _run(order: StartOrder, timeout: float, veil: SecretMask) -> tuple[ExitReport | None, bool]:
-    """The report, and whether it ended by itself in time. However this ends, the program has ended too."""
-    process = await _start_leash()
+async def _run(order: StartOrder, timeout: float, mask: SecretMask) -> tuple[ExitReport | None, bool]:
+    """The report, and whether the program ended by itself in time. After this, the program has ended in any case."""
+    process = await _start_supervisor()
     assert process.stdin is not None
     process.stdin.write(supervisor.pack_order(order))
-    reading = asyncio.ensure_future(_report(process, veil))
+    reading = asyncio.ensure_future(_report(process, mask))
     try:
         ended, _ = await asyncio.wait([reading], timeout=timeout)
         if not ended:
@@ -133,9 +133,9 @@ async def _run(order: StartOrder, timeout: float, veil: SecretMask) -> tuple[Exi
         process.stdin.close()
 
 
-async def _start_leash() -> asyncio.subprocess.Process:
+async def _start_supervisor() -> asyncio.subprocess.Process:
     try:
-        # -I and -S: what the user's environment does to Python is not for the leash.
+        # -I and -S: the user's settings for Python must not reach the supervisor.
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", supervisor.__file__),
             stdin=asyncio.subprocess.PIPE,
@@ -145,22 +145,22 @@ async def _start_leash() -> asyncio.subprocess.Process:
             env={name: os.environ[name] for name in _LOADER if name in os.environ},
         )
     except OSError as error:
-        raise TryLater(f"no process could be started: {error}", _NO_ROOM_S, is_trouble=True) from error
+        raise TryLater(f"no process could be started: {error}", _AWAY_S, is_trouble=True) from error
 
 
-async def _report(process: asyncio.subprocess.Process, veil: SecretMask) -> ExitReport | None:
-    """Short, however much the program writes."""
+async def _report(process: asyncio.subprocess.Process, mask: SecretMask) -> ExitReport | None:
+    """The supervisor's report. It is short, however much the program writes."""
     assert process.stdout is not None
-    said = await process.stdout.read()
+    output = await process.stdout.read()
     code = await process.wait()
-    report = supervisor.unpack_report(said)
+    report = supervisor.unpack_report(output)
     if report is None:
-        log.error("the leash of a program failed", code=code, said=head_of(veil.data(said)))
+        log.error("the supervisor of a program failed", code=code, said=head_of(mask.data(output)))
     return report
 
 
 async def _stop(process: asyncio.subprocess.Process, reading: asyncio.Future[ExitReport | None]) -> None:
-    """Ask it to end, then kill it. Cancelled again, it is killed at once."""
+    """Ask the program to end, then kill it. If this is cancelled, the program is killed at once."""
     assert process.stdin is not None
     try:
         with contextlib.suppress(ConnectionError):
@@ -172,21 +172,21 @@ async def _stop(process: asyncio.subprocess.Process, reading: asyncio.Future[Exi
 
 
 def judge(
-    target: Subprocess, report: ExitReport | None, ms: int, in_time: bool, veil: SecretMask = NOTHING
+    target: Subprocess, report: ExitReport | None, ms: int, in_time: bool, mask: SecretMask = NO_SECRETS
 ) -> Delivered:
-    """What an exit means: done, or how it failed. A program may print what it was given: secrets are not kept."""
+    """The success, or raise ProgramFailed. A program may print its secrets, so they are masked."""
     program = target.argv[0]
     if report is None:
         raise ProgramFailed(f"the process that watches over {program} was killed, and the program with it")
     if report.where:
         raise ProgramFailed(f"{program} could not be started{_why(target, report)}")
-    output = output_of(report, target.output, veil)
-    told: dict[str, Any] = {"code": report.code, "ms": ms, "head": head_of(_kept(report, veil))}
+    output = output_of(report, target.output, mask)
+    note: dict[str, Any] = {"code": report.code, "ms": ms, "head": head_of(_kept(report, mask))}
     if in_time and report.code == 0:
-        return Delivered(told, {"code": 0, "ms": ms, "output": output, "bytes": report.written})
+        return Delivered(note, {"code": 0, "ms": ms, "output": output, "bytes": report.written})
     last = output.strip()[-ERROR_TAIL:]
     how = _how(report.code) if in_time else f"did not end within {target.timeout:g} s, and was ended"
-    raise ProgramFailed(f"{program} {how}{': ' if last else ''}{last}", told)
+    raise ProgramFailed(f"{program} {how}{': ' if last else ''}{last}", note)
 
 
 def _how(code: int) -> str:
@@ -200,42 +200,42 @@ def _how(code: int) -> str:
 
 
 def _why(target: Subprocess, report: ExitReport) -> str:
-    said = os.strerror(report.errno)
+    reason = os.strerror(report.errno)
     if report.where == "cwd":
-        return f" in {target.cwd!r}: {said}"
-    return f": {_TROUBLE.get(report.errno, said)}"
+        return f" in {target.cwd!r}: {reason}"
+    return f": {_START_ERRORS.get(report.errno, reason)}"
 
 
 def shares(output: int) -> tuple[int, int]:
-    """How many bytes of the beginning of an output are kept, and how many of its end."""
+    """How many bytes are kept of the beginning and of the end of an output."""
     tail = min(TAIL, output // 2)
     return output - tail, tail
 
 
-def output_of(report: ExitReport, most: int, veil: SecretMask = NOTHING) -> str:
-    """What it wrote, as text of at most so many bytes, whatever it is; and how much is missing in the middle."""
+def output_of(report: ExitReport, most: int, mask: SecretMask = NO_SECRETS) -> str:
+    """The output as text of at most `most` bytes, and the number of bytes left out of the middle."""
     missing = report.written - len(report.head) - len(report.tail)
     if not missing:
-        return _legible(_kept(report, veil))[:most].decode(errors="ignore")
+        return _legible(_kept(report, mask))[:most].decode(errors="ignore")
     head, tail = shares(most)
-    # Secrets may be cut in two as well.
-    first, last = veil.beginning(report.head), veil.end(report.tail)
+    # The cut may go through a secret.
+    first, last = mask.beginning(report.head), mask.end(report.tail)
     first, last = _legible(first)[:head], _legible(last)[-tail:] if tail else b""
     return f"{first.decode(errors='ignore')}\n… {missing} bytes left out …\n{last.decode(errors='ignore')}"
 
 
-def _kept(report: ExitReport, veil: SecretMask) -> bytes:
+def _kept(report: ExitReport, mask: SecretMask) -> bytes:
     if report.written == len(report.head) + len(report.tail):
-        return veil.data(report.head + report.tail)
-    return veil.beginning(report.head) + veil.end(report.tail)
+        return mask.data(report.head + report.tail)
+    return mask.beginning(report.head) + mask.end(report.tail)
 
 
 def _legible(written: bytes) -> bytes:
-    """UTF-8, which may be longer: what is none is replaced."""
+    """Valid UTF-8, which may be longer: invalid bytes and NULs are replaced."""
     return written.decode(errors="replace").replace("\0", "\ufffd").encode()
 
 
 def _bytes(text: str) -> bytes:
     if "\0" in text:
-        raise ProgramFailed("an argument or a variable has a NUL in it, which no program can be given", final=True)
+        raise ProgramFailed("an argument or a variable contains a NUL, which no program accepts", final=True)
     return os.fsencode(text)

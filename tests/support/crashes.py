@@ -1,4 +1,4 @@
-"""A change of partitions that is killed."""
+"""Processes that die between two of their calls to the server."""
 
 from __future__ import annotations
 
@@ -7,13 +7,26 @@ from typing import Any
 import pytest
 
 from tocsin.store.repartition import repartition
+from tocsin.store.store import Store
 
 
-class Killed(Exception):
-    """Stands for kill -9."""
+class Killed(BaseException):
+    """What kill -9 looks like from inside: nothing of what follows is done."""
 
 
-class Mortal:
+class DyingStore(Store):
+    """Dies after so many changes."""
+
+    left = 10**9
+
+    async def change(self, *args: Any) -> list[Any]:
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+        return await super().change(*args)
+
+
+class DyingRepartition:
     """Counts the calls of a move, and ends it before one of them, or after it as if its reply were lost."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
