@@ -16,4 +16,4 @@ async def block(
     item = packed_block(
         member, record(**about), line.now + delay, life, *(sources or ("line\0u",)), anyway=anyway, mode=mode
     )
-    return (await line.raw("job_block", [item], session="program"))[1].decode()
+    return (await line.raw("dependency_block", [item], session="program"))[1].decode()

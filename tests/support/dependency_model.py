@@ -178,7 +178,7 @@ class WaitCalls:
         about |= {"band": what.band, "tenant": what.tenant, "cost": what.cost}
         named = [f"line\0{source}" for source in sorted(wait.sources)]
         item = packed_block(member, a_record(**about), due, wait.life, *named, anyway=anyway, mode=mode)
-        answer = self.send(data, "job_block", item)
+        answer = self.send(data, "dependency_block", item)
         assert int(answer[1]) == self.model.block(self.now, member, what, due, mode, wait)
 
     def carry(self, data: st.DataObject) -> None:
@@ -191,7 +191,7 @@ class WaitCalls:
 
     def _carry_ask(self, data: st.DataObject, entry: tuple[Any, ...], dies: bool) -> None:
         _, member, life, upstream = entry
-        answer = self.send(data, "job_watch", codec.encode([upstream, f"line\0{member}\0{life}"]))
+        answer = self.send(data, "dependency_watch", codec.encode([upstream, f"line\0{member}\0{life}"]))
         code = answer[1].decode()
         assert code == self.model.watch(upstream, member, life)
         if code == "l" or dies:
@@ -206,7 +206,7 @@ class WaitCalls:
         if dies:
             return
         names = [f"{upstream}\0line\0{member}\0{life}" for upstream, member, life in sorted(told)]
-        answer = self.send(data, "watch_end", codec.encode([[as_entry(entry), entry[1], *names]]))
+        answer = self.send(data, "dependency_end", codec.encode([[as_entry(entry), entry[1], *names]]))
         assert answer[1] == self.model.end_watch(entry, told)
 
     def _unblock(self, data: st.DataObject, tellings: list[tuple[str, str, str, int]], carried: list[Any]) -> None:
@@ -215,7 +215,7 @@ class WaitCalls:
         ]
         before = len(self.model.outbox) - len(carried)
         answer = self.send(
-            data, "job_unblock", codec.encode(flat), codec.encode([as_entry(entry) for entry in carried])
+            data, "dependency_unblock", codec.encode(flat), codec.encode([as_entry(entry) for entry in carried])
         )
         assert answer[1].decode() == self.model.unblock(self.now, tellings, carried)
         if len(self.model.outbox) > before:

@@ -54,7 +54,7 @@ def packed(
 def packed_block(
     member: str, record: bytes, due: int, life: str, *sources: str, anyway: bool = False, mode: int = IGNORE
 ) -> bytes:
-    """The items of job_block, likewise; sources are queue NUL upstream."""
+    """The items of dependency_block, likewise; sources are queue NUL upstream."""
     needs = msgspec.msgpack.encode([life, int(anyway), *sources])
     values = [msgspec.msgpack.encode(value) for value in (due, 0, mode)]
     return b"\x96" + codec.text(member.encode()) + b"".join(values) + codec.text(record) + codec.text(needs)

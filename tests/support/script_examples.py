@@ -192,25 +192,25 @@ async def _watch(line: Line) -> list[Any]:
 
 
 async def _unblock(line: Line) -> list[Any]:
-    await line.raw("job_block", await _block(line), session="blocker")
+    await line.raw("dependency_block", await _block(line), session="blocker")
     return [encode(["a", "life", "line\0u", SUCCEEDED]), encode(["W\0a\0life\0line\0u"])]
 
 
 async def _end_watch(line: Line) -> list[Any]:
-    await line.raw("job_watch", await _watch(line), session="watcher")
+    await line.raw("dependency_watch", await _watch(line), session="watcher")
     await line.delete("u")
     return [encode([["E\0u\x003", "u", "u\0line\0a\0life"]])]
 
 
 async def _renew(line: Line) -> list[Any]:
-    await line.raw("job_block", await _block(line), session="blocker")
+    await line.raw("dependency_block", await _block(line), session="blocker")
     await line.store.client.delete(line.keys["outbox"])
     return [encode(["a"])]
 
 
 CHANGES: dict[str, Prepare] = {
     "audit_mend": _mend,
-    "job_block": _block,
+    "dependency_block": _block,
     "job_cancel": _cancel,
     "job_delete": _delete,
     "job_fire": _fire,
@@ -219,11 +219,11 @@ CHANGES: dict[str, Prepare] = {
     "job_put": _put,
     "job_resume": _resume,
     "job_revive": _revive,
-    "job_unblock": _unblock,
+    "dependency_unblock": _unblock,
     "job_unpark": _unpark,
-    "job_watch": _watch,
-    "need_renew": _renew,
-    "line_mend": _mend_line,
+    "dependency_watch": _watch,
+    "dependency_renew": _renew,
+    "audit_mend_line": _mend_line,
     "queue_pause": _pause_queue,
     "queue_update": _update_queue,
     "run_advance": _advance,
@@ -238,8 +238,8 @@ CHANGES: dict[str, Prepare] = {
     "run_recover": _recover,
     "run_release": _release,
     "run_retry": _retry,
-    "score_mend": _mend_score,
-    "watch_end": _end_watch,
+    "audit_mend_score": _mend_score,
+    "dependency_end": _end_watch,
 }
 
 # Calls that find nothing to do, in an empty queue.
@@ -253,11 +253,11 @@ IDLE: dict[str, list[Any]] = {
     "job_put": [packed("a", record(), 0, mode=4)],
     "job_resume": ["a", 0, 0],
     "job_revive": [encode(["a"])],
-    "job_unblock": [encode(["a", "life", "line\0u", SUCCEEDED]), encode([])],
+    "dependency_unblock": [encode(["a", "life", "line\0u", SUCCEEDED]), encode([])],
     "job_unpark": ["a"],
-    "job_watch": [encode(["u", "line\0a\0life"])],
-    "need_renew": [encode(["a"])],
-    "line_mend": [encode([2, "a"]), encode(["a"])],
+    "dependency_watch": [encode(["u", "line\0a\0life"])],
+    "dependency_renew": [encode(["a"])],
+    "audit_mend_line": [encode([2, "a"]), encode(["a"])],
     "queue_pause": [""],
     "queue_update": ["", encode([]), encode([])],
     "run_claim": ["w", 10**15, b"", 0, 1000, "1", 10],
@@ -265,5 +265,5 @@ IDLE: dict[str, list[Any]] = {
     "run_claim_ids": ["w", 10**15, b"", 0, 1000, "1", encode(["a"])],
     "run_extend": ["w", "a", 1, 1000],
     "run_recover": ["w", "0", 0, 1000],
-    "score_mend": [encode(["a"])],
+    "audit_mend_score": [encode(["a"])],
 }

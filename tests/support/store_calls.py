@@ -172,7 +172,7 @@ class Calls(JobCalls, RunCalls, WaitCalls, RuleBasedStateMachine):
         held = Definition(header.recurring, every, header.keep, header.timeout, spec.name, spec.args[0], *lane)
         assert (held, header.version) == (job.definition, job.version)
         assert (entry.token, entry.owner) == (job.token, job.owner) if entry else job.token == 0
-        # In the order of the bits in lua/lib/claims.lua.
+        # In the order of the bits in lua/lib/claim.lua.
         intents = [job.pausing, job.removing, job.wish, job.cancelled]
         bits = sum(1 << bit for bit, wanted in enumerate(intents) if wanted) + 16 * job.unread
         assert (entry.intent if entry else 0) == bits

@@ -124,7 +124,7 @@ async def test_a_lost_reply_mends_nothing_twice(valkey: Server, damage: Break, w
             line = Line(store, await store.open_queue(Queue("line", partitions=1)), clock)
             kind = await damage(line)
             cleaner = Cleaner(store, [line.queue], clock)
-            proxy.cut(when, {"score": "score_mend", "recovered": "run_recover"}.get(kind, "audit_mend"))
+            proxy.cut(when, {"score": "audit_mend_score", "recovered": "run_recover"}.get(kind, "audit_mend"))
             await cleaner.step()
             assert proxy.cuts == 1
             assert cleaner.done == {kind: 1}

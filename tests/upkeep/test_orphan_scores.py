@@ -171,7 +171,7 @@ async def test_a_suspect_stays_where_it_is(line: Line, cleaner: Cleaner):
     at = await set_apart(line, "a")
     await cleaner.step()
     assert (cleaner.done, await score(line, "waiting", "a")) == ({}, at)
-    assert not (await line.store.change("score_mend", line.queue, 0, b"\x91\xa1a"))[1].count(b"1")
+    assert not (await line.store.change("audit_mend_score", line.queue, 0, b"\x91\xa1a"))[1].count(b"1")
 
 
 @pytest.mark.parametrize("off_by", [1, 10**12, math.inf])

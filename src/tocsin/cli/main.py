@@ -21,6 +21,7 @@ from tocsin.cli.next import next_ticks
 from tocsin.cli.options import Options, WrongUsage
 from tocsin.cli.printing import say, silence_stdout
 from tocsin.cli.removal import jobs, purge, queues
+from tocsin.cli.script import print_script
 from tocsin.cli.why import why
 from tocsin.cli.worker import worker
 from tocsin.model.errors import InvalidArgument, TocsinError
@@ -42,6 +43,7 @@ app.command(next_ticks, name="next")
 app.command(doctor)
 app.command(config_commands)
 app.command(bench)
+app.command(print_script, name="script", show=False)
 
 
 @app.meta.default

@@ -2,7 +2,7 @@
 
 Header, big-endian: schema, flags (1 recurring, 2 nobody chose its id), band, cost u16, timeout ms u32, keep s u32,
 version u48, handler digest u32, trigger digest u32, succeeded u32, failed u32, attempts u32, tenant length u8, tenant.
-lua/lib/records.lua reads and writes the same layout; a test holds the two together.
+lua/lib/record.lua reads and writes the same layout; a test holds the two together.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from tocsin.model.durations import Millis
 
 
 class SkipReason(IntEnum):
-    """Why a tick has no run of its own. The numbers are stored; scripts use some of them too (lua/lib/call.lua)."""
+    """Why a tick has no run of its own. The numbers are stored; scripts use some of them too (lua/lib/events.lua)."""
 
     COALESCED = 0
     PAUSED = 1

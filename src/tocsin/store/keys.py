@@ -5,7 +5,7 @@ Per partition of a queue, all under one hash tag, so in one slot of a Redis Clus
 meta      HASH    epoch, order, partitions, sealed, seq, fence, widest, walk, counters, settings
 jobs      HASH    id -> record: header and body (model/codec.py)
 waiting   ZSET    id -> not before, epoch ms; below the ms, in sixteenths: successes the record lacks (order `due`);
-                  suspects that are due: below -2^51, by band and due time (lua/lib/apart.lua)
+                  suspects that are due: below -2^51, by band and due time (lua/lib/score.lua)
 ready0…4  ZSET    by priority band, what is due: id -> due and place; in a fair queue tenant, due, place, id -> 0
 turns0…4  ZSET    in a fair queue, whose turn it is: tenant -> start tag
 tenants   HASH    tenant -> its runs, its rate's time, its finish tags
@@ -13,7 +13,7 @@ spots     HASH    id -> where it stands in `ready`
 resting   ZSET    tenant at its cap, or ahead of its rate -> until ms
 weights   HASH    tenant -> weight
 working   ZSET    id -> deadline ms
-claims    HASH    id -> claim (lua/lib/claims.lua), from the first claim to the end of the run
+claims    HASH    id -> claim (lua/lib/claim.lua), from the first claim to the end of the run
 sessions  HASH    session -> seq, time, answer of its last call; in partition 0 also session|epoch, of partitions that
                   were repartitioned since
 paused    ZSET    id -> not before ms
@@ -26,8 +26,8 @@ results   HASH    id -> outcome, time, result
 unnamed   ZSET    id -> ended ms, of those in `done` that nobody named: `results.max` bounds them, the oldest go first
 blocked   ZSET    id -> not before ms, once it waits for nobody
 needs     HASH    id -> which wait this is, its policy, and what it still waits for
-watchers  ZSET    who is told when a job ends (lua/lib/endings.lua)
-outbox    ZSET    what is to be carried to other partitions (lua/lib/endings.lua)
+watchers  ZSET    who is told when a job ends (lua/lib/outbox_entry.lua)
+outbox    ZSET    what is to be carried to other partitions (lua/lib/outbox_entry.lua)
 events    STREAM  one entry per changing call
 
 For the whole fleet, under one tag of their own:
@@ -37,7 +37,7 @@ workers   HASH    worker -> what it says of itself
 beats     HASH    worker -> counter
 pulses    ZSET    worker -> when it last beat, ms
 buried    ZSET    worker that died -> until when somebody brings back its runs, ms
-steps     STRING  how the server's clock was set (lua/lib/steps.lua)
+steps     STRING  how the server's clock was set (lua/lib/clock_steps.lua)
 declared  HASH    set of agents that some workers declare -> their digests (store/transitions/declared_agents.py)
 zones     STRING  the version of the zone database by which jobs are planned
 hosts     ZSET    host that fails -> nobody sends to it before ms

@@ -1,6 +1,6 @@
 """Suspects stand apart: runs that were recovered twice are in `waiting` before all others, by their band and due time.
 
-lua/lib/apart.lua writes these scores and says why.
+lua/lib/score.lua writes these scores and says why.
 """
 
 from __future__ import annotations

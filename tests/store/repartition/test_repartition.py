@@ -228,7 +228,14 @@ async def test_a_sealed_partition_takes_nothing_from_another_move(store, clock):
     await line.put("a")
     client = store.client
     before = await line.content()
-    names = ("member_write", "member_remove", "wait_move", "partition_drop", "partition_join", "partition_prepare")
+    names = (
+        "repartition_write",
+        "repartition_remove",
+        "repartition_waits",
+        "repartition_drop",
+        "repartition_join",
+        "repartition_prepare",
+    )
     for name in names:
         what = script(name, "due")
         given = {"now": 1, "move": "other", "items": codec.encode(["a"]), "arriving": codec.encode(["a\0wide\0b\x001"])}

@@ -78,7 +78,7 @@ async def test_more_entries_than_a_page_go_where_they_belong(store, clock):
 
 async def test_a_partition_with_entries_is_not_deleted(store, clock):
     line = await wide(store, clock)
-    meta, drop = line.queue.keys[3]["meta"], script("partition_drop", "due")
+    meta, drop = line.queue.keys[3]["meta"], script("repartition_drop", "due")
     await store.client.hset(meta, "sealed", "move")
     for base in ("watchers", "outbox"):
         await store.client.zadd(line.queue.keys[3][base], {"a\0b": 0})
@@ -91,7 +91,7 @@ async def test_a_partition_with_entries_is_not_deleted(store, clock):
 async def test_it_may_be_killed_after_any_of_them(store, clock, before, after, monkeypatch):
     """The next run comes one call further before it dies."""
     mortal = DyingRepartition(monkeypatch)
-    mortal.only, mortal.after = "wait_move", True
+    mortal.only, mortal.after = "repartition_waits", True
     line = await wide(store, clock, before)
     await line.fill()
     content, kills = await line.content(), 0

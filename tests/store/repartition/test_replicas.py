@@ -113,8 +113,8 @@ async def test_a_job_leaves_its_old_partition_when_the_replicas_of_the_new_one_h
             for spare in spares:
                 spare.pause()
 
-    before_each(monkeypatch, "member_write", stop_replicas)
-    before_each(monkeypatch, "member_remove", lambda: removed.append(1))
+    before_each(monkeypatch, "repartition_write", stop_replicas)
+    before_each(monkeypatch, "repartition_remove", lambda: removed.append(1))
     with capture_logs() as logs:
         moving = asyncio.create_task(repartition.repartition(line.store, "wide", 5))
         await eventually(lambda: any("waiting for replicas" in each["event"] for each in logs), "it waits for them")
@@ -191,7 +191,9 @@ def forgetful() -> Iterator[tuple[Server, Forgetful]]:
         yield server, Forgetful(server)
 
 
-@pytest.mark.parametrize("step", ["partition_seal", "member_write", "member_remove", "wait_move", "session_keep"])
+@pytest.mark.parametrize(
+    "step", ["partition_seal", "repartition_write", "repartition_remove", "repartition_waits", "session_keep"]
+)
 async def test_a_server_that_forgets_a_step_of_a_move_makes_it_begin_anew(forgetful, open_wide, monkeypatch, step):
     """As one does that fails over to a replica that lags, or is started again after a power loss."""
     server, lapse = forgetful

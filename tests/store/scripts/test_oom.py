@@ -15,7 +15,7 @@ from tocsin.model.queue import Queue
 from tocsin.store.store import Store
 from tocsin.store.transitions.jobs import EDIT, Jobs, PutItem
 
-ADDING = ("job_put", "job_fire", "job_block")
+ADDING = ("job_put", "job_fire", "dependency_block")
 
 
 @pytest.fixture(scope="module", params=flavours())

@@ -20,7 +20,9 @@ U, V = "line\0u", "line\0v"
 
 
 async def watch(line: Line, upstream: str = "u", member: str = "d", life: str = "1") -> str:
-    return (await line.raw("job_watch", [encode([upstream, f"line\0{member}\0{life}"])], session="carrier"))[1].decode()
+    return (await line.raw("dependency_watch", [encode([upstream, f"line\0{member}\0{life}"])], session="carrier"))[
+        1
+    ].decode()
 
 
 async def tell(
@@ -32,7 +34,7 @@ async def tell(
     carried: tuple[str, ...] = (),
 ) -> list[Any]:
     items = encode([member, life, source, outcome])
-    return await line.raw("job_unblock", [items, encode(list(carried))], session="carrier")
+    return await line.raw("dependency_unblock", [items, encode(list(carried))], session="carrier")
 
 
 async def members(line: Line, key: str) -> list[bytes]:
@@ -144,9 +146,9 @@ async def test_who_is_there_anew_is_watched_when_the_earlier_end_is_told(line: L
     assert await members(line, "outbox") == [b"E\0u\x003"]
     await line.put("u")
     end = [encode([["E\0u\x003", "u", "u\0line\0d\x001"]])]
-    assert await line.raw("watch_end", end) == [1, 0]
+    assert await line.raw("dependency_end", end) == [1, 0]
     assert await watch(line, member="e") == "w"
-    assert await line.raw("watch_end", end) == [1, 1]
+    assert await line.raw("dependency_end", end) == [1, 1]
     assert await members(line, "watchers") == [b"u\0line\0e\x001"]
 
 

@@ -176,14 +176,14 @@ async def test_the_last_run_of_a_job_of_which_one_runs_at_a_time_is_replaced(lin
 @garbled
 async def test_a_blocked_job_can_be_paused_resumed_and_put_again(line: Line, garbage: bytes):
     await line.put("up", 60_000)
-    await line.raw("job_block", [packed_block("a", record(), line.now, "life", f"{line.queue.name}\0up")])
+    await line.raw("dependency_block", [packed_block("a", record(), line.now, "life", f"{line.queue.name}\0up")])
     await spoil(line, garbage)
     assert await line.pause("a") == 2
     await spoil(line, garbage)
     assert await line.resume("a") == 2
     await spoil(line, garbage)
     item = packed_block("a", record(), line.now, "other", f"{line.queue.name}\0up", mode=REPLACE)
-    assert (await line.raw("job_block", [item]))[1] == b"2"
+    assert (await line.raw("dependency_block", [item]))[1] == b"2"
     await spoil(line, garbage)
     assert await line.put("a", mode=REPLACE) == CHANGED
     assert await line.names() == ["a"]

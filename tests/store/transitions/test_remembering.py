@@ -100,7 +100,7 @@ class TestRemembering:
     async def test_a_job_that_others_wait_for_is_not_crowded_out(self, line: Line):
         """They may still be on their way to ask how it ended."""
         await line.put("a", keep=60, unnamed=True)
-        await line.raw("job_watch", [encode(["a", "line\0b\0life"])])
+        await line.raw("dependency_watch", [encode(["a", "line\0b\0life"])])
         await line.finish(await line.take("a"), keep=60, unnamed=True)
         assert await line.store.client.zcard(line.keys["unnamed"]) == 0
         assert await line.store.client.zscore(line.keys["done"], "a") == line.now + 3_600_000

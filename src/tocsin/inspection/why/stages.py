@@ -21,7 +21,7 @@ from tocsin.store.views.blocked_jobs import UnheardEnd
 SETTLED_MS = 1000
 # How many of the jobs that a blocked job waits for are shown.
 MOST_SHOWN = 3
-# The bits of a claim's intent, as in lua/lib/claims.lua, and what each does when the run ends.
+# The bits of a claim's intent, as in lua/lib/claim.lua, and what each does when the run ends.
 _INTENTS = {
     1: ("pausing", "it will be paused when this run ends"),
     2: ("removing", "it will be removed when this run ends"),
@@ -29,7 +29,7 @@ _INTENTS = {
     8: ("cancelling", "its worker was asked to stop this run"),
 }
 
-# The states of an upstream job by the codes that job_watch returns. All other codes mean that it has not ended.
+# The states of an upstream job by the codes that dependency_watch returns. All other codes mean that it has not ended.
 _UPSTREAM_STATES = {GONE: "unknown", **{str(number): name for number, name in enumerate(OUTCOMES)}}
 
 

@@ -11,7 +11,7 @@ from tocsin.store.open_queue import kept_session
 
 
 def home_of_watcher(watcher: bytes, partitions: int) -> int:
-    """With the job that it watches (lua/lib/endings.lua)."""
+    """With the job that it watches (lua/lib/outbox_entry.lua)."""
     return partition_of_key(watcher.partition(b"\0")[0], partitions)
 
 
@@ -28,7 +28,7 @@ def kept_name(session: bytes, epoch: bytes) -> bytes:
 
 
 def packed_values(member: bytes, values: Sequence[bytes | None]) -> list[bytes]:
-    """A job and what a partition has of it, as lua/member_write.lua takes it."""
+    """A job and what a partition has of it, as lua/repartition_write.lua takes it."""
     return [codec.text(member), *(b"\xc2" if value is None else codec.text(value) for value in values)]
 
 

@@ -209,7 +209,7 @@ class Repartition:
         for partition in range(self._new):
             await self._may("partition_unseal", partition, self._epoch(partition), self._new)
         for partition in range(self._new, self._old):
-            await self._must("partition_drop", partition)
+            await self._must("repartition_drop", partition)
         await self._confirm_all()
         await _register(self._store, self._name, self._raw, after)
         await self._confirm_all()
@@ -244,7 +244,7 @@ class Repartition:
         for partition, epoch in enumerate((await self._epochs())[: self._old]):
             await self._may("partition_unseal", partition, epoch, self._old)
         for partition in range(self._old, self._new):
-            await self._may("partition_drop", partition)
+            await self._may("repartition_drop", partition)
         await self._confirm_all()
         await _register(self._store, self._name, self._raw, replace(self._entry, moving=None))
         await self._confirm_all()
@@ -264,16 +264,16 @@ class Repartition:
         for partition in range(self._new):
             is_new = partition >= self._old
             fields = texts(flat({**settings, **most} if is_new else most))
-            await self._must("partition_prepare", partition, fields, codec.encode([]))
+            await self._must("repartition_prepare", partition, fields, codec.encode([]))
             for page in pages(list(weights.items()) if is_new else [], PAGE):
-                await self._must("partition_prepare", partition, codec.encode([]), texts(flat(dict(page))))
+                await self._must("repartition_prepare", partition, codec.encode([]), texts(flat(dict(page))))
 
     async def _join_counters(self) -> None:
         """What is counted over the partitions stays the same: those that are no more count with partition 0."""
         for partition, meta in enumerate((await self._metas())[: self._old]):
             if partition >= self._new:
                 counts = [part for name in COUNTERS if _number(meta, name) for part in (name, _number(meta, name))]
-                await self._must("partition_join", 0, partition, codec.encode(counts))
+                await self._must("repartition_join", 0, partition, codec.encode(counts))
 
     async def _metas(self) -> list[dict[bytes, bytes]]:
         return [await self._store.read(lambda c, k=keys["meta"]: c.hgetall(k)) for keys in self._keys]  # type: ignore[misc]
@@ -299,14 +299,14 @@ class Repartition:
         while more:
             number, cursor = number + 1, b"0"
             while True:
-                cursor, page, more = await self._call("member_page", partition, number, cursor, PAGE)
+                cursor, page, more = await self._call("repartition_page", partition, number, cursor, PAGE)
                 yield number, page
                 if cursor == b"0":
                     break
 
     async def _move_page(self, partition: int, members: Sequence[bytes]) -> None:
         while members:
-            columns = await self._call("member_read", partition, texts(members))
+            columns = await self._call("job_read", partition, texts(members))
             rows: dict[int, list[bytes]] = {}
             # Fewer may have come than were asked for, if they are large.
             some = members[: len(columns[0])]
@@ -314,11 +314,11 @@ class Repartition:
                 rows.setdefault(partition_of_key(member, self._new), []).extend(packed_values(member, values))
             now = await self._now()
             await asyncio.gather(
-                *(self._must("member_write", to, codec.array(len(row), row), now=now) for to, row in rows.items())
+                *(self._must("repartition_write", to, codec.array(len(row), row), now=now) for to, row in rows.items())
             )
             await self._confirm(rows)
             # If it is undone by a failover, the move begins anew before the partition is opened, and finds them again.
-            await self._must("member_remove", partition, texts(some), now=now)
+            await self._must("repartition_remove", partition, texts(some), now=now)
             self.moved += len(some)
             members = members[len(some) :]
 
@@ -333,11 +333,11 @@ class Repartition:
                         leaving.setdefault(home(entry, self._new), []).append(entry)
                     leaving.pop(partition, None)
                     for to, some in leaving.items():
-                        await self._must("wait_move", to, base, texts(some), texts([]))
+                        await self._must("repartition_waits", to, base, texts(some), texts([]))
                     if leaving:
                         await self._confirm(leaving)
                     for some in leaving.values():
-                        await self._must("wait_move", partition, base, texts([]), texts(some))
+                        await self._must("repartition_waits", partition, base, texts([]), texts(some))
 
     async def _entries(self, partition: int, base: str) -> AsyncIterator[Sequence[bytes]]:
         key, cursor = self._keys[partition][base], 0

@@ -102,7 +102,7 @@ class Deadlines(msgspec.Struct, frozen=True):
     overdue: Millis = 0
     # None: whatever it is.
     now: Millis | None = None
-    # How the server's clock was set (lua/lib/steps.lua): claims that were made before have that much more time.
+    # How the server's clock was set (lua/lib/clock_steps.lua): claims that were made before have that much more time.
     steps: bytes = b""
 
     def args(self, items: bytes = b"") -> list[Any]:

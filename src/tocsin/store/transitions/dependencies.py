@@ -22,10 +22,10 @@ from tocsin.store.views.read_together import CombinedRead
 PAGE = 100
 # Told to a dependent whose upstream nobody knows, beside the outcomes.
 UNKNOWN = 4
-# Answers of job_watch that are no outcome.
+# Answers of dependency_watch that are no outcome.
 WATCHING, LATER, RECURRING, GONE = "w", "l", "r", "g"
 IS_WORKING = 6
-# How an entry of an outbox ends that tells of an end: with one of the outcomes of lua/lib/endings.lua.
+# How an entry of an outbox ends that tells of an end: with one of the outcomes of lua/lib/outbox_entry.lua.
 _ENDS = tuple(b"\0%d" % outcome for outcome in range(4))
 
 
@@ -51,7 +51,7 @@ class DependencyWait(msgspec.Struct, frozen=True):
         return codec.encode([self.life, int(self.anyway), *(upstream.source for upstream in self.upstreams)])
 
     def entry(self, member: str, upstream: Upstream) -> bytes:
-        """As job_block writes it into the outbox."""
+        """As dependency_block writes it into the outbox."""
         return f"W\0{member}\0{self.life}\0{upstream.source}".encode()
 
     def entries(self, member: str) -> list[bytes]:
@@ -82,7 +82,7 @@ class UnblockReply(msgspec.Struct, frozen=True):
 
 
 def is_end(entry: bytes) -> bool:
-    """Whether an entry of an outbox says that a job has ended (lua/lib/endings.lua)."""
+    """Whether an entry of an outbox says that a job has ended (lua/lib/outbox_entry.lua)."""
     return entry[:2] == b"E\0" and entry.count(b"\0") == 2 and entry[-2:] in _ENDS
 
 
@@ -119,7 +119,7 @@ class Outbox:
     async def block(self, queue: OpenQueue, puts: Sequence[tuple[PutItem, DependencyWait]]) -> bytes:
         """Put jobs that wait for others: a digit for each."""
         codes = bytearray(len(puts))
-        async for _, some, answer in spread(self._store, "job_block", queue, puts, _key_of_put, _packed_puts):
+        async for _, some, answer in spread(self._store, "dependency_block", queue, puts, _key_of_put, _packed_puts):
             for n, code in zip(some, answer[1], strict=True):
                 codes[n] = code
         return bytes(codes)
@@ -127,7 +127,7 @@ class Outbox:
     async def watch(self, queue: OpenQueue, pairs: Sequence[tuple[bytes, bytes]]) -> str:
         """For each (upstream, watcher): a letter of those above, or the digit of the outcome that it had."""
         codes = [""] * len(pairs)
-        async for _, some, answer in spread(self._store, "job_watch", queue, pairs, _first, _packed_pairs):
+        async for _, some, answer in spread(self._store, "dependency_watch", queue, pairs, _first, _packed_pairs):
             for n, code in zip(some, answer[1].decode(), strict=True):
                 codes[n] = code
         return "".join(codes)
@@ -138,20 +138,22 @@ class Outbox:
         """What came of it, partition by partition. `carried`: entries of outboxes of this queue that are done with when
         the tellings to their jobs are made: each goes with or after those."""
         items: list[UpstreamEnd | bytes] = [*tellings, *carried]
-        async for partition, _, answer in spread(self._store, "job_unblock", queue, items, _key_of_item, _packed_items):
+        async for partition, _, answer in spread(
+            self._store, "dependency_unblock", queue, items, _key_of_item, _packed_items
+        ):
             yield UnblockReply(partition, answer[1], int(answer[2]), bool(answer[3]))
 
     async def end_watch(self, queue: OpenQueue, told: Sequence[tuple[bytes, bytes, Sequence[bytes]]]) -> dict[int, int]:
         """(entry, upstream, watchers that were told) of ends. By partition, how many of them have watchers left."""
         left: dict[int, int] = {}
-        async for partition, _, answer in spread(self._store, "watch_end", queue, told, _upstream, _packed_ends):
+        async for partition, _, answer in spread(self._store, "dependency_end", queue, told, _upstream, _packed_ends):
             left[partition] = left.get(partition, 0) + int(answer[1])
         return left
 
     async def renew(self, queue: OpenQueue, members: Sequence[bytes]) -> int:
         """Ask anew for what these wait for. How many were blocked."""
         renewed = 0
-        async for _, _, answer in spread(self._store, "need_renew", queue, members, bytes, _packed_members):
+        async for _, _, answer in spread(self._store, "dependency_renew", queue, members, bytes, _packed_members):
             renewed += answer[1].count(b"1")
         return renewed
 

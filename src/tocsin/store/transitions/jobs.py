@@ -26,15 +26,15 @@ IGNORE, REPLACE, POSTPONE, UPDATE, EDIT, EDIT_IN_LINE = range(6)
 UNCHANGED, NEW, CHANGED, REMEMBERED, CONFLICT, MISSING = range(6)
 
 _CLAIM = struct.Struct(">QQIHBB")
-# Above the due time stands the place in line, see lua/lib/claims.lua.
+# Above the due time stands the place in line, see lua/lib/claim.lua.
 DUE_MASK = (1 << 48) - 1
-# In a queue of order `due` its first byte is how many successes the record does not count yet, see lua/lib/line.lua.
+# In a queue of order `due` its first byte counts successes that the record lacks, see lua/lib/uncounted_due.lua.
 _UNCOUNTED = 56
 _PUT_INTENT = 4
 # In the order of lua/lib/members.lua. The last is of fair queues only.
 HASHES = ("jobs", "claims", "errors", "results", "needs", "spots")
 _SETS = ("waiting", "working", "paused", "parked", "dead", "done", "blocked", "unnamed")
-# In the order of the codes in lua/lib/settle.lua.
+# In the order of the codes in lua/lib/outcome.lua.
 OUTCOMES = ("failed", "succeeded", "skipped", "cancelled")
 # It has ended, and somebody garbled how.
 UNKNOWN = "unknown"
@@ -89,7 +89,7 @@ def due_by(now: Millis) -> str:
 
 
 def read_entry(raw: bytes) -> ClaimEntry:
-    """Raises struct.error for what is none, as lua/lib/claims.lua does."""
+    """Raises struct.error for what is none, as lua/lib/claim.lua does."""
     token, due, attempt, recoveries, intent, size = _CLAIM.unpack_from(raw)
     end = _CLAIM.size + size
     after_tenant = end + 1 + (raw[end] if len(raw) > end else 255)
@@ -217,7 +217,7 @@ class Jobs:
 
     async def get_all(self, queue: OpenQueue, partition: int, members: list[bytes]) -> list[Job]:
         """Those of the named members that exist, read together; unreadable ones with an empty spec."""
-        read, jobs, left = queue.script("member_read"), list[Job](), members
+        read, jobs, left = queue.script("job_read"), list[Job](), members
         keys = queue.keys_of(read, partition)
         # A script, because a full Redis 6.2 refuses transactions, also those that only read. Fewer jobs may come than
         # were asked for, if they are large.
@@ -326,7 +326,7 @@ def _packed(put: PutItem) -> list[bytes]:
 
 
 def _as_jobs(queue: OpenQueue, members: Sequence[bytes], columns: list[Any]) -> list[Job]:
-    """Those that stand anywhere, of what lua/member_read.lua has of them."""
+    """Those that stand anywhere, of what lua/job_read.lua has of them."""
     known = dict(zip(columns_of(queue.queue.order), columns, strict=True))
     standing: dict[str, Sequence[float | None]] = {
         stage: [None if raw is None else float(raw) for raw in known[stage]] for stage in STAGE_KEYS
@@ -344,7 +344,7 @@ def _as_jobs(queue: OpenQueue, members: Sequence[bytes], columns: list[Any]) -> 
 
 
 def columns_of(order: str) -> list[str]:
-    """As lua/lib/members.lua has them, with what lua/lib/places_*.lua adds."""
+    """As lua/lib/members.lua has them, with what lua/lib/moved_keys_*.lua adds."""
     hashes = [base for base in HASHES if base != "spots" or order == "fair"]
     return [*hashes, *_SETS, *(BANDS if order == "priority" else ())]
 

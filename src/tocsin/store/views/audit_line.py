@@ -26,7 +26,7 @@ _PARTS = 4
 
 
 class TenantFault(IntFlag):
-    """What lua/line_look.lua says of a tenant."""
+    """What lua/audit_look_line.lua says of a tenant."""
 
     PASSED_OVER = 1
     MISCOUNTED = 2
@@ -73,7 +73,7 @@ class FairLineReader:
         self, queue: OpenQueue, partition: int, places: Sequence[Place], tenants: Sequence[bytes]
     ) -> tuple[list[bool], list[TenantFault]]:
         """Of each place whether it is one too many, of each tenant its trouble."""
-        look = queue.script("line_look")
+        look = queue.script("audit_look_line")
         keys, args = queue.keys_of(look, partition), [_places(places), _names(tenants)]
         strays, troubles = await self._store.read(lambda c: look(c, keys, args))
         return [code == ord("1") for code in strays], [TenantFault(code - ord("0")) for code in troubles]
@@ -82,7 +82,7 @@ class FairLineReader:
         self, queue: OpenQueue, partition: int, places: Sequence[Place], tenants: Sequence[bytes]
     ) -> list[bool]:
         """Each is looked at again where it is changed."""
-        answer = await self._store.change("line_mend", queue, partition, _places(places), _names(tenants))
+        answer = await self._store.change("audit_mend_line", queue, partition, _places(places), _names(tenants))
         return [code == ord("1") for code in (*answer[1], *answer[2])]
 
     async def cap(self, queue: OpenQueue, partition: int) -> Cap:

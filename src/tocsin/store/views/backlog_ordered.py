@@ -61,7 +61,7 @@ class QueueLimits(Struct, frozen=True):
 def read_limits(fields: list[bytes | None], working: int, now: Millis) -> QueueLimits:
     paused, most, every, burst, spent, capped, claimed = fields
     full = is_whole(most) and working >= whole(most)
-    # More than a rate can have spent was spent by a slower one: it begins anew (lua/lib/pace.lua).
+    # More than a rate can have spent was spent by a slower one: it begins anew (lua/lib/rate.lua).
     over = (number(spent) or 0.0) - now - (number(burst) or 0.0)
     ahead = 0 < over <= (number(every) or 0.0)
     return QueueLimits(paused is not None, full or ahead, capped is not None, whole(claimed))

@@ -16,14 +16,14 @@ from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.transitions.dependencies import GONE, DependencyWait, Upstream, read_wait
 
-# What watch_look says of a wait that is in order.
+# What dependency_look says of a wait that is in order.
 IN_ORDER = "."
 
 Item = TypeVar("Item")
 
 
 class UnheardEnd(msgspec.Struct, frozen=True):
-    """A blocked job that nothing will tell of an end that it waits for. `code`: what job_watch says of that one."""
+    """A blocked job that will not be notified of an end that it waits for. `code`: what dependency_watch says of it."""
 
     member: bytes
     wait: DependencyWait
@@ -91,7 +91,7 @@ class BlockedJobs:
 
     async def _look(self, queue: OpenQueue, where: OpenQueue, partition: int, some: Sequence[UnheardEnd]) -> str:
         pairs = [(each.upstream.id, each.wait.watcher(queue.name, _name(each.member))) for each in some]
-        look, args = script("watch_look"), [codec.encode([part for pair in pairs for part in pair])]
+        look, args = script("dependency_look"), [codec.encode([part for pair in pairs for part in pair])]
         answer: bytes = await self._read(lambda c: look(c, where.keys_of(look, partition), args))
         return answer.decode()
 

@@ -18,7 +18,7 @@ from tocsin.store.transitions.jobs import ClaimEntry, entry_of
 from tocsin.store.views.parked_handlers import MOST_DIGEST
 from tocsin.store.views.read_together import CombinedRead
 
-# As lua/lib/line_fair.lua keeps a tenant: its runs, its rate's time, its finish tags.
+# As lua/lib/tenant_state.lua keeps a tenant: its runs, its rate's time, its finish tags.
 _TENANT = struct.Struct(">I6d")
 _META = (
     "paused", "max_active", "rate", "every", "burst", "spent", "capped", "aging",
@@ -43,7 +43,7 @@ class Limit(Struct, frozen=True):
 
     def held_until(self, now: Millis) -> Millis | None:
         """When the rate lets the next one start; None if it does now."""
-        # More than it can have spent: it was a slower one, and begins anew (lua/lib/pace.lua).
+        # More than it can have spent: it was a slower one, and begins anew (lua/lib/rate.lua).
         if self.every is None or not now + self.burst < self.spent <= now + self.burst + self.every:
             return None
         return max(math.ceil(self.spent - self.burst), now + 1)
@@ -178,7 +178,7 @@ def _ask_due(
 def _ask_priority(
     together: CombinedRead, keys: dict[str, str], member: bytes, spot: _ReadyPosition, aging: Millis | None
 ) -> None:
-    """As pick_priority.lua: the bands above, or with aging those that are older than it by their band's handicap."""
+    """As claim_order_priority.lua: the bands above, or with aging those that are older by their band's handicap."""
     for band, name in enumerate(BANDS):
         bound = f"{spot.score + (spot.band - band) * (aging or 0):.6f}"
         if band == spot.band and spot.is_taken:

@@ -19,7 +19,7 @@ STAGES = ("waiting", "working")
 
 
 class StrayKind(IntEnum):
-    """What lua/stray_look.lua says of a member."""
+    """What lua/audit_look_strays.lua says of a member."""
 
     NO_RECORD = 1
     SCORE = 2
@@ -42,7 +42,7 @@ class StrayReader:
         self, queue: OpenQueue, partition: int, stage: str, cursor: bytes, overdue: Millis | None
     ) -> StrayPage:
         """The page at `cursor`, from `b"0"` on. `overdue`: how far past its deadline a run is told; None: never."""
-        look, now = script("stray_look"), self._store.clock.override()
+        look, now = script("audit_look_strays"), self._store.clock.override()
         args = ["" if now is None else now, stage, cursor, "" if overdue is None else overdue, PAGE]
         answer = await self._store.read(lambda c: look(c, queue.keys_of(look, partition), args))
         return StrayPage(
@@ -53,7 +53,7 @@ class StrayReader:
         """How many were given a score."""
         mended = 0
         for items in _batches(members):
-            mended += (await self._store.change("score_mend", queue, partition, items))[1].count(b"1")
+            mended += (await self._store.change("audit_mend_score", queue, partition, items))[1].count(b"1")
         return mended
 
     async def park(self, queue: OpenQueue, partition: int, members: Sequence[bytes], overdue: Millis) -> int:

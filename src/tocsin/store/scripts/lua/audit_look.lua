@@ -1,23 +1,12 @@
--- audit_look: where some jobs stand, all of it at one instant. Changes nothing.
--- KEYS   jobs      HASH    id -> record
---        waiting   ZSET    id -> not before ms
---        working   ZSET    id -> deadline ms
---        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, or when to read it again ms
---        dead      ZSET    id -> since ms
---        claims    HASH    id -> claim
---        errors    HASH    id -> last failure
---        done      ZSET    id -> remembered until ms
---        results   HASH    id -> outcome
---        unnamed   ZSET    id -> ended ms, of those in done that nobody named
---        blocked   ZSET    id -> not before ms
---        needs     HASH    id -> what it waits for
+-- audit_look: say where some jobs are, all at one instant. Changes nothing.
+-- KEYS   jobs, waiting, working, paused, parked, dead, claims, errors, done, results, unnamed, blocked, needs
 -- ARGV   items: msgpack [id] * n, at most 1000
 -- RETURN a number per id, the sum of: 1 has a record, 2 waiting, 4 working, 8 paused, 16 parked, 32 dead, 64 done,
 --        128 has a claim, 256 the claim is held, 512 the claim is unreadable, 1024 has an error, 2048 has a result,
---        4096 ready, 8192 blocked, 16384 ready but not as it should be, 32768 something is known of what it waits for,
---        65536 is among those in done that nobody named
--- USES   claims, standing
+--        4096 ready, 8192 blocked, 16384 ready but misplaced, 32768 `needs` has an entry for it, 65536 is in `unnamed`
+--@include record
+--@include claim_entry_fields
+--@include presence
 local ids = cmsgpack.unpack(items)
 local seen = {}
 for i = 1, #ids do seen[i] = 0 end
@@ -57,8 +46,8 @@ if redis.call('HLEN', claims) > 0 then
   for i, id in ipairs(ids) do
     local raw = redis.call('HGET', claims, id)
     if raw then
-      local fine, claim = pcall(read_claim, raw)
-      local more = not fine and 512 or claim.token > 0 and 256 or 0
+      local claim, is_garbage = claim_if_readable(raw)
+      local more = is_garbage and 512 or claim.token > 0 and 256 or 0
       seen[i] = seen[i] + 128 + more
     end
   end

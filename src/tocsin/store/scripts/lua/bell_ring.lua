@@ -1,5 +1,6 @@
--- bell_ring: tell one idle worker of each queue that a partition has work. A hint, never state; pushed only once.
--- KEYS   bells*    LIST    one for each item: partitions with work
+-- bell_ring: wake one idle worker of each queue, because a partition has work. A hint, never state; pushed only once.
+--        Each key is the bell of a queue: a list of partitions with work.
+-- KEYS   bells*
 -- ARGV   items: msgpack, the partition for each of the bells
 -- RETURN how many rang that were not ringing already
 local rung = 0

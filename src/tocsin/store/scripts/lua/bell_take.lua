@@ -1,5 +1,5 @@
--- bell_take: hear all bells at once, so that no queue's waits behind those of others. At most 1000.
--- KEYS   bells*    LIST    one for each queue: partitions with work
+-- bell_take: take what rang in all bells, at most 1000. A call for each queue would let one wait behind another.
+-- KEYS   bells*
 -- RETURN {which, partition, …}: of each that rang, the number of its key, from 1, and the partition
 local rung = {}
 for which, bell in ipairs(bells) do

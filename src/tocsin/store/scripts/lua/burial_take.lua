@@ -1,8 +1,9 @@
 -- burial_take: one worker at a time brings back the runs of a dead one; go on with that, or take it over.
--- KEYS   buried    ZSET    worker -> until when somebody brings back its runs, ms
+-- KEYS   buried
 -- ARGV   clock, worker, held, patience: until when the caller has it, 0 if it has not; for how many ms it wants it now
--- RETURN until when the caller has it; 0: another worker has it, or all is brought back
--- USES   now
+-- RETURN until when the caller has it; 0: another worker has it, or all runs are brought back
+--@include time
+local now = read_time()
 local score = redis.call('ZSCORE', buried, worker)
 if not score then return 0 end
 local until_ms = tonumber(score)

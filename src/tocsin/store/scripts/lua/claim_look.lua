@@ -1,9 +1,9 @@
--- claim_look: a page of the runs at work, and of it those that are claimed in certain names. Changes nothing.
--- KEYS   working   ZSET    id -> deadline ms
---        claims    HASH    id -> claim
+-- claim_look: find the runs of some owners in a page of `working`. Changes nothing.
+-- KEYS   working, claims
 -- ARGV   cursor, limit, names: of ZSCAN, '0' to begin; how many to look at, about; msgpack [owner] * n
 -- RETURN {cursor, [id, token, owner]…}: '0' when the walk is over
--- USES   claims
+--@include record
+--@include claim_entry_fields
 local wanted, found = {}, {}
 for _, name in ipairs(cmsgpack.unpack(names)) do wanted[name] = true end
 local page = redis.call('ZSCAN', working, cursor, 'COUNT', math.min(tonumber(limit), 1000))

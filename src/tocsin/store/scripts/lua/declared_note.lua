@@ -1,5 +1,5 @@
--- declared_note: keep a set of agents that workers declare, under the name by which they tell of it with each beat.
--- KEYS   declared  HASH    set -> digests of the agents in it
+-- declared_note: keep a set of agents that workers declare. Each of their heartbeats names the set.
+-- KEYS   declared
 -- ARGV   set, digests
 -- RETURN 1
 redis.call('HSET', declared, set, digests)

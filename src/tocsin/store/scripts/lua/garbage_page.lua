@@ -1,44 +1,42 @@
--- garbage_page: of a page of one key, the entries that no version of Tocsin writes. They are told and, where that is asked
---        for, mended: what nobody can read goes, and what has an impossible time is due now.
--- KEYS   garbled   HASH    or ZSET, as `kind` says
+-- garbage_page: find entries that no version of Tocsin writes in a page of one key, and mend them if asked to: what is
+--        unreadable goes, and what has an impossible time is due now. `garbled` is a hash or a sorted set, as `kind`
+--        says.
+-- KEYS   garbled
 -- ARGV   clock, kind, cursor, limit, mends: kind: which of the checks below; cursor: of HSCAN or ZSCAN, '0' to begin;
 --        mends: '1' or ''
 -- RETURN {cursor, [entry]…, looked}: '0' when the walk is over; how many entries the page had
--- USES   now
--- The end of the year 9999: no time that a person can write is later.
-local LATEST = 253402300799999
-
+--@include time
+--@include score_check
+--@include session_entry
+--@include outcome_check
+--@include tenant_check
+--@include outbox_check
+local now = read_time()
 -- Of a hash: whether a value can be read. Nothing here looks further than scripts and readers need.
 local function is_list(value, least)
   local fine, list = pcall(cmsgpack.unpack, value)
   return fine and type(list) == 'table' and #list >= least
 end
 local HASHES = {
-  ['results'] = function(value) return #value >= 9 and string.byte(value) <= 3 end,
+  ['results'] = is_outcome_entry,
   ['errors'] = function(value) return is_list(value, 1) end,
   ['needs'] = function(value) return is_list(value, 2) end,
-  ['sessions'] = function(value) return #value > 16 end,
-  ['tenants'] = function(value) return #value == 52 end,
+  ['sessions'] = function(value) return read_session_entry(value) ~= nil end,
+  ['tenants'] = is_tenant_state,
   ['weights'] = function(value) return (tonumber(value) or 0) > 0 and tonumber(value) < 1e300 end,
   ['outages'] = function(value) return string.find(value, '^%d+|') ~= nil end,
 }
-
-local function nuls_in(member) return select(2, string.gsub(member, '%z', '')) end
-local function is_carried(member)
-  if string.find(member, '^E%z') then return nuls_in(member) == 2 and string.find(member, '%z[0-3]$') ~= nil end
-  return string.find(member, '^W%z') ~= nil and nuls_in(member) == 4
-end
 
 -- Of a sorted set: what its member or score should be, and the score that mends it; without one it goes.
 local function is_time(_, score) return score >= 0 and score <= LATEST end
 local SETS = {
   ['times'] = {is_time, now},
-  -- Low scores in line are for the cleanup to judge (score_mend.lua): what is due stands there, too.
-  ['line'] = {function(_, score) return score >= -4503599627370496 and score <= LATEST end, now},
+  -- Low scores in line are left to the cleanup (audit_mend_score.lua), because suspects have such scores.
+  ['line'] = {function(_, score) return score >= LOWEST and score <= LATEST end, now},
   ['names'] = {function(_, score) return score == 0 end, 0},
   ['tags'] = {function(_, score) return score > -1e300 and score < 1e300 end},
-  ['watchers'] = {function(member) return nuls_in(member) == 3 end},
-  ['outbox'] = {is_carried},
+  ['watchers'] = {is_watcher_entry},
+  ['outbox'] = {is_outbox_entry},
 }
 
 local readable, set = HASHES[kind], SETS[kind]

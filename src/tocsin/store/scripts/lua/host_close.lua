@@ -1,10 +1,10 @@
--- host_close: tell the fleet that a host answers again, if that was found in the outage that is still known. Also of a probe
--- that was answered late: others may have been let through since, and a host that takes its time would stay closed out.
--- KEYS   hosts     ZSET    host -> nobody sends to it before ms
---        outages   HASH    host -> since ms, and the probe that was let through last
+-- host_close: a host answers again; end its outage, if it is still the one that the caller saw. The answer to a probe
+--        counts even if it is late: others may have been let through since, and a slow host would never be reached
+--        again.
+-- KEYS   hosts, outages
 -- ARGV   host, since
--- RETURN 1 it is over, 0 there is no such outage
--- USES   outage
+-- RETURN 1 it is over, 0 the host has no such outage
+--@include outage
 local known = outage_of(host)
 if not known or known.since ~= since then return 0 end
 redis.call('ZREM', hosts, host)

@@ -1,13 +1,14 @@
--- host_trip: tell the fleet that a host fails, so that nobody sends to it for a while. A host of which that is known stays
--- as it is until its time is over, unless this is the probe that was let through last. Safe to repeat.
--- KEYS   hosts     ZSET    host -> nobody sends to it before ms
---        outages   HASH    host -> since ms, and the probe that was let through last
--- ARGV   clock, host, cooldown, probe ('': none), most: so many hosts are kept, and those that were asked for lately
+-- host_trip: a host fails, so that no worker sends to it for a while. A host that is known to fail stays as it is until
+--        its time is over, unless this is the probe that was let through last. Safe to repeat.
+-- KEYS   hosts, outages
+-- ARGV   clock, host, cooldown, probe ('': none), most: how many hosts are kept
 -- RETURN when it may be probed, ms
--- USES   now, outage
+--@include time
+--@include outage
+local now = read_time()
 local known = outage_of(host)
 if known and known.until_ms > now and (probe == '' or probe ~= known.probe) then return known.until_ms end
--- Nobody had anything for those since; then those go that may be probed soonest.
+-- Drop hosts that no request has asked for since; if there are still too many, the one that may be probed soonest.
 local long_ago = now - 600000
 local gone = redis.call('ZRANGEBYSCORE', hosts, '-inf', string.format('%.0f', long_ago), 'LIMIT', 0, 100)
 if not known and redis.call('ZCARD', hosts) - #gone >= tonumber(most) then

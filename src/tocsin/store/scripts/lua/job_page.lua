@@ -1,23 +1,15 @@
 -- job_page: look at a page of one of the sets that have jobs, in order, and name those that match. Changes nothing.
--- KEYS   jobs      HASH    id -> record
---        claims    HASH    id -> claim
---        waiting   ZSET    id -> not before ms
---        working   ZSET    id -> deadline ms
---        blocked   ZSET    id -> not before ms
---        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, or when to read it again ms
---        dead      ZSET    id -> since ms
---        ready0    ZSET    id, or tenant, due, place and id -> place in line
---        ready1    ZSET    likewise
---        ready2    ZSET    likewise
---        ready3    ZSET    likewise
---        ready4    ZSET    likewise
+-- KEYS   jobs, claims, waiting, working, blocked, paused, parked, dead, ready0, ready1, ready2, ready3, ready4
 -- ARGV   number, score, member, limit, handler, tenant, due before, due after: which of the sets, from 1 on; the
 --        member that was looked at last and its score, '' to begin; at most 1000; the rest '' for any
 -- RETURN {[id, score]…, looked, score, member}: those that match; how many were looked at, fewer than the limit if
 --        their records are large; the last of them, '' if there is none after it
--- USES   records
-local line = ({waiting, working, blocked, paused, parked, dead, ready0, ready1, ready2, ready3, ready4})[tonumber(number)]
+--@include record_claim
+--@include record_line
+--@include claim_entry_read
+--@include ready_member_line
+--@include score_parts
+local line = ({waiting, working, blocked, paused, parked, dead, unpack(READY, 0, 4)})[tonumber(number)]
 local digest, before, after = tonumber(handler), tonumber(due_before), tonumber(due_after)
 local reads_records, reads_dues = digest or tenant ~= '', before or after
 local AT_ONCE, MOST_BYTES = 8, 4 * 1024 * 1024
@@ -42,17 +34,13 @@ local function was_looked_at(name, at)
   return #name <= #member
 end
 
--- In a fair queue a place in line is tenant, due, place, id.
-local function id_of(name) return string.match(name, '^[^%z]*%z%d+%z%d+%z(.*)$') or name end
-
 local function due_of(name, at, raw)
-  if raw and #raw >= 16 then return (struct.unpack('>I6', raw, 11)) end
-  return tonumber(string.match(name, '^[^%z]*%z(%d+)%z') or nil) or math.floor(tonumber(at))
+  return due_of_claim(raw) or due_in_member(name) or (split_score(tonumber(at)))
 end
 
 local function fits(record, due)
   if reads_records then
-    if not readable(record) then return false end
+    if not is_readable(record) then return false end
     if digest and handler_of(record) ~= digest or tenant ~= '' and tenant_of(record) ~= tenant then return false end
   end
   return not (before and due >= before or after and due < after)
@@ -64,7 +52,7 @@ local found, looked, bytes = {}, 0, 0
 
 local function look_at(first, to)
   local ids = {}
-  for i = first, to do ids[i - first + 1] = id_of(page[2 * i - 1]) end
+  for i = first, to do ids[i - first + 1] = id_in_line(page[2 * i - 1]) end
   local records = reads_records and redis.call('HMGET', jobs, unpack(ids)) or {}
   local raws = reads_dues and redis.call('HMGET', claims, unpack(ids)) or {}
   for n, id in ipairs(ids) do

@@ -1,26 +1,24 @@
 -- job_pause: set a job aside. One that is working is set aside when its run ends, one that is blocked when it is free.
--- KEYS   meta      HASH    epoch, seq, fence, counters
---        sessions  HASH    session -> seq, time, answer
---        jobs      HASH    id -> record
---        waiting   ZSET    id -> not before ms
---        working   ZSET    id -> deadline ms
---        claims    HASH    id -> claim
---        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, or when to read it again ms
---        blocked   ZSET    id -> not before ms
---        events    STREAM  one entry per call
+-- KEYS   meta, sessions, jobs, waiting, working, claims, paused, parked, blocked, events
 -- ARGV   epoch, clock, session, seq, id
 -- RETURN {1, code}: 0 no such job, 1 paused, 2 will be paused when its run or wait ends, 3 left alone (dead or paused)
--- USES   call, records, claims, moves, line
-if answered then return answered end
+--@include session
+local call = begin_call()
+if call.refused then return call.refused end
+if call.answered then return call.answered end
+local now, writes = call.now, call.writes
+--@include writes
+--@include order
+--@include line_entry
+--@include claim_at_work
 local raw = redis.call('HGET', claims, id)
 local claim = claim_if_readable(raw)
-local spot = spot_of(id)
+local entry = line_entry_of(id)
 local code
-if spot then
-  leave_line(id, spot)
-  enter(paused, spot.score, id)
-  if not claim then set(claims, id, write_claim(fresh_claim(spot.due, spot.place))) end
+if entry then
+  leave_line(id, entry)
+  enter(paused, entry.score, id)
+  if not claim then set(claims, id, write_claim(fresh_claim(entry.due, entry.place))) end
   code = 1
 elseif redis.call('ZSCORE', parked, id) then
   leave(parked, id)
@@ -33,13 +31,13 @@ elseif redis.call('ZSCORE', blocked, id) then
   set(claims, id, write_claim(claim))
   code = 2
 elseif redis.call('ZSCORE', working, id) then
-  claim = claim_at_work(raw)
-  if has(claim.intent, REMOVE) then return unchanged({1, 0}) end
+  claim = claim_at_work(raw, now)
+  if has(claim.intent, REMOVE) then return unchanged(call, {1, 0}) end
   claim.intent = with(claim.intent, PAUSE)
   set(claims, id, write_claim(claim))
   code = 2
 else
-  return unchanged({1, redis.call('HEXISTS', jobs, id) == 1 and 3 or 0})
+  return unchanged(call, {1, redis.call('HEXISTS', jobs, id) == 1 and 3 or 0})
 end
-apply()
-return commit({1, code}, 'pause', {id})
+write_all()
+return commit(call, {1, code}, 'pause', {id})

@@ -1,28 +1,28 @@
--- job_put: add jobs, or change those that exist as their mode says.
--- KEYS   meta      HASH    epoch, seq, fence, counters
---        sessions  HASH    session -> seq, time, answer
---        jobs      HASH    id -> record
---        waiting   ZSET    id -> not before ms
---        working   ZSET    id -> deadline ms
---        claims    HASH    id -> claim
---        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, or when to read it again ms
---        dead      ZSET    id -> since ms
---        errors    HASH    id -> last failure
---        done      ZSET    id -> remembered until ms
---        results   HASH    id -> outcome
---        unnamed   ZSET    id -> ended ms, of those in done that nobody named
---        blocked   ZSET    id -> not before ms
---        needs     HASH    id -> what it waits for
---        events    STREAM  one entry per call
+-- job_put: add jobs, or change jobs that exist, as the mode of each item says.
+-- KEYS   meta, sessions, jobs, waiting, working, claims, paused, parked, dead, errors, done, results, unnamed,
+--        blocked, needs, events
 -- ARGV   epoch, clock, session, seq, items: msgpack [id, due, kind, mode, expected version, record] * n
---        kind of due 0 a time, 1 a delay from now, 2 a time that is now if it has passed: nobody goes before those who
---        wait by naming a time that is over; mode 0 ignore, 1 replace, 2 postpone, 3 update (due kept if the trigger is), 4 edit (due 0: kept),
---        5 edit what is in line and nothing else
+--        kind of due: 0 a time, 1 a delay from now, 2 a time, or now if it has passed, so that a job cannot go before
+--        others by naming a time that is over; mode: 0 ignore, 1 replace, 2 postpone, 3 update (due kept if the trigger
+--        is), 4 edit (due 0: kept), 5 edit what is in line and nothing else
 -- RETURN {1, codes, head}: a digit per item: 0 unchanged, 1 new, 2 changed, 3 remembered as done, 4 version
 --        conflict, 5 nothing to edit; head is the earliest due put if it is the first in line or due now, else -1
--- USES   call, records, claims, moves, line, widest
-if answered then return answered end
+--@include session
+local call = begin_call()
+if call.refused then return call.refused end
+if call.answered then return call.answered end
+local now, writes = call.now, call.writes
+--@include writes
+--@include count_up
+--@include order
+--@include line_entry
+--@include record_fields
+--@include record_edit
+--@include claim_at_work
+--@include store_record
+--@include events
+--@include widest
+--@include outcome_entry
 local IGNORE, REPLACE, POSTPONE, UPDATE, EDIT, EDIT_IN_LINE = 0, 1, 2, 3, 4, 5
 local flat = cmsgpack.unpack(items)
 
@@ -51,18 +51,18 @@ local function aside_of(id)
   end
 end
 
--- An existing job that is in line: it keeps its place, unless it has a new due time.
-local function change_in_line(id, record, due, spot, claim, keeps_due)
+-- A job that is in line keeps its place, unless it has a new due time.
+local function change_in_line(id, record, due, entry, claim, keeps_due)
   store(id, record)
-  if keeps_due and not (spot.band or spot.apart) then return end
-  leave_line(id, spot)
-  if keeps_due then return enter_line(id, spot.due, claim or fresh_claim(spot.due, spot.place), record) end
+  if keeps_due and not (entry.band or entry.apart) then return end
+  leave_line(id, entry)
+  if keeps_due then return enter_line(id, entry.due, claim or fresh_claim(entry.due, entry.place), record) end
   drop(claims, id)
   drop(errors, id)
   line_up(id, due, record)
 end
 
--- A blocked one goes on waiting, and then not before the new time.
+-- A blocked job goes on waiting, and then starts not before the new time.
 local function postpone(id, due, claim)
   enter(blocked, due, id)
   if claim then
@@ -71,8 +71,8 @@ local function postpone(id, due, claim)
   end
 end
 
--- One that stands aside, not working: what an edit leaves alone stays where it is, a dead one too. Only a parked one is
--- tried again, because its record may have been the reason; not one whose run has ended, which would be run again.
+-- A job that is neither in line nor working. If the edit keeps its due time it stays where it is, a dead one too. Only
+-- a parked job is tried again, because its record may have been the reason; but not if its run has ended.
 local function change_aside(id, record, due, stage, claim, keeps_due, mode)
   store(id, record)
   if keeps_due and (stage == paused or stage == dead or stage == blocked) then return end
@@ -84,24 +84,24 @@ local function change_aside(id, record, due, stage, claim, keeps_due, mode)
     return
   end
   if stage then leave(stage, id) end
-  -- Put again without, it waits for nobody.
+  -- The new definition waits for no other job.
   if stage == blocked then drop(needs, id) end
   drop(claims, id)
   drop(errors, id)
   line_up(id, due, record)
 end
 
--- What was owed on the cadence that ends here.
-local function drop_ticks(id, old, claim, spot, due)
-  if not (readable(old) and is_recurring(old)) then return end
-  local first = claim and first_owed(claim) or spot and spot.due
+-- Drop the ticks that were due on the cadence that ends here.
+local function drop_ticks(id, old, claim, entry, due)
+  if not (is_readable(old) and is_recurring(old)) then return end
+  local first = claim and first_owed(claim) or entry and entry.due
   if first then skip(id, first, math.min(now + 1, due), WHY.EDITED) end
 end
 
--- While it is working nothing moves: the wish waits in the claim, with due 0 for one that leaves the run alone.
+-- While a job is working nothing moves: the edit waits in its claim, with due 0 if it leaves the run alone.
 local function intend(id, claim, record, due, keeps_due)
   if #record > widest then widest = #record end
-  if not keeps_due and has(claim.intent, PUT) and claim.put_due > 0 and readable(claim.put_record)
+  if not keeps_due and has(claim.intent, PUT) and claim.put_due > 0 and is_readable(claim.put_record)
     and is_recurring(claim.put_record) then
     skip(id, claim.put_due, math.min(now + 1, due), WHY.EDITED)
   end
@@ -114,37 +114,36 @@ local function intend(id, claim, record, due, keeps_due)
 end
 
 local function put_existing(id, due, mode, expected, record, old)
-  local spot = spot_of(id)
+  local entry = line_entry_of(id)
   if mode == EDIT_IN_LINE then
-    if not spot then return '5' end
+    if not entry then return '5' end
     mode = EDIT
   end
-  local stage = spot and waiting or aside_of(id)
+  local stage = entry and waiting or aside_of(id)
   local raw = redis.call('HGET', claims, id)
   local claim = claim_if_readable(raw)
-  if stage == working then claim = claim_at_work(raw) end
+  if stage == working then claim = claim_at_work(raw, now) end
   local held = stage == working
   if held and has(claim.intent, PUT) then old = claim.put_record end
   local removing = held and has(claim.intent, REMOVE)
-  if expected > 0 and readable(old) and version_of(old) ~= expected then return '4' end
+  if expected > 0 and is_readable(old) and version_of(old) ~= expected then return '4' end
   if mode == EDIT and removing then return '5' end
   if mode == IGNORE and not removing then return '0' end
-  local same = readable(old) and string.sub(old, 40) == string.sub(record, 40)
-    and string.sub(old, 2, 13) == string.sub(record, 2, 13) and string.sub(old, 20, 27) == string.sub(record, 20, 27)
+  local same = is_readable(old) and is_same_definition(old, record)
   if mode == UPDATE and same and not removing and stage then return '0' end
   local keeps_due = (mode == EDIT and due == 0)
-    or (mode == UPDATE and readable(old) and trigger_of(old) == trigger_of(record) and not removing)
-  if readable(old) then record = with_counts_of(record, old) end
-  -- What is not counted yet stays where it is told, if that stays.
-  local from = claim or spot
+    or (mode == UPDATE and is_readable(old) and trigger_of(old) == trigger_of(record) and not removing)
+  if is_readable(old) then record = with_counts_of(record, old) end
+  -- Uncounted successes stay in the claim or the score, if that stays.
+  local from = claim or entry
   local stays = held or keeps_due and stage ~= parked
-  if from and not stays then record = caught_up(record, from) end
+  if from and not stays then record = with_uncounted(record, from) end
   if held then intend(id, claim, record, due, keeps_due) else
     if keeps_due and claim then due = claim.due end
     if due == 0 then due = now end
-    if not keeps_due then drop_ticks(id, old, claim, spot, due) end
-    if spot then
-      change_in_line(id, record, due, spot, claim, keeps_due)
+    if not keeps_due then drop_ticks(id, old, claim, entry, due) end
+    if entry then
+      change_in_line(id, record, due, entry, claim, keeps_due)
     else
       change_aside(id, record, due, stage, claim, keeps_due, mode)
     end
@@ -157,10 +156,10 @@ for i, id in ipairs(ids) do
   local at = (i - 1) * 6
   local due, mode, expected = flat[at + 2], flat[at + 4], flat[at + 5]
   -- Counted from the end of this millisecond, so that nothing starts early.
-  if flat[at + 3] == 1 then due = due > 0 and math.ceil(micros / 1000) + due or now end
-  -- Behind all that were put before in this millisecond: those that are due in the same one stand by id.
-  if flat[at + 3] == 2 and due < now then due = math.ceil(micros / 1000) end
-  local record = with_version(flat[at + 6], version)
+  if flat[at + 3] == 1 then due = due > 0 and math.ceil(call.micros / 1000) + due or now end
+  -- Behind all jobs that were put before in this millisecond: jobs that are due in the same one are ordered by id.
+  if flat[at + 3] == 2 and due < now then due = math.ceil(call.micros / 1000) end
+  local record = with_version(flat[at + 6], call.version)
   if stored[i] then
     codes[i] = put_existing(id, due, mode, expected, record, stored[i])
   elseif mode == EDIT or mode == EDIT_IN_LINE then
@@ -175,7 +174,7 @@ for i, id in ipairs(ids) do
       drop(results, id)
     end
     if any_parked and redis.call('ZSCORE', parked, id) then
-      -- Somebody took its record away and it was parked without: it starts anew.
+      -- A job that lost its record and was parked without one starts anew.
       leave(parked, id)
       drop(claims, id)
       drop(errors, id)
@@ -188,12 +187,12 @@ for i, id in ipairs(ids) do
 end
 
 local reply = {1, table.concat(codes), -1}
-if fresh == 0 and not changed then return unchanged(reply) end
+if fresh == 0 and not changed then return unchanged(call, reply) end
 if earliest then
   local first = head()
   if earliest <= now or first < 0 or earliest < first then reply[3] = earliest end
 end
-apply({jobs, claims})
+write_all({jobs, claims})
 remember_widest(widest, fresh)
 if fresh > 0 then count_up('put', fresh) end
-return commit(reply, 'put', ids)
+return commit(call, reply, 'put', ids)

@@ -1,14 +1,15 @@
 -- job_revive: give dead jobs another life: the same run, its attempts counted anew, now.
--- KEYS   meta      HASH    epoch, seq, fence, counters
---        sessions  HASH    session -> seq, time, answer
---        waiting   ZSET    id -> not before ms
---        claims    HASH    id -> claim
---        dead      ZSET    id -> since ms
---        events    STREAM  one entry per call
+-- KEYS   meta, sessions, waiting, claims, dead, events
 -- ARGV   epoch, clock, session, seq, items: msgpack [id] * n
 -- RETURN {1, codes, head}: a digit per id: 0 not dead, 1 revived
--- USES   call, records, claims, moves, line
-if answered then return answered end
+--@include session
+local call = begin_call()
+if call.refused then return call.refused end
+if call.answered then return call.answered end
+local now, writes = call.now, call.writes
+--@include writes
+--@include order
+--@include claim_entry_fields
 local codes, revived = {}, {}
 for i, id in ipairs(cmsgpack.unpack(items)) do
   codes[i] = '0'
@@ -23,6 +24,6 @@ for i, id in ipairs(cmsgpack.unpack(items)) do
   end
 end
 local reply = {1, table.concat(codes), #revived > 0 and now or -1}
-if #revived == 0 then return unchanged(reply) end
-apply()
-return commit(reply, 'revive', revived)
+if #revived == 0 then return unchanged(call, reply) end
+write_all()
+return commit(call, reply, 'revive', revived)

@@ -1,6 +1,5 @@
 -- key_set_aside: move a key that holds another kind of data than Tocsin keeps there out of the way.
--- KEYS   misused   STRING  or any other kind
---        elsewhere STRING  where it goes; what was there before is lost
+-- KEYS   misused, elsewhere
 -- ARGV   kind: what the key should hold
 -- RETURN what it held; '' if there is none, or it holds what it should
 local found = redis.call('TYPE', misused).ok

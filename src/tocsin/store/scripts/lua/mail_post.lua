@@ -1,5 +1,6 @@
--- mail_post: leave a worker a message that it would otherwise learn later. Sent again after a lost reply, it is there once.
--- KEYS   mail      LIST    messages for one worker, the oldest first; gone when nobody fetches them for a minute
+-- mail_post: leave a worker a message that it would otherwise learn later. Sent again after a lost reply, it is there
+-- once.
+-- KEYS   mail
 -- ARGV   message
 -- RETURN how many messages wait, at most 1000
 -- The removals come first, so that it passes on a full server.

@@ -1,5 +1,5 @@
 -- partition_open: create the partition, or say what it is. An existing one is never changed.
--- KEYS   meta      HASH    epoch, order, partitions
+-- KEYS   meta
 -- ARGV   epoch, order, partitions: what to create it with
 -- RETURN {epoch, order, partitions, sealed}: as stored now
 if redis.call('HEXISTS', meta, 'epoch') == 0 then

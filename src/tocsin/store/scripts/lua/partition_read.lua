@@ -1,6 +1,6 @@
 -- partition_read: answer several reading commands at one instant. Changes nothing.
 -- A transaction would do the same, but a full Redis refuses even transactions that only read.
--- KEYS   parts*    ZSET    or HASH, all of one partition: one for each command
+-- KEYS   parts*
 -- ARGV   items: msgpack [[command, argument after the key…]] * n
 -- RETURN [answer] * n
 local answers = {}

@@ -1,5 +1,5 @@
--- partition_seal: let nobody change a partition but the move that names itself here; create it if there is none.
--- KEYS   meta      HASH    epoch, order, partitions, sealed
+-- partition_seal: let only this move change a partition from now on; create the partition if there is none.
+-- KEYS   meta
 -- ARGV   move, expected, order, partitions: the epoch it is believed to have, '' for none; what to create it with
 -- RETURN 1 it is sealed by this move, 0 it is another partition than the caller believes (nothing changed)
 local stored = redis.call('HMGET', meta, 'epoch', 'sealed')

@@ -1,5 +1,5 @@
 -- queue_declare: enter a queue into the register, or say how it stands there. An existing one is never changed.
--- KEYS   queues    HASH    queue -> order, partitions as msgpack
+-- KEYS   queues
 -- ARGV   name, settings: what to register it with
 -- RETURN the settings as stored now
 if redis.call('HEXISTS', queues, name) == 0 then

@@ -1,5 +1,5 @@
 -- queue_forget: take a queue off the register, if it stands there as the caller believes.
--- KEYS   queues    HASH    queue -> order, partitions as msgpack
+-- KEYS   queues
 -- ARGV   name, expected
 -- RETURN 1 it is off the register, now or before; 0 it stands there otherwise (nothing changed)
 local stored = redis.call('HGET', queues, name)

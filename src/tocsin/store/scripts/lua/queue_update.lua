@@ -1,14 +1,17 @@
 -- queue_update: change settings of a queue, live. What an operator has set, code does not change.
--- KEYS   meta      HASH    epoch, seq, fence, counters, settings
---        sessions  HASH    session -> seq, time, answer
---        weights   HASH    tenant -> weight
---        events    STREAM  one entry per call
+-- KEYS   meta, sessions, weights, events
 -- ARGV   epoch, clock, session, seq, operator, items, shares
 --        operator: '1', or '' for what code declares; items: msgpack [field, its setting, value ('' for none)] * n;
 --        shares: msgpack [tenant, weight ('' for 1)] * n
 -- RETURN {1, more}: more is 1 if tenants are left who should be asked to try their new limits
--- USES   call, records, claims, moves, line
-if answered then return answered end
+--@include session
+local call = begin_call()
+if call.refused then return call.refused end
+if call.answered then return call.answered end
+local now, writes = call.now, call.writes
+--@include writes
+--@include order
+--@include waking
 local flat, new_weights = cmsgpack.unpack(items), cmsgpack.unpack(shares)
 local changed = false
 
@@ -39,7 +42,7 @@ for at = 1, #flat, 3 do
 end
 for at = 1, #new_weights, 2 do put_field(weights, new_weights[at], new_weights[at + 1]) end
 
-local stood_up = stand_up(1000)
-if not changed and stood_up == 0 then return unchanged({1, 0}) end
-apply()
-return commit({1, stood_up == 1000 and 1 or 0}, 'update_queue', {})
+local stood_up = wake_resting(1000)
+if not changed and stood_up == 0 then return unchanged(call, {1, 0}) end
+write_all()
+return commit(call, {1, stood_up == 1000 and 1 or 0}, 'update_queue', {})

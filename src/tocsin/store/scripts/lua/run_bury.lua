@@ -1,56 +1,42 @@
 -- run_bury: one-shot runs are out of retries, or were recovered too often: they are dead, with their error.
--- KEYS   meta      HASH    epoch, seq, fence, counters
---        sessions  HASH    session -> seq, time, answer
---        jobs      HASH    id -> record
---        waiting   ZSET    id -> not before ms
---        working   ZSET    id -> deadline ms
---        claims    HASH    id -> claim
---        paused    ZSET    id -> not before ms
---        dead      ZSET    id -> since ms
---        errors    HASH    id -> last failure
---        done      ZSET    id -> remembered until ms
---        results   HASH    id -> outcome
---        unnamed   ZSET    id -> ended ms, of those in done that nobody named
---        watchers  ZSET    who is told when a job ends (lib/endings.lua)
---        outbox    ZSET    what is to be carried (lib/endings.lua)
---        events    STREAM  one entry per call
+-- KEYS   meta, sessions, jobs, waiting, working, claims, paused, dead, errors, done, results, unnamed, watchers,
+--        outbox, events
 -- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens, errors, notes as in run_retry
 -- RETURN {1, lost, head, carry} as run_finish
--- USES   call, records, claims, moves, line, endings, widest, settle
-if answered then return answered end
-local ids, tokens, failures, told_of = unpack(cmsgpack.unpack(items))
-local raws = claims_of(ids)
-local lost, told, ends, owed = {}, {}, {}, {}
+--@include session
+local call = begin_call()
+if call.refused then return call.refused end
+if call.answered then return call.answered end
+local now, writes = call.now, call.writes
+--@include writes
+--@include count_up
+--@include order
+--@include settle_each
 
-local function bury(id, raw, claim, err)
-  stop(id, raw)
+local ids, tokens, failures, notes = unpack(cmsgpack.unpack(items))
+local runs, parent_failures = {}, {}
+
+local function bury(id, claim, failure)
   local record = redis.call('HGET', jobs, id)
   if not record then return end_job(id, 0) end
-  record = caught_up(counted(record, 0, 1, 1), claim)
-  owe(owed, id, 1)
-  local verdict, put = obeyed(id, claim, record, 0, true)
+  note_parent_failure(parent_failures, id, 1)
+  local verdict, put = apply_intent(id, claim, counted(record, 0, 1, 1), 0, true)
   if verdict then return end
   if has(claim.intent, CANCEL) then return cancel_job(id, record, '') end
-  set(jobs, id, put)
-  set(errors, id, err)
-  set(claims, id, write_claim(let_go(claim)))
+  store_record(id, put, claim)
+  set(errors, id, failure)
+  set(claims, id, write_claim(release_claim(claim)))
   enter(dead, now, id)
-  tell_watchers(id, FAILED)
+  notify_watchers(id, FAILED)
 end
 
-for i, id in ipairs(ids) do
-  local claim = held_by(raws[i], tokens[i], owner)
-  if claim then
-    told[#told + 1] = id
-    ends[#ends + 1] = struct.pack('>I8I4B', claim.due, claim.attempt, FAILED)
-    note(id, told_of[i])
-    bury(id, raws[i], claim, failures[i])
-  else
-    lost[#lost + 1] = id
-  end
-end
-if #told == 0 then return nothing_held(lost) end
-apply()
-pay(owed)
-count_up('buried', #ids - #lost)
-return commit({1, lost, head(), to_carry}, 'bury', told, ends)
+local held, lost = settle_each(ids, tokens, function(i, id, claim)
+  runs[#runs + 1] = event_run(claim.due, claim.attempt, FAILED)
+  note(id, notes[i])
+  bury(id, claim, failures[i])
+end)
+if #held == 0 then return nothing_held(lost) end
+write_all()
+count_parent_failures(parent_failures)
+count_up('buried', #held)
+return commit(call, {1, lost, head(), call.carry}, 'bury', held, runs)

@@ -1,22 +1,28 @@
--- run_claim_ordered: as run_claim, for queues that are served by priority, or by whose turn it is.
--- KEYS   meta      HASH    epoch, seq, fence, counters, limits
---        sessions  HASH    session -> seq, time, answer
---        jobs      HASH    id -> record
---        waiting   ZSET    id -> not before ms
---        working   ZSET    id -> deadline ms
---        claims    HASH    id -> claim
---        parked    ZSET    id -> handler digest, or when to read it again ms
---        events    STREAM  one entry per call
+-- run_claim_ordered: as run_claim, for queues of order `priority` or `fair`.
+-- ORDERS priority, fair
+-- KEYS   meta, sessions, jobs, waiting, working, claims, parked, events
 -- ARGV   epoch, clock, session, seq, owner, lease, handlers, timeout, suspects, repeated, limit, cap, unread
 -- RETURN as run_claim
--- USES   call, records, claims, moves, line, widest, take, limits, parked, suspects, pick
+--@include session
+local call = begin_call()
+if call.refused then return call.refused end
+local now, writes = call.now, call.writes
+--@include writes
+--@include order
+--@include ready_count
+--@include limits
+--@include claim_batch
+--@include claim_again
+local batch = begin_batch()
+local limits = begin_limits(batch, cap ~= '' and cap or nil)
+
 local function with_rest(reply, since)
   local left, next_due = ready_count(), head()
   local _, any_apart = first_waiting()
-  if full or wait_until then
-    next_due, left = wait_until or -1, 0
+  if limits.full or limits.wait_until then
+    next_due, left = limits.wait_until or -1, 0
   elseif any_apart and (next_due < 0 or next_due > now + 100) then
-    -- To be asked for again when what this worker tries may have ended.
+    -- The worker asks again when the suspect that it tries may have ended.
     next_due = now + 100
   end
   reply[7], reply[9] = next_due, left
@@ -24,57 +30,25 @@ local function with_rest(reply, since)
   return reply
 end
 
-if answered then
-  allowed(1)
-  return with_rest(told(unpack(answered)), answered[5])
+if call.answered then
+  allowed(limits, 1)
+  return with_rest(repeat_reply(unpack(call.answered)), call.answered[5])
 end
-if now > tonumber(lease) then return {-3, now} end
-if paused_now then
-  local none = cmsgpack.pack({})
-  found_nothing({now, 0, none, 0, -1})
-  return {1, now, 0, none, {}, '', -1, 0, 0}
+local refused = refusal(batch)
+if refused then return refused end
+
+limit = allowed(limits, math.min(tonumber(limit), 1000))
+do
+  --@include promote
+  promote(batch, math.min(batch.suspects_left, limit))
 end
-
-local function claim_of(id) return claim_if_readable(redis.call('HGET', claims, id)) end
-
--- As many as there are, until their records are about as large as an answer may be. How many that were.
-local function enter_due(ids, scores)
-  local read = 0
-  for i, id in ipairs(ids) do
-    if read >= LARGEST then return i - 1 end
-    local claim, record = not all_fresh and claim_of(id), redis.call('HGET', jobs, id)
-    read = read + #(record or '')
-    leave(waiting, id)
-    if claim and claim.recoveries > 1 then
-      stand_apart(id, claim.due, record)
-    else
-      -- Those that fall due together have no first: they stand by id, as they did, whichever page they come with.
-      enter_ready(id, claim and claim.due or math.max(tonumber(scores[i]), 0), claim and claim.place or 0, record)
-    end
-  end
-  return #ids
+local not_in_line = batch.parked
+if limit > 0 then
+  --@include claim_order
+  claim_in_order(batch, limit)
 end
-
--- What has fallen due enters the line, and what was set aside for such as us, and tenants who have rested; and suspects
--- that this worker may try. It is written before the picking, which so sees all; either half leaves everything in order.
-local function promote(most_suspects)
-  local found = redis.call('ZRANGEBYSCORE', waiting, '(-2251799813685248', now, 'WITHSCORES', 'LIMIT', 0, 1000)
-  local ids, scores = {}, {}
-  for at = 1, #found, 2 do
-    ids[#ids + 1], scores[#scores + 1] = found[at], found[at + 1]
-  end
-  local any = enter_due(ids, scores) > 0
-  if redis.call('ZCARD', parked) > 0 and enter_parked(most_suspects) then any = true end
-  if wake_resting() then any = true end
-  if any then apply() end
-  -- Also those that have just come to stand there.
-  if not all_fresh and call_up(most_suspects) then apply() end
-end
-
-limit = allowed(math.min(tonumber(limit), 1000))
-promote(math.min(suspects_left, limit))
-local not_in_line = #parkings
-if limit > 0 then pick(limit) end
-local since = capped_since or -1
-count_started(#taken, function() return ready_count() > #taken + #parkings - not_in_line + apart_count end)
-return with_rest(finish_taking(since), since)
+local since = batch.capped_since or -1
+count_started(limits, #batch.ids, function()
+  return ready_count() > #batch.ids + batch.parked - not_in_line + batch.sent_apart
+end)
+return with_rest(finish_claims(batch, since), since)

@@ -1,51 +1,48 @@
--- run_plan: give the occurrence that a claimed job is due for a run of its own, an extra one at that time, and let the
--- job wait for its next. One that is to be alone takes the place of the last such run: if that waits it is dropped, if it
--- is working it is cancelled, and the new one is put when it ends.
--- KEYS   meta      HASH    epoch, seq, fence, counters
---        sessions  HASH    session -> seq, time, answer
---        jobs      HASH    id -> record
---        waiting   ZSET    id -> not before ms
---        working   ZSET    id -> deadline ms
---        claims    HASH    id -> claim
---        paused    ZSET    id -> not before ms
---        parked    ZSET    id -> handler digest, or when to read it again ms
---        dead      ZSET    id -> since ms
---        errors    HASH    id -> last failure
---        done      ZSET    id -> remembered until ms
---        results   HASH    id -> outcome
---        unnamed   ZSET    id -> ended ms, of those in done that nobody named
---        watchers  ZSET    who is told when a job ends (lib/endings.lua)
---        outbox    ZSET    what is to be carried (lib/endings.lua)
---        events    STREAM  one entry per call
--- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens, next dues (0 for none), alone 0 or 1, passed;
---        passed: the ticks that the job passes, as in run_finish
--- RETURN {1, lost, head, carry, told}: lost, head and carry as run_finish; told: [id, owner, token] * n of the runs that are to be
---        cancelled, for their owners to be told
--- USES   call, records, claims, moves, line, endings, widest, settle
-if answered then return answered end
-local ids, tokens, nexts, alones, passes = unpack(cmsgpack.unpack(items))
-local raws = claims_of(ids)
-local lost, planned, told, added = {}, {}, {}, 0
+-- run_plan: give the occurrence for which a job was claimed a run of its own, and let the job wait for its next one. If
+--        the runs of a job replace each other, the last one before is dropped if it waits; if it is working it is
+--        cancelled, and the new one is put when it ends.
+-- KEYS   meta, sessions, jobs, waiting, working, claims, paused, parked, dead, errors, done, results, unnamed,
+--        watchers, outbox, events
+-- ARGV   epoch, clock, session, seq, owner, items: msgpack columns: ids, tokens, next dues (0 for none), alone 0 or 1,
+--        passed; alone: whether runs replace each other; passed: the ticks that the job passes, as in run_finish
+-- RETURN {1, lost, head, carry, cancel}: lost, head and carry as run_finish; cancel: [id, owner, token] * n of working
+--        runs whose owners have to cancel them
+--@include session
+local call = begin_call()
+if call.refused then return call.refused end
+if call.answered then return call.answered end
+local now, writes = call.now, call.writes
+--@include writes
+--@include count_up
+--@include order
+--@include settle_each
+--@include claim_at_work
+--@include record_edit
+--@include extra_run
 
-local function line_up(member, due, extra)
+--@include line_entry
+local ids, tokens, nexts, alones, passes = unpack(cmsgpack.unpack(items))
+local to_cancel, added = {}, 0
+
+local function add_run(member, due, extra)
   set(jobs, member, extra)
   store_again(extra)
   enter_line(member, due, nil, extra)
   added = added + 1
 end
 
--- The one before it, which has not begun, or has ended badly.
+-- Remove the sole run before this one, which has not begun, or has ended badly.
 local function push_out(member, claim)
-  local spot = spot_of(member)
-  if spot then
-    local was = claim and claim.due or spot.due
+  local entry = line_entry_of(member)
+  if entry then
+    local was = claim and claim.due or entry.due
     skip(member, was, was + 1, WHY.OVERLAP)
-    leave_line(member, spot)
+    leave_line(member, entry)
   end
   for _, stage in ipairs({paused, parked, dead}) do
     local score = redis.call('ZSCORE', stage, member)
     if score then
-      -- A dead one has run: that is told already.
+      -- A dead run has had its event already.
       local was = claim and claim.due or tonumber(score)
       if stage ~= dead then skip(member, was, was + 1, WHY.OVERLAP) end
       leave(stage, member)
@@ -56,13 +53,13 @@ local function push_out(member, claim)
 end
 
 local function put_alone(id, due, extra)
-  local member = id .. '\31' .. '0'
+  local member = sole_run_id(id)
   local raw = redis.call('HGET', claims, member)
   if not redis.call('ZSCORE', working, member) then
-    if redis.call('HEXISTS', jobs, member) == 1 then push_out(member, claim_if_readable(raw)) end
-    return line_up(member, due, extra)
+    if redis.call('HEXISTS', jobs, member) == 1 then push_out(member, (claim_if_readable(raw))) end
+    return add_run(member, due, extra)
   end
-  local claim = claim_at_work(raw)
+  local claim = claim_at_work(raw, now)
   if has(claim.intent, PUT) and claim.put_due > 0 then
     skip(member, claim.put_due, claim.put_due + 1, WHY.OVERLAP)
   end
@@ -70,49 +67,36 @@ local function put_alone(id, due, extra)
   claim.put_due, claim.put_first, claim.put_record = due, due, extra
   set(claims, member, write_claim(claim))
   if claim.token == 0 then return end
-  for _, part in ipairs({member, claim.owner, claim.token}) do told[#told + 1] = part end
+  for _, part in ipairs({member, claim.owner, claim.token}) do to_cancel[#to_cancel + 1] = part end
 end
 
 -- A run of that occurrence may have been fired already.
 local function put_extra(id, due, record, alone)
-  local member = id .. '\31' .. string.format('%.0f', due)
+  local member = extra_run_id(id, due)
   if redis.call('HEXISTS', jobs, member) == 1 then return end
-  local extra = with_version(as_extra(record), version)
-  if alone == 1 then put_alone(id, due, extra) else line_up(member, due, extra) end
+  local extra = with_version(as_extra_run(record), call.version)
+  if alone == 1 then put_alone(id, due, extra) else add_run(member, due, extra) end
 end
 
-local function plan(id, raw, claim, next_due, alone, passed)
-  stop(id, raw)
+local function plan(id, claim, next_due, alone, passed)
   local record = redis.call('HGET', jobs, id)
   if not record then return end_job(id, 0) end
-  local verdict, put = obeyed(id, claim, record, 0, false)
+  local verdict, put = apply_intent(id, claim, record, 0, false)
   if verdict then return end
-  for at = 1, #passed, 17 do
-    local first, to, why = struct.unpack('>I8I8B', passed, at)
-    skip(id, first, to, why)
-  end
+  skip_passed(id, passed, math.huge)
   if has(claim.intent, CANCEL) then
     skip(id, claim.due, claim.due + 1, WHY.CANCELLED)
   else
     put_extra(id, claim.due, put, alone)
   end
   if next_due == 0 then return end_job(id, 0) end
-  put = caught_up(put, claim)
-  if put ~= record then set(jobs, id, put) end
+  store_record(id, put, claim, record)
   drop(claims, id)
   enter_line(id, next_due, nil, put)
 end
 
-for i, id in ipairs(ids) do
-  local claim = held_by(raws[i], tokens[i], owner)
-  if claim then
-    planned[#planned + 1] = id
-    plan(id, raws[i], claim, nexts[i], alones[i], passes[i])
-  else
-    lost[#lost + 1] = id
-  end
-end
-if #planned == 0 then return nothing_held(lost, {}) end
-apply()
+local held, lost = settle_each(ids, tokens, function(i, id, claim) plan(id, claim, nexts[i], alones[i], passes[i]) end)
+if #held == 0 then return nothing_held(lost, {}) end
+write_all()
 if added > 0 then count_up('put', added) end
-return commit({1, lost, head(), to_carry, told}, 'plan', planned)
+return commit(call, {1, lost, head(), call.carry, to_cancel}, 'plan', held)

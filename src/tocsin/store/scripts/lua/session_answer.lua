@@ -1,7 +1,7 @@
 -- session_answer: what a session's last call was answered. Changes nothing.
--- KEYS   sessions  HASH    session -> seq, time, answer
+-- KEYS   sessions
 -- ARGV   session, seq
 -- RETURN {1, answer}; {0} if its last call was another one
-local last = redis.call('HGET', sessions, session)
-if not last or #last <= 16 or struct.unpack('>I8', last) ~= tonumber(seq) then return {0} end
-return {1, cmsgpack.unpack(string.sub(last, 17))}
+--@include session_entry
+local _, _, answer = read_session_entry(redis.call('HGET', sessions, session), tonumber(seq))
+return answer and {1, answer} or {0}

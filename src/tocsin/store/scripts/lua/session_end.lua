@@ -1,5 +1,5 @@
 -- session_end: forget sessions that will not call again.
--- KEYS   sessions  HASH    session -> seq, time, answer
+-- KEYS   sessions
 -- ARGV   names: msgpack [session] * n
 -- RETURN how many there were
 return redis.call('HDEL', sessions, unpack(cmsgpack.unpack(names)))

@@ -1,6 +1,5 @@
--- session_keep: keep what sessions last did in a partition that was moved, for those who did not hear of it.
--- KEYS   meta      HASH    sealed
---        sessions  HASH    session -> seq, time, answer
+-- session_keep: keep the last answers of sessions in a partition that was moved, for programs whose reply was lost.
+-- KEYS   meta, sessions
 -- ARGV   move, items: msgpack [session, its entry] * n
 -- RETURN 1 done, 0 this move has not sealed it (nothing changed)
 if redis.call('HGET', meta, 'sealed') ~= move then return 0 end

@@ -1,10 +1,11 @@
--- settings_mend: drop numbers of a partition that are none: a counter begins anew, and a limit that cannot be read is none.
---        Where its order or number of partitions cannot be read, it has those of the register.
--- KEYS   meta      HASH    order, partitions, seq, fence, counters, settings
--- ARGV   clock, order, partitions, names, orders, mends: as registered; msgpack [field] * n, of those that are numbers;
---        msgpack [order] * n, of those that there are; '1' to mend, '' to look only
--- RETURN [field]…, of those that are none, and were mended where that was asked for
--- USES   now
+-- settings_mend: drop numbers of a partition that are garbage: a counter begins anew, and an unreadable limit is none.
+--        An unreadable order or number of partitions is replaced by that of the register.
+-- KEYS   meta
+-- ARGV   clock, order, partitions, names, orders, mends: as registered; msgpack [field] * n, fields that are numbers;
+--        msgpack [order] * n, all orders that exist; '1' to mend, '' to look only
+-- RETURN [field]…: fields that are garbage, and were mended if asked for
+--@include time
+local now = read_time()
 local wrong = {}
 local function found(field, better)
   wrong[#wrong + 1] = field

@@ -1,5 +1,5 @@
 -- term_leave: give the term up, if it is still this worker's.
--- KEYS   leader    STRING  the worker whose term it is; gone when the term is over
+-- KEYS   leader
 -- ARGV   worker
 -- RETURN 1 given up, 0 it was not this worker's, or not any more
 if redis.call('GET', leader) ~= worker then return 0 end

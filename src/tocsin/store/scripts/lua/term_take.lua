@@ -1,5 +1,6 @@
--- term_take: become the leader of cleanup if nobody is, or stay it. Asked again after a lost reply it answers the same.
--- KEYS   leader    STRING  the worker whose term it is; gone when the term is over
+-- term_take: become the leader of cleanup if there is none, or stay it. Asked again after a lost reply it answers the
+--        same.
+-- KEYS   leader
 -- ARGV   worker, ttl
 -- RETURN {holder, ms that are left of its term}
 local holder = redis.call('GET', leader)
@@ -10,7 +11,7 @@ if not holder then
   return {worker, tonumber(ttl)}
 end
 local left = redis.call('PTTL', leader)
--- Below 0 it was set by hand, without an end: it gets one, or nobody would ever follow.
+-- Below 0 somebody set the key by hand, without an end. It gets one, or the term would never be over.
 if holder == worker or left < 0 then
   -- Not SET, so that a leader stays one on a full server: what it does passes there too.
   redis.call('PEXPIRE', leader, ttl)

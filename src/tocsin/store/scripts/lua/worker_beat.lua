@@ -1,25 +1,23 @@
--- worker_beat: raise a worker's counter, so that the others see it alive, and see which of them are late.
--- KEYS   workers   HASH    worker -> what it says of itself
---        beats     HASH    worker -> counter
---        pulses    ZSET    worker -> when it last beat, ms
---        buried    ZSET    worker -> until when somebody brings back its runs, ms
---        steps     STRING  how the server's clock was set (lib/steps.lua)
+-- worker_beat: raise a worker's counter, so that the others see it alive, and return the workers that are late.
+-- KEYS   workers, beats, pulses, buried, steps
 -- ARGV   clock, worker, counter, about, joins, late, step, known
 --        joins: '1' for the first beat of a worker, '' for all others; late: after how many ms without a beat a worker
 --        is late; step: by how many ms this worker saw the clock set, '' for not; known: the sum of steps before that
--- RETURN {1, now, [worker, counter]…, [buried]…, workers, sum, steps, before}: those that are late, those that nobody
---        brings back, how many workers there are, the sum of all steps, the steps that count, and the counter that this
---        worker had, '' if it joins; {0, now}: this worker was buried, or the server forgot it
--- USES   now, steps
+-- RETURN {1, now, [worker, counter]…, [buried]…, workers, sum, steps, before}: workers that are late, dead workers
+--        whose runs no worker brings back, how many workers there are, the sum of all steps, the steps that count, and
+--        the counter that this worker had, '' if it joins; {0, now}: this worker was buried, or the server forgot it
+--@include time
+local now = read_time()
+--@include clock_steps
 local MOST, MOST_BURIED = 1000, 100
--- Nobody is given a dead worker for so long: the clock was set back since.
+-- No worker gets so much time to bring back the runs of a dead one; if it has, the clock was set back since.
 local TOO_FAR_MS = 60000
 
 if redis.call('ZSCORE', buried, worker) then return {0, now} end
 local before = redis.call('HGET', beats, worker)
 if joins == '' and not before then return {0, now} end
--- The removal comes first, so that it passes on a full server: a worker that cannot beat may not claim either, and
--- nobody would run what fills the memory.
+-- The removal comes first, so that it passes on a full server: a worker that cannot beat may not claim
+-- either, and then no worker would run the jobs that fill the memory.
 redis.call('ZREM', pulses, worker)
 redis.call('HSET', beats, worker, counter)
 redis.call('ZADD', pulses, now, worker)
@@ -35,7 +33,8 @@ if step ~= '' then
   end
 end
 
--- A name that somebody wrote by hand, or left in one place only: with a beat it is buried like a dead worker.
+-- A name that is in one key only, because somebody wrote or removed it by hand, gets a beat, so that it is buried like
+-- a dead worker.
 if redis.call('HLEN', beats) ~= redis.call('ZCARD', pulses) then
   for _, name in ipairs(redis.call('HKEYS', beats)) do
     if not redis.call('ZSCORE', pulses, name) then redis.call('ZADD', pulses, 0, name) end
@@ -47,7 +46,7 @@ if redis.call('HLEN', workers) ~= redis.call('HLEN', beats) then
   end
 end
 
--- Names with a time in the future are from before the clock was set back: nobody can say how old they are.
+-- Names with a time in the future are from before the clock was set back: their age is unknown.
 local silent = redis.call('ZRANGEBYSCORE', pulses, '-inf', now - late, 'LIMIT', 0, MOST)
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', pulses, now + late, '+inf', 'LIMIT', 0, MOST)) do
   silent[#silent + 1] = name

@@ -1,8 +1,5 @@
 -- worker_leave: a worker that has handed everything over is gone; or a buried one's claims are all brought back.
--- KEYS   workers   HASH    worker -> what it says of itself
---        beats     HASH    worker -> counter
---        pulses    ZSET    worker -> when it last beat, ms
---        buried    ZSET    worker -> until when somebody brings back its runs, ms
+-- KEYS   workers, beats, pulses, buried
 -- ARGV   worker
 -- RETURN 1
 redis.call('HDEL', beats, worker)

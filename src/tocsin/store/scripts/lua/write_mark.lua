@@ -1,6 +1,6 @@
--- write_mark: write to keys and leave them as they were. WAIT waits for what its own connection wrote last, and with that
--- for all that was written before; so whoever waits for the writes of others writes this first.
--- KEYS   parts*    HASH    any, also one that is not there
+-- write_mark: write to keys and leave them as they were. WAIT waits for the last write of its own
+-- connection, and so for all writes before it. To wait for the writes of others, make this write first.
+-- KEYS   parts*
 -- RETURN 1
 for _, key in ipairs(parts) do
   -- The removal comes first, so that it passes on a full server.

@@ -1,0 +1,3 @@
+-- waking: as waking_fair.lua. Only fair queues have tenants that rest.
+local function wake_rested() return false end
+local function wake_resting(most) return 0 end
