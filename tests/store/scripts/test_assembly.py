@@ -21,8 +21,8 @@ HEADER = """-- what: a script
 """
 # The files that know the bytes of what is stored.
 OWNERS = re.compile(
-    r"record|record_\w+|claim|claim_entry_\w+|score|score_\w+|session_entry|remember|outcome\w*|tenant_state|tenant_check|"
-    r"events|uncounted_due|store_record_due|ready_member|ready_member_\w+|spot_entry|outbox_\w+"
+    r"record|record_\w+|counts|claim|claim_\w+|score|score_\w+|session_entry|remember|outcome\w*|tenant|tenant_audit|audit|"
+    r"extra_run|events|uncounted_due|store_record_due|spot|outbox"
 )
 BYTES = re.compile(
     r"struct\.(?:un)?pack|\bbyte\(\w+, \d|\bsub\(\w+, \d+(?:, \d+)?\)|"

@@ -6,8 +6,8 @@
 --        their records are large; the last of them, '' if there is none after it
 --@include record_claim
 --@include record_line
---@include claim_entry_read
---@include ready_member_line
+--@include claim_fields
+--@include spot
 --@include score_parts
 local line = ({waiting, working, blocked, paused, parked, dead, unpack(READY, 0, 4)})[tonumber(number)]
 local digest, before, after = tonumber(handler), tonumber(due_before), tonumber(due_after)

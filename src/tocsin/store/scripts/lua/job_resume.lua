@@ -10,9 +10,8 @@ if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
 --@include order
---@include record_fields
 --@include record_edit
---@include claim_entry_intents
+--@include claim_intents
 --@include store_record
 --@include events
 local record = redis.call('HGET', jobs, id)

@@ -77,8 +77,7 @@ end
 --@include order
 --@include limits
 --@include claim_again
---@include claim_parked
---@include suspects
+--@include claim_aside
 local limits = begin_limits(batch, cap)
 
 local function with_rest(reply, since)

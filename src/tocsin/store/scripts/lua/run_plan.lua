@@ -13,10 +13,10 @@ if call.refused then return call.refused end
 if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
---@include count_up
+--@include counts
 --@include order
 --@include settle_each
---@include claim_at_work
+--@include claim_intents
 --@include record_edit
 --@include extra_run
 

@@ -1,11 +1,32 @@
 -- claim_again: claim runs that may have been claimed before, and set aside what this worker cannot run.
--- What it has no handler for, or cannot read, is parked, where a worker that can finds it.
+-- What it has no handler for, or cannot read, is parked, where a worker that can finds it. The layout of a claim is in
+-- claim.lua.
+--@include claim_entry_new
 --@include record_claim
---@include claim_entry_again
---@include claim_entry_read
---@include claim_entry_fields
+--@include claim_fields
 --@include claim_walk
 --@include apart
+
+-- Whether this is a claim at all, without taking it apart.
+local function is_claim(raw)
+  local owner_size = raw and #raw >= 25 and byte(raw, 24)
+  return owner_size and #raw >= 25 + owner_size + (byte(raw, 25 + owner_size) or 255)
+end
+
+-- A run that was recovered twice may be what kills workers (score.lua).
+local function is_suspect(raw) return byte(raw, 21) > 0 or byte(raw, 22) > 1 end
+
+local function packed_tenant(tenant) return string.char(#tenant + 1) .. '=' .. tenant end
+
+-- The claim that takes over where `raw` ended, or begins at `due` and `place`; `tenant` packed, if it counts for one.
+local function claim_again(batch, raw, tenant)
+  return batch.token_bytes .. sub(raw, STAMP_FROM, STAMP_TO) .. batch.owner_bytes .. (tenant or NO_TENANT)
+end
+
+local function new_claim_for(batch, due, place, tenant)
+  if not tenant then return new_claim(batch, due, place) end
+  return batch.token_bytes .. struct.pack('>I2I6', place, due) .. NEVER_CLAIMED .. batch.owner_bytes .. tenant
+end
 
 local function is_understood(batch, record)
   return is_readable(record) and (not batch.handlers or batch.handlers[sub(record, HANDLER_FROM, HANDLER_TO)])

@@ -2,9 +2,7 @@
 -- or aged as there; within a band the tenant with the smallest start tag is served and charged cost / weight. A tenant
 -- that is at its cap, or ahead of its rate, rests. Everything is worked out here before anything is written.
 -- KEYS   weights
---@include ready_member_scan
---@include turns_heap
---@include turns_read
+--@include turns
 
 -- The job of a tenant's turn that was not looked at yet, and its record.
 local function record_at(search, turn, id)

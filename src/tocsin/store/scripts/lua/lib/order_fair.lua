@@ -5,9 +5,7 @@
 -- `turns` has tenant -> start tag, for tenants that have work in the band and do not rest; `resting` has tenant ->
 -- until ms, infinity for tenants at their cap.
 --@include ordered_places
---@include ready_member
---@include tenant_state
---@include claim_entry_tenant
+--@include tenant
 
 -- What this call knows of tenants, and has changed.
 --   states, virtual   of tenants and of bands, as read or as changed since

@@ -1,5 +1,5 @@
 -- store_record: store a record with all the successes that it does not count yet (uncounted_due.lua).
---@include record_counts
+--@include counts
 
 -- `from`: the job's claim, or its entry in line if it has no claim. It is emptied, so write the claim after this.
 local function with_uncounted(record, from)
