@@ -18,7 +18,6 @@ local now, writes = call.now, call.writes
 --@include line_entry
 --@include record_edit
 --@include claim_intents
---@include store_record
 --@include events
 --@include widest
 --@include outcome_entry

@@ -23,7 +23,7 @@ local function bury(id, claim, failure)
   local verdict, put = apply_intent(id, claim, counted(record, 0, 1, 1), 0, true)
   if verdict then return end
   if has(claim.intent, CANCEL) then return cancel_job(id, record, '') end
-  store_record(id, put, claim)
+  set(jobs, id, with_uncounted(put, claim))
   set(errors, id, failure)
   set(claims, id, write_claim(release_claim(claim)))
   enter(dead, now, id)

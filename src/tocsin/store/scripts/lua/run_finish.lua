@@ -20,7 +20,6 @@ local now, writes = call.now, call.writes
 --@include remember
 --@include forget_outcomes
 --@include order
---@include uncounted
 local EXTRA_RUN = 8
 local find = string.find
 local ids, tokens, nexts, outcomes, more = unpack(cmsgpack.unpack(items))

@@ -90,7 +90,8 @@ local function plan(id, claim, next_due, alone, passed)
     put_extra(id, claim.due, put, alone)
   end
   if next_due == 0 then return end_job(id, 0) end
-  store_record(id, put, claim, record)
+  local counted_now = with_uncounted(put, claim)
+  if counted_now ~= record then set(jobs, id, counted_now) end
   drop(claims, id)
   enter_line(id, next_due, nil, put)
 end

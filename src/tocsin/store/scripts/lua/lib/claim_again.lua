@@ -1,11 +1,10 @@
 -- claim_again: claim runs that may have been claimed before, and set aside what this worker cannot run.
 -- What it has no handler for, or cannot read, is parked, where a worker that can finds it. The layout of a claim is in
 -- claim.lua.
---@include claim_entry_new
+--@include claim_batch
 --@include record_claim
 --@include claim_fields
---@include claim_walk
---@include apart
+--@include widest
 
 -- Whether this is a claim at all, without taking it apart.
 local function is_claim(raw)
@@ -55,6 +54,30 @@ local function repeat_reply(made_at, token, packed, parked_then)
     if #kept > 0 then records = redis.call('HMGET', jobs, unpack(kept)) end
   end
   return {1, made_at, token, cmsgpack.pack(kept), records, table.concat(stamps), -1, parked_then}
+end
+
+-- The next steps of the walk: fields of `meta` that change, and their values. It reads some of what the claim has read,
+-- `bytes`, but not much more than a large record: one at a time until they are seen to be small. A page of a hash that
+-- was larger before may be empty, so the number of pages is bounded, too.
+local function walk_on(bytes)
+  -- Another server, or the same after a restart, has its records in another order; after a repartitioning they are
+  -- others.
+  local info = redis.pcall('INFO', 'server')
+  local server = type(info) == 'string' and string.match(info, 'run_id:(%w+)')
+  if not server then return end
+  local whose, cursor, seen = walk_of(redis.call('HGET', meta, 'walk'))
+  if whose ~= epoch .. ':' .. server then whose, cursor, seen = epoch .. ':' .. server, '0', 0 end
+  local read, most, pages = 0, math.min(bytes, 65536) / 2 + 4096, 0
+  repeat
+    local page = redis.call('HSCAN', jobs, cursor, 'COUNT', pages == 0 and 1 or 8)
+    cursor, pages = page[1], pages + 1
+    for at = 2, #page[2], 2 do
+      local size = #page[2][at]
+      read, seen = read + size, math.max(seen, size)
+    end
+  until cursor == '0' or read >= most or pages == 32
+  if cursor == '0' then return 'walk', '', 'widest', string.format('%.0f', seen) end
+  return 'walk', walk_text(whose, cursor, seen)
 end
 
 -- Write a claim and end it, as commit_claims does.

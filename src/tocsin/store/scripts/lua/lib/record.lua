@@ -11,4 +11,7 @@ local byte, sub = string.byte, string.sub
 -- Where the bytes of the timeout and of the handler's digest begin and end, for loops over a batch.
 local TIMEOUT_FROM, TIMEOUT_TO, HANDLER_FROM, HANDLER_TO = 6, 9, 20, 23
 
+-- Records of more bytes are large: fewer than 1000 of them are read together.
+local WIDE = 4096
+
 local function is_readable(record) return record and #record > 40 and byte(record) == 1 end

@@ -5,7 +5,6 @@
 --@include remember
 --@include claim_intents
 --@include store_again
---@include store_record
 --@include events
 
 -- End a job for good: remember its outcome, and notify the jobs that wait for it.

@@ -1,4 +1,4 @@
--- spot: which job an entry of `spots` or a member of a line names. The layouts are in tenant.lua.
+-- spot: read an entry of `spots`, which says where in `ready` a job is. The layout is in tenant.lua.
 
 -- Band, tenant, due, place of an entry of `spots`. What somebody else wrote there says: the middle band, now.
 local function read_spot(text, now)
@@ -8,8 +8,3 @@ local function read_spot(text, now)
 end
 
 local function member_of_spot(text, id) return string.sub(text, 2) .. '\0' .. id end
-
--- The id that a member of any `ready`, or of another set of jobs, names: it is the id itself but in fair queues. And
--- the due time that it names there.
-local function id_in_line(member) return string.match(member, '^[^%z]*%z%d+%z%d+%z(.*)$') or member end
-local function due_in_member(member) return tonumber(string.match(member, '^[^%z]*%z(%d+)%z') or nil) end

@@ -1,6 +1,6 @@
 -- store_again: a script stores a record that was put a while ago, or the copy of one, and `widest` must know
 -- (widest.lua).
---@include wide
+--@include record
 -- The walk begins anew: that is rare, and simple.
 local function store_again(record)
   if #record <= WIDE then return end

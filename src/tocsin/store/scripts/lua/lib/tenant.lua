@@ -2,7 +2,7 @@
 
 -- A member of `ready` in a queue of order `fair`: tenant NUL due (13 digits) NUL place (4 digits) NUL id,
 -- all with score 0, so that the jobs of a tenant stand together, in their order. `spots` has id -> band and all of that
--- but the id. spot.lua, tenant_audit.lua and turns.lua take them apart.
+-- but the id. spot.lua, tenant_audit.lua, turns.lua and job_page take them apart.
 local function ready_prefix(tenant, due, place)
   return tenant .. '\0' .. string.format('%013.0f', due) .. '\0' .. string.format('%04d', place)
 end

@@ -4,8 +4,16 @@
 -- over some more of the records (claim_walk.lua; `walk` in `meta` says whose walk it is, its cursor, and the largest
 -- size seen so far). When it has seen all, the largest of them is `widest`. The cursor may have passed the spot where a
 -- record is stored, so scripts that store a large one update the walk.
---@include wide
---@include walk_entry
+--@include record
+
+-- The walk as `meta` keeps it.
+-- Whose walk it is, cursor and size; nil if there is none.
+local function walk_of(text)
+  local whose, cursor, size = string.match(text or '', '^(.*):(%d+):(%d+)$')
+  return whose, cursor, tonumber(size or nil)
+end
+
+local function walk_text(whose, cursor, size) return string.format('%s:%s:%.0f', whose, cursor, size) end
 
 -- `size`: of the largest record that this call has put; `fresh`: how many jobs it added. A partition that holds nothing
 -- else has forgotten what was larger.
