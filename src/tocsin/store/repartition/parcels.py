@@ -11,7 +11,7 @@ from tocsin.store.open_queue import kept_session
 
 
 def home_of_watcher(watcher: bytes, partitions: int) -> int:
-    """With the job that it watches (lua/lib/outbox_entry.lua)."""
+    """With the job that it watches (lua/lib/outbox.lua)."""
     return partition_of_key(watcher.partition(b"\0")[0], partitions)
 
 

@@ -25,7 +25,7 @@ UNKNOWN = 4
 # Answers of dependency_watch that are no outcome.
 WATCHING, LATER, RECURRING, GONE = "w", "l", "r", "g"
 IS_WORKING = 6
-# How an entry of an outbox ends that tells of an end: with one of the outcomes of lua/lib/outbox_entry.lua.
+# How an entry of an outbox ends that tells of an end: with one of the outcomes of lua/lib/outbox.lua.
 _ENDS = tuple(b"\0%d" % outcome for outcome in range(4))
 
 
@@ -82,7 +82,7 @@ class UnblockReply(msgspec.Struct, frozen=True):
 
 
 def is_end(entry: bytes) -> bool:
-    """Whether an entry of an outbox says that a job has ended (lua/lib/outbox_entry.lua)."""
+    """Whether an entry of an outbox says that a job has ended (lua/lib/outbox.lua)."""
     return entry[:2] == b"E\0" and entry.count(b"\0") == 2 and entry[-2:] in _ENDS
 
 

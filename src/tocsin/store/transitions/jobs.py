@@ -28,10 +28,10 @@ UNCHANGED, NEW, CHANGED, REMEMBERED, CONFLICT, MISSING = range(6)
 _CLAIM = struct.Struct(">QQIHBB")
 # Above the due time stands the place in line, see lua/lib/claim.lua.
 DUE_MASK = (1 << 48) - 1
-# In a queue of order `due` its first byte counts successes that the record lacks, see lua/lib/uncounted_due.lua.
+# In a queue of order `due` its first byte counts successes that the record lacks, see lua/lib/order_due.lua.
 _UNCOUNTED = 56
 _PUT_INTENT = 4
-# In the order of lua/lib/members.lua. The last is of fair queues only.
+# In the order of lua/lib/moved_keys_due.lua. The last is of fair queues only.
 HASHES = ("jobs", "claims", "errors", "results", "needs", "spots")
 _SETS = ("waiting", "working", "paused", "parked", "dead", "done", "blocked", "unnamed")
 # In the order of the codes in lua/lib/outcome.lua.
@@ -344,7 +344,7 @@ def _as_jobs(queue: OpenQueue, members: Sequence[bytes], columns: list[Any]) -> 
 
 
 def columns_of(order: str) -> list[str]:
-    """As lua/lib/members.lua has them, with what lua/lib/moved_keys_*.lua adds."""
+    """As lua/lib/moved_keys_due.lua has them, with what lua/lib/moved_keys_*.lua adds."""
     hashes = [base for base in HASHES if base != "spots" or order == "fair"]
     return [*hashes, *_SETS, *(BANDS if order == "priority" else ())]
 

@@ -18,7 +18,7 @@ from tocsin.store.transitions.jobs import ClaimEntry, entry_of
 from tocsin.store.views.parked_handlers import MOST_DIGEST
 from tocsin.store.views.read_together import CombinedRead
 
-# As lua/lib/tenant_state.lua keeps a tenant: its runs, its rate's time, its finish tags.
+# As lua/lib/tenant.lua keeps a tenant: its runs, its rate's time, its finish tags.
 _TENANT = struct.Struct(">I6d")
 _META = (
     "paused", "max_active", "rate", "every", "burst", "spent", "capped", "aging",

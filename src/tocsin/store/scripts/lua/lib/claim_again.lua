@@ -1,6 +1,6 @@
 -- claim_again: claim runs that may have been claimed before, and set aside what this worker cannot run.
 -- What it has no handler for, or cannot read, is parked, where a worker that can finds it. The layout of a claim is in
--- claim.lua.
+-- claim.lua. Apart from claim_batch.lua, because the fast path of run_claim does without.
 --@include claim_batch
 --@include record_claim
 --@include claim_fields

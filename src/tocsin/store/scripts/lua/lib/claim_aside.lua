@@ -1,11 +1,12 @@
 -- claim_aside: put back in line what stands aside and this worker can run: parked jobs and suspects.
 --@include record_claim
 
--- Put back in line, at its due time, what was parked and this worker can run, so that it is claimed in
--- its turn and not only when nothing else is due.
+-- Parked jobs go back in line at their due time, so that they are claimed in their turn and not only when nothing else
+-- is due.
 -- Parked jobs are found by the digest of their handler, suspects by that and a half, so that they hide no others. Jobs
 -- that could not be read are tried again when their time has come. The worker that looks at one of them claims it or
 -- moves it.
+
 -- The digests of this worker that are in `parked`: found there one by one, unless there are more than the worker has.
 local function parked_digests(batch)
   local found, last = {}, 0

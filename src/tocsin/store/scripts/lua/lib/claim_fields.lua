@@ -1,7 +1,7 @@
 -- claim_fields: read, change and write entries of `claims`. The layout is in claim.lua.
 --@include claim
 
--- An edit waits in the claim (claim_entry_intents.lua).
+-- An edit waits in the claim (claim_intents.lua).
 local PUT = 4
 
 local function has(bits, bit) return math.floor(bits / bit) % 2 == 1 end

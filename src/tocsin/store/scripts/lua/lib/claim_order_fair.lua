@@ -145,7 +145,7 @@ local function write_turns(search)
 end
 
 -- The state of a search for whose turn it is.
---   bands    by band: the turns read so far (turns_read.lua)
+--   bands    by band: the turns read so far (turns.lua)
 --   moved    turns that are to be written; `served` are bands whose virtual time is
 --   gone     how many tenants have left a band
 local function begin_search(batch)

@@ -1,4 +1,5 @@
 -- counts: count runs by how they ended, in `meta` and in the record of their job (record.lua).
+-- Apart from record.lua, because a claim counts nothing.
 --@include outcome
 --@include record
 

@@ -1,4 +1,5 @@
 -- dependencies: notify the watchers of a job of its end, through the outbox, which any worker carries to them.
+-- Apart from settle.lua, because job_delete ends no run.
 --@include outcome
 --@include outbox
 

@@ -1,4 +1,5 @@
--- extra_run: the ids and the records of extra runs of a job. settle.lua finds the job that such an id belongs to.
+-- extra_run: the ids and the records of extra runs of a job. parent_of in settle.lua finds the job of such an id.
+-- Apart from that file, because run_finish is near the limit of locals.
 --@include record
 
 -- The id: that of the job, a unit separator, the due time. The run that replaces others has 0 in place of the due time

@@ -35,8 +35,8 @@ local function head() return paced(tonumber(first_waiting(waiting) or -1)) end
 -- Write all that was collected, and what the order keeps.
 local write_all = apply
 
--- Successes that the record of a recurring job does not count yet. Updating a counter rewrites the whole
--- record, which is long, so the successes of a schedule reach it up to sixteen at a time. Until then their number
+-- Successes that the record of a recurring job does not count yet. Updating a counter rewrites the whole record,
+-- which is long, so the successes of a schedule reach it up to sixteen at a time. Until then their number
 -- stands below the millisecond of the job's score, in sixteenths; a claim has it in the first byte of its place.
 local SIXTEENTHS = {'.0625', '.125', '.1875', '.25', '.3125', '.375', '.4375', '.5', '.5625', '.625', '.6875', '.75',
   '.8125', '.875', '.9375'}

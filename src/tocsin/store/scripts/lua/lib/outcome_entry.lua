@@ -1,4 +1,5 @@
 -- outcome_entry: read the entries of `results`. The layout is in outcome.lua.
+-- Apart from that file, because the fast path of run_finish reads none.
 --@include outcome
 
 -- Whether what the job returned was kept; true if there is no entry.

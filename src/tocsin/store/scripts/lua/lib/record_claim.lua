@@ -1,4 +1,5 @@
 -- record_claim: what a claim reads of a record, and handler digests. The layout is in record.lua.
+-- Apart from that file, because the fast paths do without.
 --@include record
 
 local function handler_of(record) return (struct.unpack('>I4', record, HANDLER_FROM)) end

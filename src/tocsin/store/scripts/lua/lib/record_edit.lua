@@ -1,4 +1,5 @@
 -- record_edit: read, compare and change the records of jobs. The layout is in record.lua.
+-- Apart from that file, because the fast paths do without.
 --@include record
 
 local function is_recurring(record) return byte(record, 2) % 2 == 1 end

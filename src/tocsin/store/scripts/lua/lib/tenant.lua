@@ -1,8 +1,8 @@
--- tenant: what is stored of the tenants of a fair queue: their members of `ready`, their states, their claims.
+-- tenant: the bytes of what is stored of the tenants of a fair queue: members of `ready`, states, claims.
 
--- A member of `ready` in a queue of order `fair`: tenant NUL due (13 digits) NUL place (4 digits) NUL id,
--- all with score 0, so that the jobs of a tenant stand together, in their order. `spots` has id -> band and all of that
--- but the id. spot.lua, tenant_audit.lua, turns.lua and job_page take them apart.
+-- A member of `ready` in a queue of order `fair`: tenant NUL due (13 digits) NUL place (4 digits) NUL id, all with
+-- score 0, so that the jobs of a tenant stand together, in their order. `spots` has id -> band and all of that but the id.
+-- spot.lua, tenant_audit.lua, turns.lua and job_page take them apart.
 local function ready_prefix(tenant, due, place)
   return tenant .. '\0' .. string.format('%013.0f', due) .. '\0' .. string.format('%04d', place)
 end

@@ -1,4 +1,4 @@
--- turns: the turns of the tenants in a fair queue, and the jobs of the tenants whose turns they are.
+-- turns: read whose turn it is in a fair queue, and the jobs of the tenants whose turns they are.
 
 -- Members of `ready`; tenant.lua has their layout.
 -- The due time, the place and the id of a member of `ready`; nothing if Tocsin did not write it. By position, because

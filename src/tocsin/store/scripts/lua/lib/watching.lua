@@ -1,4 +1,4 @@
--- watching: whether a job can be watched.
+-- watching: check whether other jobs can wait for a job.
 --@include record_edit
 --@include outcome
 --@include outcome_entry
