@@ -52,7 +52,7 @@ RESERVED = frozenset([
 ])  # fmt: skip
 # The most runs that a backfill without `limit` adds: more come from a span that was given by mistake.
 MOST_BACKFILLED = 100_000
-# A hundred years. The cleanup takes a schedule that is due later for garbage (store/scripts/lua/lib/score_check.lua).
+# A hundred years. The cleanup takes a schedule that is due later for garbage (store/scripts/lua/lib/audit.lua).
 FURTHEST_MS = 3_155_760_000_000
 _IF_EXISTS = {"ignore": IGNORE, "replace": REPLACE, "postpone": POSTPONE, "update": UPDATE}
 

@@ -30,7 +30,7 @@ log = get_logger("tocsin.unheard")
 EVERY_S = 10.0
 PARTITIONS = 16
 # The pace while pages are left to check. A million jobs that wait for one job each take about a quarter of an hour.
-# That is well within the hour for which a success is kept if some job waited for it (lua/lib/outbox_entry.lua).
+# That is well within the hour for which a success is kept if some job waited for it (lua/lib/outbox.lua).
 COMMANDS_PER_S = 5
 # The pace after a server may have lost writes, until all blocked jobs were checked; and how often that may begin.
 HURRIED_PER_S = 50

@@ -21,15 +21,15 @@ HEADER = """-- what: a script
 """
 # The files that know the bytes of what is stored.
 OWNERS = re.compile(
-    r"record|record_\w+|claim|claim_entry_\w+|score|score_\w+|session_entry|remember|outcome\w*|tenant_state|tenant_check|"
-    r"events|uncounted_due|store_record_due|ready_member|ready_member_\w+|spot_entry|outbox_\w+"
+    r"record|record_\w+|counts|claim|claim_\w+|score|score_\w+|session_entry|remember|outcome\w*|tenant|tenant_audit|audit|"
+    r"extra_run|events|order_due|claim_batch|spot|outbox"
 )
 BYTES = re.compile(
     r"struct\.(?:un)?pack|\bbyte\(\w+, \d|\bsub\(\w+, \d+(?:, \d+)?\)|"
     r"[*/] 4096|/ 256\b|2251799813685248|281474976710656"
 )
 # A local that is no function and no constant, but another name for what there is: for hot loops, or by the order.
-ALIASES = ("byte, sub", "write_all")
+ALIASES = ("byte, sub", "write_all", "enter_ready")
 
 
 def source(body: str, order: str = "due") -> str:

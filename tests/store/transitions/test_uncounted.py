@@ -1,4 +1,4 @@
-"""Successes that a record does not count yet (uncounted_due.lua): no way out of the line loses or doubles one."""
+"""Successes that a record does not count yet (order_due.lua): no way out of the line loses or doubles one."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 --        128 has a claim, 256 the claim is held, 512 the claim is unreadable, 1024 has an error, 2048 has a result,
 --        4096 ready, 8192 blocked, 16384 ready but misplaced, 32768 `needs` has an entry for it, 65536 is in `unnamed`
 --@include record
---@include claim_entry_fields
+--@include claim_fields
 --@include presence
 local ids = cmsgpack.unpack(items)
 local seen = {}

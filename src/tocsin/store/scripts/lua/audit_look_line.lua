@@ -8,9 +8,8 @@
 --        of: 1 has work in a band, and neither a turn there nor a rest, 2 has another number of runs than its claims
 --        say, 4 rests until one of its runs ends, although it need not
 --@include record
---@include ready_member_parts
---@include tenant_state
 --@include tenant_audit
+--@include tenant
 
 local function look_at_place(band, member)
   if not redis.call('ZSCORE', READY[band], member) then return '0' end

@@ -7,8 +7,8 @@
 --        2 Tocsin does not write such a score; 3 it is overdue; 4 it is overdue, and its claim is unreadable
 --@include time
 --@include record
---@include claim_entry_fields
---@include score_check
+--@include claim_fields
+--@include audit
 local now = read_time()
 local works = stage == 'working'
 local late = works and overdue ~= '' and now - tonumber(overdue) or -math.huge

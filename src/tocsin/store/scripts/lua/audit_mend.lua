@@ -15,7 +15,6 @@ local now, writes = call.now, call.writes
 --@include presence
 --@include settle
 --@include requeue
---@include leave_working
 --@include record_claim
 --@include mend_each
 local STAGES = {waiting, working, paused, parked, dead, blocked}

@@ -11,7 +11,6 @@ if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
 --@include order
---@include ready_member_parts
 --@include tenant_audit
 local flat, named = cmsgpack.unpack(places), cmsgpack.unpack(names)
 local mended_places, mended_names, changed_ids, any = {}, {}, {}, false

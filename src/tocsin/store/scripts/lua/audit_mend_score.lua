@@ -8,10 +8,10 @@ if call.refused then return call.refused end
 if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
---@include record_fields
+--@include record_edit
 --@include record_claim
---@include claim_entry_fields
---@include score_check
+--@include claim_fields
+--@include audit
 --@include mend_each
 local function claim_of(id) return (claim_if_readable(redis.call('HGET', claims, id))) end
 

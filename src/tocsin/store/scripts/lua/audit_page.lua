@@ -1,7 +1,7 @@
 -- audit_page: a page of one of the keys that have jobs, and of it the ids that have no record. Changes nothing.
 -- KEYS   jobs, waiting, working, claims, paused, parked, dead, errors, done, results, unnamed, blocked, needs
--- ARGV   number, cursor, limit: which of the keys, from 1 on, in the order of lib/members.lua; the cursor of SCAN, '0'
---        to begin
+-- ARGV   number, cursor, limit: which of the keys, from 1 on, in the order of lib/moved_keys_due.lua; the cursor of
+--        SCAN, '0' to begin
 -- RETURN {cursor, [id]…, looked}: '0' when the walk is over; how many ids the page had
 --@include moved_keys
 local hashes, zsets = moved_hashes(), moved_zsets()

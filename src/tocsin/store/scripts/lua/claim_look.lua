@@ -3,7 +3,7 @@
 -- ARGV   cursor, limit, names: of ZSCAN, '0' to begin; how many to look at, about; msgpack [owner] * n
 -- RETURN {cursor, [id, token, owner]…}: '0' when the walk is over
 --@include record
---@include claim_entry_fields
+--@include claim_fields
 local wanted, found = {}, {}
 for _, name in ipairs(cmsgpack.unpack(names)) do wanted[name] = true end
 local page = redis.call('ZSCAN', working, cursor, 'COUNT', math.min(tonumber(limit), 1000))

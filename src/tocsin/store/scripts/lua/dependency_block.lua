@@ -11,17 +11,15 @@ if call.refused then return call.refused end
 if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
---@include count_up
+--@include counts
 --@include order
 --@include line_entry
---@include record_fields
 --@include record_edit
---@include claim_entry_intents
---@include store_record
+--@include claim_intents
 --@include events
 --@include widest
 --@include outcome_entry
---@include outbox_entry
+--@include outbox
 local IGNORE = 0
 local flat = cmsgpack.unpack(items)
 local codes, changed_ids, widest, fresh = {}, {}, 0, 0

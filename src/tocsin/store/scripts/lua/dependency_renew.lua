@@ -9,7 +9,7 @@ if call.refused then return call.refused end
 if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
---@include outbox_entry
+--@include outbox
 local codes, renewed = {}, {}
 
 local function renew(id)

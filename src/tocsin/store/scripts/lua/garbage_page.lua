@@ -6,11 +6,9 @@
 --        mends: '1' or ''
 -- RETURN {cursor, [entry]…, looked}: '0' when the walk is over; how many entries the page had
 --@include time
---@include score_check
+--@include audit
 --@include session_entry
---@include outcome_check
---@include tenant_check
---@include outbox_check
+--@include outcome_entry
 local now = read_time()
 -- Of a hash: whether a value can be read. Nothing here looks further than scripts and readers need.
 local function is_list(value, least)

@@ -13,7 +13,7 @@ local now, writes = call.now, call.writes
 --@include writes
 --@include order
 --@include line_entry
---@include claim_at_work
+--@include claim_intents
 --@include dependencies
 local ids = cmsgpack.unpack(items)
 local codes, gone = {}, {}

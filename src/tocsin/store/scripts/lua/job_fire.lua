@@ -8,10 +8,10 @@ if call.refused then return call.refused end
 if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
---@include count_up
+--@include counts
 --@include order
 --@include line_entry
---@include claim_entry_intents
+--@include claim_intents
 --@include record_edit
 --@include store_again
 --@include extra_run

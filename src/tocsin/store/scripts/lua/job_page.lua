@@ -6,9 +6,14 @@
 --        their records are large; the last of them, '' if there is none after it
 --@include record_claim
 --@include record_line
---@include claim_entry_read
---@include ready_member_line
+--@include claim_fields
 --@include score_parts
+
+-- The id that a member of any `ready`, or of another set of jobs, names: it is the id itself but in fair queues. And
+-- the due time that it names there (tenant.lua).
+local function id_in_line(member) return string.match(member, '^[^%z]*%z%d+%z%d+%z(.*)$') or member end
+local function due_in_member(member) return tonumber(string.match(member, '^[^%z]*%z(%d+)%z') or nil) end
+
 local line = ({waiting, working, blocked, paused, parked, dead, unpack(READY, 0, 4)})[tonumber(number)]
 local digest, before, after = tonumber(handler), tonumber(due_before), tonumber(due_after)
 local reads_records, reads_dues = digest or tenant ~= '', before or after

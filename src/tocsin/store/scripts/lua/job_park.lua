@@ -12,7 +12,7 @@ if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
 --@include record_claim
---@include claim_entry_fields
+--@include claim_fields
 --@include score_parts
 local before, codes, aside = now - tonumber(overdue), {}, {}
 for i, id in ipairs(cmsgpack.unpack(items)) do

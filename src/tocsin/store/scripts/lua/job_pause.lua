@@ -10,7 +10,7 @@ local now, writes = call.now, call.writes
 --@include writes
 --@include order
 --@include line_entry
---@include claim_at_work
+--@include claim_intents
 local raw = redis.call('HGET', claims, id)
 local claim = claim_if_readable(raw)
 local entry = line_entry_of(id)

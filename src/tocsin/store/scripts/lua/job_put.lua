@@ -13,13 +13,11 @@ if call.refused then return call.refused end
 if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
---@include count_up
+--@include counts
 --@include order
 --@include line_entry
---@include record_fields
 --@include record_edit
---@include claim_at_work
---@include store_record
+--@include claim_intents
 --@include events
 --@include widest
 --@include outcome_entry

@@ -10,10 +10,8 @@ if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
 --@include order
---@include record_fields
 --@include record_edit
---@include claim_entry_intents
---@include store_record
+--@include claim_intents
 --@include events
 local record = redis.call('HGET', jobs, id)
 if not record then return unchanged(call, {1, 0, -1}) end
@@ -30,7 +28,10 @@ if not_before then
   -- Its own time: that of its run, or where a retry waits, the end of its backoff.
   if not anew then line = tonumber(not_before) end
   if anew and is_readable(record) and is_recurring(record) then skip(id, first_owed(claim), line, WHY.PAUSED) end
-  if anew and is_readable(record) then store_record(id, record, claim, record) end
+  if anew and is_readable(record) then
+    local counted_now = with_uncounted(record, claim)
+    if counted_now ~= record then set(jobs, id, counted_now) end
+  end
   leave(paused, id)
   enter_line(id, line, not anew and claim or nil, record)
   if anew or (is_default_claim(claim) and line == claim.due) then drop(claims, id) end

@@ -9,7 +9,7 @@ if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
 --@include order
---@include claim_entry_fields
+--@include claim_fields
 local codes, revived = {}, {}
 for i, id in ipairs(cmsgpack.unpack(items)) do
   codes[i] = '0'

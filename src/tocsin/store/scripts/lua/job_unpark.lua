@@ -9,7 +9,7 @@ if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
 --@include order
---@include claim_entry_intents
+--@include claim_intents
 if not redis.call('ZSCORE', parked, id) then return unchanged(call, {1, 0, -1}) end
 local claim = claim_if_readable(redis.call('HGET', claims, id)) or fresh_claim(now)
 claim.intent = with_unread_times(claim.intent, 0)

@@ -3,9 +3,9 @@
 --        blocked, needs
 -- ARGV   now, move, items: msgpack [id] * n, at most 1000
 -- RETURN 1 done, 0 this move has not sealed the partition (nothing changed)
---@include move
-local call = begin_move()
-if call.refused then return call.refused end
+-- Without a session: `move` is the repartitioning that must have sealed the partition, and its steps may be repeated.
+if redis.call('HGET', meta, 'sealed') ~= move then return 0 end
+local call = {now = tonumber(now), writes = {leaving = {}, entering = {}, setting = {}, dropping = {}}}
 local now, writes = call.now, call.writes
 --@include writes
 --@include order

@@ -1,11 +1,11 @@
 -- repartition_write: put jobs that another partition of the queue has into this one, unchanged.
 -- KEYS   meta, sessions, jobs, waiting, working, claims, paused, parked, dead, errors, done, results, unnamed,
 --        blocked, needs
--- ARGV   now, move, items: msgpack [id, its values in the order of lib/members.lua, false for none] * n
+-- ARGV   now, move, items: msgpack [id, its values in the order of lib/moved_keys_due.lua, false for none] * n
 -- RETURN 1 done, the same when it is repeated; 0 this move has not sealed the partition (nothing changed)
---@include move
-local call = begin_move()
-if call.refused then return call.refused end
+-- Without a session: `move` is the repartitioning that must have sealed the partition, and its steps may be repeated.
+if redis.call('HGET', meta, 'sealed') ~= move then return 0 end
+local call = {now = tonumber(now), writes = {leaving = {}, entering = {}, setting = {}, dropping = {}}}
 local now, writes = call.now, call.writes
 --@include writes
 --@include order

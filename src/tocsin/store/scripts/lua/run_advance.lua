@@ -24,7 +24,7 @@ local function advance(id, claim, next_due, passed)
   if next_due == 0 then return end_job(id, 0) end
   drop(claims, id)
   drop(errors, id)
-  store_record(id, put, claim)
+  set(jobs, id, with_uncounted(put, claim))
   enter_line(id, next_due, nil, put)
 end
 

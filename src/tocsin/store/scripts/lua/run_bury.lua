@@ -9,7 +9,7 @@ if call.refused then return call.refused end
 if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
---@include count_up
+--@include counts
 --@include order
 --@include settle_each
 
@@ -23,7 +23,7 @@ local function bury(id, claim, failure)
   local verdict, put = apply_intent(id, claim, counted(record, 0, 1, 1), 0, true)
   if verdict then return end
   if has(claim.intent, CANCEL) then return cancel_job(id, record, '') end
-  store_record(id, put, claim)
+  set(jobs, id, with_uncounted(put, claim))
   set(errors, id, failure)
   set(claims, id, write_claim(release_claim(claim)))
   enter(dead, now, id)

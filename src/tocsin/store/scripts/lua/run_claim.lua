@@ -17,11 +17,12 @@ local call = begin_call()
 if call.refused then return call.refused end
 local now, writes = call.now, call.writes
 --@include writes
---@include waiting
+--@include score
 --@include claim_batch
 local batch = begin_batch()
 cap = cap ~= '' and cap or nil
-local due_now = call.now_text .. END_OF_MS
+-- Up to the end of this millisecond: below it stand places (score.lua).
+local due_now = call.now_text .. '.9375'
 limit = math.min(tonumber(limit), 1000)
 
 -- A page of the line: ids, their scores, and how many these are.
@@ -44,7 +45,7 @@ end
 -- When the first job that is left is due, and how many are due now. A worker asks again for suspects when the one that
 -- it tries may have ended.
 local function rest()
-  local first, any_apart = first_waiting()
+  local first, any_apart = first_waiting(waiting)
   local next_due, left = first and split_score(tonumber(first)) or -1, 0
   if next_due >= 0 and next_due <= now then
     left = redis.call('ZCOUNT', waiting, any_apart and NOT_APART or '-inf', due_now)
@@ -76,9 +77,10 @@ end
 
 --@include order
 --@include limits
+-- A suspect that this worker may try comes back to the line.
+local function enter_ready(id, due, place, record) enter(waiting, string.format('%.0f', due), id) end
 --@include claim_again
---@include claim_parked
---@include suspects
+--@include claim_aside
 local limits = begin_limits(batch, cap)
 
 local function with_rest(reply, since)

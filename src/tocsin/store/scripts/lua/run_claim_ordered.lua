@@ -9,7 +9,6 @@ if call.refused then return call.refused end
 local now, writes = call.now, call.writes
 --@include writes
 --@include order
---@include ready_count
 --@include limits
 --@include claim_batch
 --@include claim_again
@@ -18,7 +17,7 @@ local limits = begin_limits(batch, cap ~= '' and cap or nil)
 
 local function with_rest(reply, since)
   local left, next_due = ready_count(), head()
-  local _, any_apart = first_waiting()
+  local _, any_apart = first_waiting(waiting)
   if limits.full or limits.wait_until then
     next_due, left = limits.wait_until or -1, 0
   elseif any_apart and (next_due < 0 or next_due > now + 100) then

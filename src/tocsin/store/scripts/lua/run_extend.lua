@@ -8,7 +8,7 @@ if call.refused then return call.refused end
 if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
---@include claim_entry_fields
+--@include claim_fields
 local claim = claim_if_readable(redis.call('HGET', claims, id))
 if not claim or claim.token ~= tonumber(claim_token) or claim.owner ~= owner or claim.token == 0 then
   return unchanged(call, {1, 0})

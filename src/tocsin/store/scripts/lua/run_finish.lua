@@ -15,14 +15,11 @@ if call.refused then return call.refused end
 if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
---@include count_up
---@include record_counts
+--@include counts
 --@include claim
 --@include remember
 --@include forget_outcomes
---@include outcome_counters
 --@include order
---@include uncounted
 local EXTRA_RUN = 8
 local find = string.find
 local ids, tokens, nexts, outcomes, more = unpack(cmsgpack.unpack(items))

@@ -12,12 +12,11 @@ if call.refused then return call.refused end
 if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
---@include count_up
+--@include counts
 --@include order
 --@include settle_each
 --@include requeue
 
---@include outcome_counters
 local NOT_ENDED = 4
 local ids, tokens, failures, notes, outcomes, waits = unpack(cmsgpack.unpack(items))
 outcomes, waits = outcomes or {}, waits or {}

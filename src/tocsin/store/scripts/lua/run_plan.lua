@@ -13,10 +13,10 @@ if call.refused then return call.refused end
 if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
---@include count_up
+--@include counts
 --@include order
 --@include settle_each
---@include claim_at_work
+--@include claim_intents
 --@include record_edit
 --@include extra_run
 
@@ -90,7 +90,8 @@ local function plan(id, claim, next_due, alone, passed)
     put_extra(id, claim.due, put, alone)
   end
   if next_due == 0 then return end_job(id, 0) end
-  store_record(id, put, claim, record)
+  local counted_now = with_uncounted(put, claim)
+  if counted_now ~= record then set(jobs, id, counted_now) end
   drop(claims, id)
   enter_line(id, next_due, nil, put)
 end

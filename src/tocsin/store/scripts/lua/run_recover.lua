@@ -14,11 +14,10 @@ if call.refused then return call.refused end
 if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
---@include count_up
+--@include counts
 --@include order
 --@include settle
 --@include requeue
---@include leave_working
 
 --@include clock_steps
 limit = math.min(tonumber(limit), 1000)

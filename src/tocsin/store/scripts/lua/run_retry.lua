@@ -10,7 +10,7 @@ if call.refused then return call.refused end
 if call.answered then return call.answered end
 local now, writes = call.now, call.writes
 --@include writes
---@include count_up
+--@include counts
 --@include order
 --@include settle_each
 --@include requeue

@@ -1,11 +1,31 @@
 -- claim_again: claim runs that may have been claimed before, and set aside what this worker cannot run.
--- What it has no handler for, or cannot read, is parked, where a worker that can finds it.
+-- What it has no handler for, or cannot read, is parked, where a worker that can finds it. The layout of a claim is in
+-- claim.lua. Apart from claim_batch.lua, because the fast path of run_claim does without.
+--@include claim_batch
 --@include record_claim
---@include claim_entry_again
---@include claim_entry_read
---@include claim_entry_fields
---@include claim_walk
---@include apart
+--@include claim_fields
+--@include widest
+
+-- Whether this is a claim at all, without taking it apart.
+local function is_claim(raw)
+  local owner_size = raw and #raw >= 25 and byte(raw, 24)
+  return owner_size and #raw >= 25 + owner_size + (byte(raw, 25 + owner_size) or 255)
+end
+
+-- A run that was recovered twice may be what kills workers (score.lua).
+local function is_suspect(raw) return byte(raw, 21) > 0 or byte(raw, 22) > 1 end
+
+local function packed_tenant(tenant) return string.char(#tenant + 1) .. '=' .. tenant end
+
+-- The claim that takes over where `raw` ended, or begins at `due` and `place`; `tenant` packed, if it counts for one.
+local function claim_again(batch, raw, tenant)
+  return batch.token_bytes .. sub(raw, STAMP_FROM, STAMP_TO) .. batch.owner_bytes .. (tenant or NO_TENANT)
+end
+
+local function new_claim_for(batch, due, place, tenant)
+  if not tenant then return new_claim(batch, due, place) end
+  return batch.token_bytes .. struct.pack('>I2I6', place, due) .. NEVER_CLAIMED .. batch.owner_bytes .. tenant
+end
 
 local function is_understood(batch, record)
   return is_readable(record) and (not batch.handlers or batch.handlers[sub(record, HANDLER_FROM, HANDLER_TO)])
@@ -34,6 +54,30 @@ local function repeat_reply(made_at, token, packed, parked_then)
     if #kept > 0 then records = redis.call('HMGET', jobs, unpack(kept)) end
   end
   return {1, made_at, token, cmsgpack.pack(kept), records, table.concat(stamps), -1, parked_then}
+end
+
+-- The next steps of the walk: fields of `meta` that change, and their values. It reads some of what the claim has read,
+-- `bytes`, but not much more than a large record: one at a time until they are seen to be small. A page of a hash that
+-- was larger before may be empty, so the number of pages is bounded, too.
+local function walk_on(bytes)
+  -- Another server, or the same after a restart, has its records in another order; after a repartitioning they are
+  -- others.
+  local info = redis.pcall('INFO', 'server')
+  local server = type(info) == 'string' and string.match(info, 'run_id:(%w+)')
+  if not server then return end
+  local whose, cursor, seen = walk_of(redis.call('HGET', meta, 'walk'))
+  if whose ~= epoch .. ':' .. server then whose, cursor, seen = epoch .. ':' .. server, '0', 0 end
+  local read, most, pages = 0, math.min(bytes, 65536) / 2 + 4096, 0
+  repeat
+    local page = redis.call('HSCAN', jobs, cursor, 'COUNT', pages == 0 and 1 or 8)
+    cursor, pages = page[1], pages + 1
+    for at = 2, #page[2], 2 do
+      local size = #page[2][at]
+      read, seen = read + size, math.max(seen, size)
+    end
+  until cursor == '0' or read >= most or pages == 32
+  if cursor == '0' then return 'walk', '', 'widest', string.format('%.0f', seen) end
+  return 'walk', walk_text(whose, cursor, seen)
 end
 
 -- Write a claim and end it, as commit_claims does.

@@ -1,11 +1,34 @@
 -- claim_batch: the runs that one call of a worker claims. This is what every claim needs; claim_again.lua has the rest.
---@include record_deadline
---@include claim_entry_new
+--@include record
+--@include claim
 --@include score_parts
---@include wide
 
 -- An answer holds about so many bytes of records.
 local LARGEST = 4 * 1024 * 1024
+
+-- First attempt, no recoveries, no intent; then, behind the owner, no tenant.
+local NEVER_CLAIMED, NO_TENANT = '\0\0\0\1\0\0\0', '\0'
+
+-- `batch` keeps what all of its claims have in common.
+local function begin_claims(batch)
+  batch.token_bytes = struct.pack('>I8', call.token)
+  batch.owner_bytes = string.char(#owner) .. owner
+  batch.never_claimed = NEVER_CLAIMED .. batch.owner_bytes .. NO_TENANT
+end
+
+-- Of a run that was never claimed before. Such claims differ in their due time and place only.
+local function new_claim(batch, due, place)
+  return batch.token_bytes .. struct.pack('>I2I6', place, due) .. batch.never_claimed
+end
+
+-- When a run that is claimed now must have ended, as text: by the caller's timeout, or else by that of its record.
+local function deadline_of(batch, record)
+  local given = tonumber(timeout)
+  local bytes = sub(record, TIMEOUT_FROM, TIMEOUT_TO)
+  local deadline = string.format('%.0f', now + (given > 0 and given or struct.unpack('>I4', bytes)))
+  batch.deadlines[bytes] = deadline
+  return deadline
+end
 
 -- The state of a claim, which its other functions take.
 --   is_paused, widest, claimed, max_active, capped_since   as `meta` has them

@@ -2,9 +2,7 @@
 -- or aged as there; within a band the tenant with the smallest start tag is served and charged cost / weight. A tenant
 -- that is at its cap, or ahead of its rate, rests. Everything is worked out here before anything is written.
 -- KEYS   weights
---@include ready_member_scan
---@include turns_heap
---@include turns_read
+--@include turns
 
 -- The job of a tenant's turn that was not looked at yet, and its record.
 local function record_at(search, turn, id)
@@ -147,7 +145,7 @@ local function write_turns(search)
 end
 
 -- The state of a search for whose turn it is.
---   bands    by band: the turns read so far (turns_read.lua)
+--   bands    by band: the turns read so far (turns.lua)
 --   moved    turns that are to be written; `served` are bands whose virtual time is
 --   gone     how many tenants have left a band
 local function begin_search(batch)

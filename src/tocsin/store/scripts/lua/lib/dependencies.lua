@@ -1,6 +1,7 @@
 -- dependencies: notify the watchers of a job of its end, through the outbox, which any worker carries to them.
+-- Apart from settle.lua, because job_delete ends no run.
 --@include outcome
---@include outbox_entry
+--@include outbox
 
 local function has_watchers()
   if call.has_watchers == nil then call.has_watchers = redis.call('EXISTS', watchers) == 1 end

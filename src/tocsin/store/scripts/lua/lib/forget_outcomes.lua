@@ -1,6 +1,7 @@
--- forget_outcomes: drop outcomes that are remembered no longer: what is past its time, and of jobs that nobody named
--- those beyond `most`, the oldest first. An id that somebody chose makes a put idempotent, so it stays for all of its
--- time. At most 1000 of each kind. How many that were.
+-- forget_outcomes: drop outcomes whose time is over, and of jobs that nobody named those beyond `most`, the oldest
+-- first. Apart from remember.lua, because outcome_forget writes at once.
+-- An id that somebody chose makes a put idempotent, so it stays for all of its time. Drops at most 1000 of each kind,
+-- and returns how many.
 local function forget_outcomes(most)
   if redis.call('ZCARD', done) == 0 then return 0 end
   local count, old = 0, redis.call('ZRANGEBYSCORE', done, '-inf', now, 'LIMIT', 0, 1000)

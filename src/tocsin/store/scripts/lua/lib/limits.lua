@@ -1,4 +1,4 @@
--- limits: how many runs a queue may start now, by its cap and its rate (rate.lua).
+-- limits: work out how many runs a queue may start now, by its cap and its rate (rate.lua).
 --@include rate
 
 -- `own_cap` is a cap of the caller's own, or nil: the lower of the two holds.

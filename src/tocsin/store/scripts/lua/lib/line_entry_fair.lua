@@ -1,5 +1,5 @@
 -- line_entry: as line_entry_due.lua. The entry of a ready job also has its member of `ready` and its tenant.
---@include spot_entry
+--@include spot
 local function ready_entry_of(id)
   local text = redis.call('HGET', spots, id)
   if not text then return nil end

@@ -1,7 +1,7 @@
 -- moved_jobs: as moved_jobs.lua. A job in line is in `ready` under the name that its entry in `spots` says, and its
 -- tenant has a turn; one that is working counts for its tenant.
---@include spot_entry
---@include claim_entry_read
+--@include spot
+--@include claim_fields
 -- Of the values that are carried for a job.
 local CLAIM, SPOT = 2, 6
 

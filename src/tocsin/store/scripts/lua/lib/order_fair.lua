@@ -4,10 +4,8 @@
 --        resting
 -- `turns` has tenant -> start tag, for tenants that have work in the band and do not rest; `resting` has tenant ->
 -- until ms, infinity for tenants at their cap.
---@include ordered_places
---@include ready_member
---@include tenant_state
---@include claim_entry_tenant
+--@include ordered
+--@include tenant
 
 -- What this call knows of tenants, and has changed.
 --   states, virtual   of tenants and of bands, as read or as changed since
@@ -70,7 +68,7 @@ end
 
 local function join(band, tenant) fair_state().joining[band][tenant] = true end
 
-local function enter_ready(id, due, place, record)
+function enter_ready(id, due, place, record)
   local band, tenant = band_and_tenant(id, record)
   local prefix = ready_prefix(tenant, due, place or next_place())
   enter(READY[band], 0, prefix .. '\0' .. id)
@@ -149,4 +147,3 @@ local function write_all(first)
   fair.touched, fair.freed, fair.awake, fair.joining = {}, {}, {}, {[0] = {}, {}, {}, {}, {}}
   fair.any_resting = nil
 end
---@include ordered_line

@@ -1,10 +1,8 @@
 -- order: as order_due.lua, in priority bands; within a band by due time, then first come, first served.
 -- KEYS   waiting, jobs, ready0, ready1, ready2, ready3, ready4
---@include ordered_places
---@include score_ready
---@include ready_count
-local function enter_ready(id, due, place, record)
-  enter(READY[band_and_tenant(id, record)], ready_score(due, place or next_place()), id)
+--@include ordered
+function enter_ready(id, due, place, record)
+  enter(READY[band_and_tenant(id, record)], string.format('%.6f', due + (place or next_place()) / PLACES_IN_MS), id)
 end
 
 local function freed(raw) end
@@ -15,4 +13,3 @@ local function write_all(first)
   remember_places()
   apply(first)
 end
---@include ordered_line

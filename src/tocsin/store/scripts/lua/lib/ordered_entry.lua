@@ -1,4 +1,5 @@
--- ordered_entry: where a job stands in the line of an ordered queue.
+-- ordered_entry: where a job stands in the line of an ordered queue, in what line_entry_priority.lua and
+-- line_entry_fair.lua have in common.
 --@include score_parts
 local function line_entry_of(id)
   local entry = ready_entry_of(id)

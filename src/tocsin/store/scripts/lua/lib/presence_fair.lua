@@ -1,6 +1,6 @@
 -- presence: as presence.lua.
 -- KEYS   spots, ready0, ready1, ready2, ready3, ready4
---@include spot_entry
+--@include spot
 local function is_ready(id) return redis.call('HEXISTS', spots, id) == 1 end
 
 -- Whether its entry in `spots` names no member of `ready`.

@@ -1,7 +1,6 @@
 -- promote: put in line what may be claimed now, in queues whose line is `ready`.
 --@include waking
---@include claim_parked
---@include suspects
+--@include claim_aside
 
 -- Put due jobs in line, until their records are about as large as an answer may be. How many these were.
 local function enter_due(batch, ids, scores)

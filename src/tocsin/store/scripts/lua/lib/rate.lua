@@ -1,5 +1,6 @@
--- rate: when a queue's rate lets the next run start. It is spent as in the generic cell rate algorithm: a run takes
--- `every` ms of it, `spent` is the time up to which it is used, `burst` how many ms that may be ahead of now.
+-- rate: work out when a queue's rate lets the next run start.
+-- It is spent as in the generic cell rate algorithm: a run takes `every` ms of it, `spent` is the time up to
+-- which it is used, `burst` how many ms that may be ahead of now.
 
 -- A rate cannot have spent more than this. Either it was slower before, or the clock went back: it begins anew.
 local function spent_by(every, burst, spent)

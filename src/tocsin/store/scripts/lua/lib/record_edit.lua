@@ -1,5 +1,17 @@
--- record_edit: compare and change records. The layout is in record.lua.
+-- record_edit: read, compare and change the records of jobs. The layout is in record.lua.
+-- Apart from that file, because the fast paths do without.
 --@include record
+
+local function is_recurring(record) return byte(record, 2) % 2 == 1 end
+local function is_unnamed(record) return byte(record, 2) % 4 >= 2 end
+local function keep_of(record) return (struct.unpack('>I4', record, 10)) end
+
+-- The record with the counts of another one.
+local function with_counts_of(record, old)
+  if not is_readable(old) then return record end
+  return sub(record, 1, 27) .. sub(old, 28, 39) .. sub(record, 40)
+end
+
 local function version_of(record) return (struct.unpack('>I6', record, 14)) end
 local function trigger_of(record) return (struct.unpack('>I4', record, 24)) end
 
@@ -11,10 +23,4 @@ end
 local function is_same_definition(one, other)
   return sub(one, 40) == sub(other, 40) and sub(one, 2, 13) == sub(other, 2, 13)
     and sub(one, 20, 27) == sub(other, 20, 27)
-end
-
--- A one-shot with the same body: it does not recur, has counted nothing, and is not remembered.
-local function as_extra_run(record)
-  return sub(record, 1, 1) .. '\0' .. sub(record, 3, 9) .. struct.pack('>I4', 0) .. sub(record, 14, 27)
-    .. struct.pack('>I4I4I4', 0, 0, 0) .. sub(record, 40)
 end

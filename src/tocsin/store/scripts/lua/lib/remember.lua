@@ -1,4 +1,4 @@
--- remember: remember how a job ended, for `keep` seconds.
+-- remember: store how a job ended, for `keep` seconds.
 --@include outcome
 local function remember(id, keep, outcome, result, is_unnamed_job)
   enter(done, now + keep * 1000, id)

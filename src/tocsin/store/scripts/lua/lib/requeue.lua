@@ -1,5 +1,12 @@
--- requeue: a run that has not ended goes back in line.
---@include claim_entry_intents
+-- requeue: take a run out of `working`, and put it back in line if it has not ended.
+-- Apart from settle.lua, because run_finish does neither.
+--@include claim_intents
+
+-- Free the slot of its tenant, too. `raw` is its claim, if there is one.
+local function leave_working(id, raw)
+  leave(working, id)
+  if raw then freed(raw) end
+end
 
 -- Its claim stays if it says more than a score does.
 -- `record`: the job's as this call leaves it, if it changes it.

@@ -1,10 +1,38 @@
--- settle: end claims. What a person asked for while a job was working goes before what its worker asks for.
---@include claim_entry_intents
+-- settle: end claims, and end jobs for good.
+-- What a person asked for while a job was working goes before what its worker asks for.
+--@include record_edit
+--@include dependencies
+--@include remember
+--@include claim_intents
 --@include store_again
---@include store_record
 --@include events
---@include parent
---@include ending
+
+-- End a job for good: remember its outcome, and notify the jobs that wait for it.
+-- Its outcome is remembered for `keep` seconds; without an outcome it was removed.
+local function end_job(id, keep, outcome, result, is_unnamed_job)
+  if notify_watchers(id, outcome or CANCELLED) and outcome == SUCCEEDED then
+    if keep == 0 then result = NOT_KEPT end
+    -- An hour, for jobs that are about to wait for it. Any other end counts like none at all for them.
+    keep = math.max(keep, 3600)
+    -- Dependents that are being put must find it, so the bound on unnamed outcomes leaves it alone.
+    is_unnamed_job = false
+  end
+  drop(jobs, id)
+  drop(claims, id)
+  drop(errors, id)
+  if keep > 0 then remember(id, keep, outcome, result, is_unnamed_job) end
+end
+
+-- Its outcome is remembered as its record says.
+local function cancel_job(id, record, why)
+  end_job(id, keep_of(record), CANCELLED, why, is_unnamed(record))
+end
+
+-- The job that an extra run belongs to (extra_run.lua); nil for any other id.
+local function parent_of(id)
+  local at = string.find(id, '\31', 1, true)
+  return at and string.sub(id, 1, at - 1)
+end
 
 -- Where an edit during a run ends the cadence that the run belongs to.
 local function cadence_end(claim) return math.min(claim.put_first, claim.put_due) end

@@ -1,7 +1,7 @@
 -- settle_each: settle a batch of claims that one worker holds.
 --@include settle
---@include record_counts
---@include leave_working
+--@include counts
+--@include requeue
 
 local function held_by(raw, token)
   local claim = claim_if_readable(raw)

@@ -1,6 +1,6 @@
--- store_again: a script stores a record that was put a while ago, or the copy of one, and `widest` must know
--- (widest.lua).
---@include wide
+-- store_again: count a record that is stored a second time, or its copy, for the largest record (widest.lua).
+-- Apart from that file, because run_finish is near the limit of locals.
+--@include record
 -- The walk begins anew: that is rare, and simple.
 local function store_again(record)
   if #record <= WIDE then return end

@@ -1,8 +1,16 @@
--- tenant_audit: whether the tenants of a fair queue have the turns and the number of runs that its jobs say.
---@include ready_member
---@include claim_entry_tenant
+-- tenant_audit: check whether the tenants of a fair queue have the turns and the number of runs that its jobs say.
+--@include tenant
 
--- tenant -> runs, counted from the claims; nil if more runs are at work than may be counted without holding up the
+-- Members of `ready`; tenant.lua has their layout.
+-- Tenant, due, place, id, as text; nothing for what Tocsin did not write.
+local function parts_of_member(member)
+  return string.match(member, '^([^%z]*)%z(%d%d%d%d%d%d%d%d%d%d%d%d%d)%z(%d+)%z(.+)$')
+end
+
+-- The entry of `spots` that belongs to it.
+local function spot_text(band, tenant, due, place) return band .. tenant .. '\0' .. due .. '\0' .. place end
+
+-- Tenant -> runs, counted from the claims; nil if more runs are at work than may be counted without holding up the
 -- server.
 local function runs_by_tenant()
   local count = {}

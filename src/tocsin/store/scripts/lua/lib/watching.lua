@@ -1,8 +1,8 @@
--- watching: whether a job can be watched.
---@include record_fields
+-- watching: check whether other jobs can wait for a job.
+--@include record_edit
 --@include outcome
---@include outcome_check
---@include outbox_entry
+--@include outcome_entry
+--@include outbox
 
 -- w: yes; l: not yet, an earlier end of it is still to be carried; r: it recurs, so it never ends; g: it does not
 -- exist; 0 to 3: its outcome, because it has ended (0 also if it is dead).

@@ -1,8 +1,49 @@
--- turns_read: the turns of each band, read from Redis as far as they are needed, and the jobs of the tenants whose
+-- turns: read whose turn it is in a fair queue, and the jobs of the tenants whose turns they are.
+
+-- Members of `ready`; tenant.lua has their layout.
+-- The due time, the place and the id of a member of `ready`; nothing if Tocsin did not write it. By position, because
+-- patterns are slow.
+local function read_member(member, tenant)
+  local from = #tenant + 2
+  if byte(member, from + 13) ~= 0 or byte(member, from + 18) ~= 0 then return end
+  local due, place = tonumber(sub(member, from, from + 12)), tonumber(sub(member, from + 14, from + 17))
+  if due and place then return due, place, sub(member, from + 19) end
+end
+
+-- The id alone, whether or not Tocsin wrote the member.
+local function id_in_member(member, tenant) return sub(member, #tenant + 21) end
+
+-- Turns that were served and come again, in a heap: the first has the smallest tag.
+local function goes_before(a, b) return a.tag < b.tag or (a.tag == b.tag and a.tenant < b.tenant) end
+
+local function sift_down(heap)
+  local at, size, item = 1, #heap, heap[1]
+  while true do
+    local child = at * 2
+    if child > size then break end
+    if child < size and goes_before(heap[child + 1], heap[child]) then child = child + 1 end
+    if not goes_before(heap[child], item) then break end
+    heap[at] = heap[child]
+    at = child
+  end
+  heap[at] = item
+end
+
+local function sift_up(heap)
+  local at, item = #heap, heap[#heap]
+  while at > 1 do
+    local parent = math.floor(at / 2)
+    if not goes_before(item, heap[parent]) then break end
+    heap[at] = heap[parent]
+    at = parent
+  end
+  heap[at] = item
+end
+
+-- The turns of each band, read from Redis as far as they are needed, and the jobs of the tenants whose
 -- turns they are. A band has `read`: how many turns were read; `all`: whether there are no more; `at`: the first one
 -- read that has not been served; `last`: the last one read, which goes before all that were not; `again`: a heap of
 -- those that come again.
-
 -- The first of a tenant's jobs that was not looked at yet. A few are read at a time: most are served once in a call.
 local function next_member(turn)
   if not turn.page then

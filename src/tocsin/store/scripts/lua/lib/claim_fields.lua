@@ -1,7 +1,7 @@
--- claim_entry_fields: an entry of `claims` taken apart, changed and put together again. The layout is in claim.lua.
+-- claim_fields: read, change and write entries of `claims`. The layout is in claim.lua.
 --@include claim
 
--- An edit waits in the claim (claim_entry_intents.lua).
+-- An edit waits in the claim (claim_intents.lua).
 local PUT = 4
 
 local function has(bits, bit) return math.floor(bits / bit) % 2 == 1 end
@@ -43,3 +43,9 @@ local function write_claim(claim)
   if not has(claim.intent, PUT) then return raw end
   return raw .. struct.pack('>I8I8', claim.put_due, claim.put_first) .. claim.put_record
 end
+
+-- 0 for a missing entry and for one that is too short for a claim.
+local function token_of_claim(raw) return raw and #raw >= 25 and struct.unpack('>I8', raw) or 0 end
+
+-- Nothing for a missing entry and for one that is too short to say.
+local function due_of_claim(raw) return raw and #raw >= 16 and struct.unpack('>I6', raw, 11) or nil end

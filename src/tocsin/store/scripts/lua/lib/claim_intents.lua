@@ -1,5 +1,6 @@
--- claim_entry_intents: what a person asked for while a job was working, and what stays of a claim after that.
---@include claim_entry_fields
+-- claim_intents: what a person asked for while a job was working, and what stays of a claim after that.
+-- The layout is in claim.lua. Apart from claim_fields.lua, because claims and heartbeats need only that one.
+--@include claim_fields
 
 -- Bits of the intent, with PUT: what a person asked for while the job was working. Finish, retry, release and recover
 -- do that instead of what the worker asks for (apply_intent in settle.lua).
@@ -23,3 +24,7 @@ local function first_owed(claim) return claim.attempt == 0 and claim.due + 1 or 
 local function is_default_claim(claim)
   return claim.attempt == 1 and claim.recoveries == 0 and claim.intent == 0 and claim.place == 0
 end
+
+-- The claim of a run at work; a new one for the intents of a person if nobody can read it. The worker that holds it can
+-- no longer end it; recovery brings it back at its deadline, and follows the intents.
+local function claim_at_work(raw, now) return claim_if_readable(raw) or fresh_claim(now) end

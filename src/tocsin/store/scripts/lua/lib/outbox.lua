@@ -1,8 +1,10 @@
--- outbox_entry: entries of `watchers` and `outbox`. All have score 0, so that they are found by how they begin.
+-- outbox: the entries of `watchers` and `outbox`, by which a job's end reaches the jobs that wait for it.
+-- All have score 0, so that they are found by how they begin.
 -- In `watchers`: upstream NUL queue of the dependent NUL dependent NUL life of its wait.
 -- In `outbox`:
 --   E NUL upstream NUL outcome                                   the upstream ended; at most one of each
 --   W NUL dependent NUL life NUL queue of upstream NUL upstream  let the dependent watch the upstream
+
 local function first_with(zset, start)
   return redis.call('ZRANGEBYLEX', zset, '[' .. start .. '\0', '(' .. start .. '\1', 'LIMIT', 0, 1)[1]
 end

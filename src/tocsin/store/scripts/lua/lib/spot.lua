@@ -1,4 +1,4 @@
--- spot_entry: an entry of `spots`. The layout is in ready_member.lua.
+-- spot: read an entry of `spots`, which says where in `ready` a job is. The layout is in tenant.lua.
 
 -- Band, tenant, due, place of an entry of `spots`. What somebody else wrote there says: the middle band, now.
 local function read_spot(text, now)
