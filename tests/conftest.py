@@ -14,9 +14,9 @@ from hypothesis import settings
 from tests.support.proxy import Proxy
 from tests.support.records import HANDLER, record
 from tests.support.servers import Cluster, Server, cluster, flavours
-from tocsin.model import codec
 from tocsin.model.job import Retry
 from tocsin.model.queue import Queue
+from tocsin.model.record import handler_digest
 from tocsin.store.embedded.server import EmbeddedServer
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import Runs
@@ -151,13 +151,13 @@ def jobs(store: Store) -> Jobs:
 
 @pytest.fixture
 def runs(store: Store) -> Runs:
-    return Runs(store, "worker-1.1", [codec.handler_digest(HANDLER)])
+    return Runs(store, "worker-1.1", [handler_digest(HANDLER)])
 
 
 @pytest.fixture
 def other_runs(store: Store) -> Runs:
     """Another worker."""
-    return Runs(store, "worker-2.1", [codec.handler_digest(HANDLER)])
+    return Runs(store, "worker-2.1", [handler_digest(HANDLER)])
 
 
 PutMaker = Callable[..., PutItem]

@@ -27,7 +27,7 @@ def queues(tocsin_app: Tocsin) -> None:
 
 async def run_all(app: Tocsin) -> None:
     await run_until_idle(app)
-    for name in await app.store.queue_names():
+    for name in await app.store.queues.names():
         queue = await app.store.find_queue(name)
         assert queue is not None
         for keys in queue.keys:

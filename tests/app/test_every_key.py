@@ -124,7 +124,7 @@ def observed(config: Config) -> dict[str, object]:
         return backoff.delay_ms(rules, kind, streak, 70_000, chance)
 
     found: dict[str, object] = {
-        "redis.agent.max-concurrent-agents": RunnerPool(settings.concurrency, None, lambda: None, store.clock).permits,  # type: ignore
+        "redis.agent.max-concurrent-agents": RunnerPool(settings.concurrency, None, None, store.clock, None).permits,  # type: ignore
         "redis.agent.enabled-pattern": settings.owns("gcp-images"),
         "redis.agent.disabled-pattern": settings.owns("aws-images"),
         f"{S}.enabled": settings.enabled,

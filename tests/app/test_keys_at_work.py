@@ -149,7 +149,7 @@ async def test_a_scheduler_that_is_not_enabled_runs_nothing(configured, settings
         await eventually(lambda: ran, "it runs")
     else:
         # All its parts have had their turn.
-        await eventually(lambda: worker.vitals.check.snapshot.ready == 1, "it looked at what is ready")
+        await eventually(lambda: worker.telemetry.check.snapshot.ready == 1, "it looked at what is ready")
         assert worker.stats().claimed == 0
     await worker.stop(grace=0)
     assert len(ran) == runs
@@ -185,7 +185,7 @@ async def test_the_summary_is_logged_each_period_and_never_at_zero_or_less(
     with capture_logs() as logs:
         for _ in range(60):
             tocsin_clock.advance("1m")
-            await worker.vitals.check.step()
+            await worker.telemetry.check.step()
     summaries = [line for line in logs if line["event"].startswith("Scheduler health")]
     assert lines - 1 <= len(summaries) <= lines
 
@@ -329,7 +329,7 @@ async def test_the_sets_and_the_leader_have_the_configured_names(configured, by_
     worker.pool.permits = 1
     await worker.fetcher.step()
     await eventually(lambda: gate.inside, "one runs")
-    await worker.election.step()
+    await worker.parts.upkeep.elector.step()
     client = app.store.client
     try:
         kinds = [await client.type(f"myapp:{name}") for name in names]

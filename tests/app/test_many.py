@@ -166,7 +166,7 @@ async def test_a_deleted_queue_leaves_nothing(tocsin_app, note, prefix):
     await tocsin_app.enqueue(note, id="done", queue="line", tenant="acme", keep="1d")
     await run_until_idle(tocsin_app)
     await tocsin_app.delete_queue("line")
-    assert await tocsin_app.store.queue_names() == ["default"]
+    assert await tocsin_app.store.queues.names() == ["default"]
     keys = [key async for key in tocsin_app.store.client.scan_iter(match=f"{prefix}*line*")]
     assert keys == []
     assert await tocsin_app.get("done") is None
@@ -180,7 +180,7 @@ async def test_a_program_that_uses_a_deleted_queue_again_creates_it_anew(tocsin_
     await tocsin_app.enqueue(note, "after", queue="line")
     await run_until_idle(tocsin_app)
     assert ran == ["before", "after"]
-    assert "line" in await tocsin_app.store.queue_names()
+    assert "line" in await tocsin_app.store.queues.names()
 
 
 async def test_a_queue_with_jobs_is_not_deleted_and_works_on(tocsin_app, note, ran):
@@ -198,7 +198,7 @@ async def test_a_queue_that_live_workers_serve_is_not_deleted_unless_it_is_force
     with pytest.raises(InvalidArgument, match=f"is served by {worker.name}"):
         await tocsin_app.delete_queue("default")
     await tocsin_app.delete_queue("default", force=True)
-    assert await tocsin_app.store.queue_names() == []
+    assert await tocsin_app.store.queues.names() == []
     await worker.kill()
 
 

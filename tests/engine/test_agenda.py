@@ -19,23 +19,23 @@ def agenda() -> Agenda:
 
 
 @pytest.fixture
-def lanes(agenda) -> tuple[ServedQueue, ServedQueue]:
+def queues(agenda) -> tuple[ServedQueue, ServedQueue]:
     """Of two queues, of which nothing is to be asked."""
     made = [ServedQueue(OpenQueue(Queue(name, partitions=4), Keys(), [b"e"] * 4), agenda) for name in ("a", "b")]
-    for lane in made:
-        lane.expect_all([math.inf] * 4)
+    for served in made:
+        served.expect_all([math.inf] * 4)
         for partition in range(4):
-            lane.learn(partition, math.inf, 0, 0)
+            served.note_reply(partition, math.inf, 0, 0)
     return made[0], made[1]
 
 
 def ripe(agenda: Agenda) -> dict[str, set[int]]:
-    return {lane.name: set(lane.ripe) for lane in agenda.ripe}
+    return {served.name: set(served.ripe) for served in agenda.ripe}
 
 
-def test_what_is_due_becomes_ripe_at_its_time(agenda, lanes):
-    lanes[0].expect(2, 500)
-    lanes[1].expect(0, 400)
+def test_what_is_due_becomes_ripe_at_its_time(agenda, queues):
+    queues[0].expect(2, 500)
+    queues[1].expect(0, 400)
     assert agenda.soonest() == 400
     agenda.ripen(399)
     assert ripe(agenda) == {}
@@ -45,50 +45,50 @@ def test_what_is_due_becomes_ripe_at_its_time(agenda, lanes):
     assert ripe(agenda) == {"b": {0}, "a": {2}}
 
 
-def test_a_time_that_was_superseded_counts_no_more(agenda, lanes):
-    lane = lanes[0]
-    lane.expect(1, 500)
-    lane.ask(1, 10)
-    lane.learn(1, 900, 100, 0)
+def test_a_time_that_was_superseded_counts_no_more(agenda, queues):
+    served = queues[0]
+    served.expect(1, 500)
+    served.note_asked(1, 10)
+    served.note_reply(1, 900, 100, 0)
     assert agenda.soonest() == 900
     agenda.ripen(500)
     assert ripe(agenda) == {}
 
 
-def test_what_is_being_asked_is_not_ripe_until_its_answer_is_there(agenda, lanes):
-    lane = lanes[0]
-    lane.hear(3)
+def test_what_is_being_asked_is_not_ripe_until_its_answer_is_there(agenda, queues):
+    served = queues[0]
+    served.mark_due(3)
     assert ripe(agenda) == {"a": {3}}
-    lane.ask(3, 10)
-    lane.hear(3)
+    served.note_asked(3, 10)
+    served.mark_due(3)
     assert ripe(agenda) == {}
-    lane.learn(3, math.inf, 100, 0)
+    served.note_reply(3, math.inf, 100, 0)
     assert ripe(agenda) == {"a": {3}}, "a bell rang after it was asked"
 
 
-def test_after_a_call_that_failed_what_was_known_counts_again(agenda, lanes):
-    lane = lanes[0]
-    lane.expect(0, 50)
+def test_after_a_call_that_failed_what_was_known_counts_again(agenda, queues):
+    served = queues[0]
+    served.expect(0, 50)
     agenda.ripen(60)
-    lane.ask(0, 10)
-    lane.answered(0)
+    served.note_asked(0, 10)
+    served.answered(0)
     agenda.ripen(60)
     assert ripe(agenda) == {"a": {0}}
 
 
-def test_a_lane_that_was_asked_queues_up_behind_the_others(agenda, lanes):
-    first, second = lanes
-    first.hear(0)
-    first.hear(1)
-    second.hear(0)
-    first.ask(0, 1)
+def test_a_lane_that_was_asked_queues_up_behind_the_others(agenda, queues):
+    first, second = queues
+    first.mark_due(0)
+    first.mark_due(1)
+    second.mark_due(0)
+    first.note_asked(0, 1)
     assert list(ripe(agenda)) == ["b", "a"]
 
 
-def test_superseded_times_do_not_pile_up(agenda, lanes):
-    lane = lanes[0]
+def test_superseded_times_do_not_pile_up(agenda, queues):
+    served = queues[0]
     for number in range(10_000):
-        lane.ask(0, 1)
-        lane.learn(0, 1_000_000 - number % 2, 0, 0)
+        served.note_asked(0, 1)
+        served.note_reply(0, 1_000_000 - number % 2, 0, 0)
     assert len(agenda._later) <= 4 * SLACK
     assert agenda.soonest() == 999_999

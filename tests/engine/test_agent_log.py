@@ -75,7 +75,7 @@ async def test_what_another_worker_left_is_recovered(tocsin_app, tocsin_clock, m
     await dies.fetcher.step()
     await eventually(lambda: gate.inside, "it runs")
     with capture_logs() as logs:
-        await lives.reaper._recover(lives.lanes["agents"].queue, 0, dies.name)
+        await lives.parts.upkeep.reaper._recover(lives.served["agents"].queue, 0, dies.name)
     assert [(line["runs"], line["worker"]) for line in logs if line["event"] == "recovered"] == [(1, dies.name)]
     gate.open()
     with capture_logs() as logs:

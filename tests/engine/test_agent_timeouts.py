@@ -78,9 +78,9 @@ def crew(tocsin_app, tocsin_clock, make_worker):
                 await self.first.sweep.step()
             await self.first.finisher.step()
             for worker in (self.second, self.first):
-                await worker.election.step()
-                await worker.reaper.step()
-                await worker.orphans.step()
+                await worker.parts.upkeep.elector.step()
+                await worker.parts.upkeep.reaper.step()
+                await worker.parts.upkeep.orphan_cleaner.step()
             for _ in range(5):
                 await asyncio.sleep(0)
 
@@ -101,13 +101,15 @@ async def test_an_agent_may_go_on_past_its_timeout_and_has_succeeded_if_it_ends_
         inside.told += ["cancelled"] * run.cancelled
 
     await crew.begin(lambda: inside.started)
-    working = crew.first.lanes[AGENTS_QUEUE].queue.keys[0]["working"]
+    working = crew.first.served[AGENTS_QUEUE].queue.keys[0]["working"]
     deadline = tocsin_clock.ms + TIMEOUT_S * 1000
     for past in (0, 10, 29.9):
         await crew.at(TIMEOUT_S + past)
         assert (inside.told, crew.first.sweep.zombies, crew.first.sweep.stuck) == ([], 0, 0)
         assert await tocsin_app.store.client.zrange(working, 0, -1, withscores=True) == [(b"slow", deadline)]
-    assert crew.second.reaper.recovered + sum(crew.second.orphans.cleaned.values()) == 0
+    assert (
+        crew.second.parts.upkeep.reaper.recovered + sum(crew.second.parts.upkeep.orphan_cleaner.cleaned.values()) == 0
+    )
     inside.let_go()
     await crew.write_down()
     job = await tocsin_app.get("slow")
@@ -128,9 +130,9 @@ async def test_an_agent_is_told_to_stop_at_its_timeout_plus_the_threshold(tocsin
     assert (inside.told, crew.first.sweep.zombies) == (["slow"], 1)
     assert [entry["past_s"] for entry in logs if "told to stop" in entry["event"]] == [30.0]
     # Also in the summary and as a metric.
-    await crew.first.vitals.check.step()
-    crew.first.vitals._gather(crew.first.tally)
-    assert (crew.first.vitals.check.snapshot.zombies_cleaned, crew.first.tally.zombies) == (1, 1)
+    await crew.first.telemetry.check.step()
+    crew.first.telemetry._gather(crew.first.tally)
+    assert (crew.first.telemetry.check.snapshot.zombies_cleaned, crew.first.tally.zombies) == (1, 1)
     await crew.write_down()
     job = await tocsin_app.get("slow")
     assert (job.stage, job.succeeded, job.failed) == ("waiting", 0, 1)
@@ -151,7 +153,9 @@ async def test_an_exceptional_agent_has_an_hour_in_which_nobody_takes_it(tocsin_
     for past in range(30, 3600, 25):
         await crew.at(TIMEOUT_S + past)
     assert inside.told == ["gcp/slow"]
-    assert crew.second.reaper.recovered + sum(crew.second.orphans.cleaned.values()) == 0
+    assert (
+        crew.second.parts.upkeep.reaper.recovered + sum(crew.second.parts.upkeep.orphan_cleaner.cleaned.values()) == 0
+    )
     await crew.at(TIMEOUT_S + 3600)
     assert inside.told == ["gcp/slow", "aws/slow"]
     await crew.write_down()
@@ -171,7 +175,7 @@ async def test_without_zombie_cleanup_an_agent_is_never_told_and_others_take_it_
         assert (await tocsin_app.get("slow")).stage == "working"
     await crew.at(TIMEOUT_S + 600)
     assert (await tocsin_app.get("slow")).stage == "waiting"
-    assert crew.second.orphans.cleaned["recovered"] == 1
+    assert crew.second.parts.upkeep.orphan_cleaner.cleaned["recovered"] == 1
     await crew.at(TIMEOUT_S + 36_000)
     assert (inside.told, crew.first.sweep.zombies) == ([], 0)
     inside.let_go()
@@ -196,7 +200,9 @@ async def test_an_agent_in_a_thread_is_stuck_only_when_the_threshold_is_over(toc
         await crew.at(TIMEOUT_S + past)
         assert crew.first.sweep.stuck == 1
     assert crew.first.sweep.zombies == 1
-    assert crew.second.reaper.recovered + sum(crew.second.orphans.cleaned.values()) == 0
+    assert (
+        crew.second.parts.upkeep.reaper.recovered + sum(crew.second.parts.upkeep.orphan_cleaner.cleaned.values()) == 0
+    )
     inside.let_go()
     await crew.write_down()
     assert (flags, crew.first.finisher.lost) == ([True], 0)

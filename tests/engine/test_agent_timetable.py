@@ -22,7 +22,7 @@ def test_what_is_new_is_asked_for_when_it_is_due_or_in_doubt():
     assert own.take(10, 10) == []
     own.hear({"a": 20})
     assert (own.take(19, 10), own.take(20, 10)) == ([], ["a"])
-    own.doubt()
+    own.recheck_all()
     assert own.take(20, 1) == ["a"]
     assert own.take(20, 1) == ["b"]
 
@@ -41,7 +41,7 @@ def test_a_doubt_asks_behind_what_is_known_to_be_due():
     own = table("a", "b")
     own.take(100, 10)
     own.expect("b", 40)
-    own.doubt()
+    own.recheck_all()
     assert own.take(100, 10) == ["b", "a"]
 
 
@@ -97,7 +97,7 @@ def test_a_doubt_asks_for_all_that_was_not_waiting_and_leaves_the_others():
     own.take(0, 10)
     own.expect("b", 70)
     own.curious = False
-    own.doubt()
+    own.recheck_all()
     assert own.curious
     assert own.take(0, 10) == ["a"]
     assert own.soonest() == 70
@@ -121,7 +121,7 @@ def test_an_extra_run_that_is_gone_is_forgotten_and_one_of_a_stranger_is_not_our
     assert extra in own
     assert extra_member("z", 7) not in own
     own.learn([extra], [-1], set(), now=9)
-    own.doubt()
+    own.recheck_all()
     assert own.take(10, 10) == ["a"]
 
 
@@ -147,7 +147,7 @@ def test_an_extra_run_that_ended_is_forgotten():
     own.plan("finish", extra, 0)
     own.sent("finish", 10)
     own.answered("finish")
-    own.doubt()
+    own.recheck_all()
     assert own.take(10, 10) == ["a"]
 
 

@@ -13,9 +13,10 @@ import pytest
 from tests.support.waiting import run_dry
 from tocsin import Every, Http, InvalidArgument, Message, Subprocess
 from tocsin.inspection.doctor import Doctor
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.job import Policy, Spec
+from tocsin.model.record import body_of
 from tocsin.patterns import DelayQueue, ExecutionQueue
 from tocsin.store.transitions.fleet import Fleet
 from tocsin.store.views.audit import AuditReader
@@ -33,7 +34,7 @@ async def overwrite(app, job_id: str, body: bytes) -> None:
     queue = await app.store.find_queue("default")
     key = queue.keys[queue.partition_of(job_id)]["jobs"]
     record = await app.store.client.hget(key, job_id)
-    header = record[: len(record) - len(codec.body_of(record))]
+    header = record[: len(record) - len(body_of(record))]
     await app.store.client.hset(key, job_id, header + body)
 
 
@@ -57,7 +58,7 @@ async def test_a_record_nested_too_deep_for_a_worker_is_parked_and_the_others_of
     tocsin_app, make_worker, see, seen
 ):
     await tocsin_app.enqueue(see, id="deep")
-    body = codec.encode(Spec("see", ()))
+    body = msgpack.encode(Spec("see", ()))
     # One argument instead of none: a list in a list, and so on.
     await overwrite(tocsin_app, "deep", body.replace(b"\xa3see\x90", b"\xa3see\x91" + b"\x91" * 2000 + b"\x00"))
     await tocsin_app.enqueue_many(see, [(n,) for n in range(50)])
@@ -73,7 +74,7 @@ async def test_a_schedule_whose_rules_make_no_sense_is_parked_and_the_others_of_
 ):
     await tocsin_app.schedule(see, Every("1m"), id="odd", misfire="skip")
     rules = Policy(misfire="skip", grace=math.nan)
-    await overwrite(tocsin_app, "odd", codec.encode(Spec("see", trigger=Every("1m"), policy=rules)))
+    await overwrite(tocsin_app, "odd", msgpack.encode(Spec("see", trigger=Every("1m"), policy=rules)))
     tocsin_clock.advance("1h")
     await tocsin_app.enqueue_many(see, [(n,) for n in range(50)])
     await run_dry(await make_worker(concurrency=100))
@@ -154,7 +155,7 @@ async def test_arguments_may_be_nested_64_levels_deep(tocsin_app, make_worker, s
 @pytest.mark.parametrize("levels", [65, 500, 2000])
 async def test_a_record_that_somebody_nested_too_deep_is_shown_as_unreadable_everywhere(tocsin_app, see, levels):
     await tocsin_app.enqueue(see, id="deep")
-    body = codec.encode(Spec("see", ()))
+    body = msgpack.encode(Spec("see", ()))
     deep = body.replace(b"\xa3see\x90", b"\xa3see\x91" + b"\x91" * levels + b"\x00")
     await overwrite(tocsin_app, "deep", deep)
     assert "cannot be read" in (await tocsin_app.get("deep")).failure.error
@@ -192,7 +193,7 @@ async def test_numbers_that_nobody_can_have_meant_make_a_record_unreadable_and_h
     tocsin_app, tocsin_clock, make_worker, see, seen, body
 ):
     await tocsin_app.schedule(see, Every("1m"), id="odd", misfire="skip")
-    await overwrite(tocsin_app, "odd", codec.encode(body))
+    await overwrite(tocsin_app, "odd", msgpack.encode(body))
     tocsin_clock.advance("1h")
     await tocsin_app.enqueue_many(see, [(n,) for n in range(5)])
     await run_dry(await make_worker(concurrency=100))
@@ -220,7 +221,7 @@ async def wreck(app, job_id: str) -> None:
 
 async def body_in(app, job_id: str) -> bytes:
     queue = await app.store.find_queue("default")
-    return codec.body_of(await app.store.client.hget(queue.keys[queue.partition_of(job_id)]["jobs"], job_id))
+    return body_of(await app.store.client.hget(queue.keys[queue.partition_of(job_id)]["jobs"], job_id))
 
 
 async def test_what_one_worker_cannot_read_is_tried_by_the_next(tocsin_app, tocsin_clock, make_worker, see, seen):
@@ -248,9 +249,9 @@ async def test_what_nobody_can_read_is_tried_less_and_less_often(tocsin_app, toc
     await wreck(tocsin_app, "odd")
     worker, tries = await make_worker(), []
     for second in range(1200):
-        before = worker.finisher.unwritten.count
+        before = worker.finisher.outcomes.count
         await look(worker, settle=False)
-        if worker.finisher.unwritten.count > before:
+        if worker.finisher.outcomes.count > before:
             tries.append(second)
         while not worker.finisher.idle():
             await worker.finisher.step()
@@ -273,7 +274,7 @@ async def test_those_who_can_read_a_schedule_run_it_however_many_cannot(
     queue = await tocsin_app.store.find_queue("mixed")
     poor, rich = [await make_worker() for _ in range(5)], await make_worker()
     key = queue.keys[0]["jobs"]
-    body = codec.body_of(await tocsin_app.store.client.hget(key, "odd"))
+    body = body_of(await tocsin_app.store.client.hget(key, "odd"))
 
     async def write(as_seen: bytes) -> None:
         record = await tocsin_app.store.client.hget(key, "odd")
@@ -310,7 +311,7 @@ async def test_any_number_of_unreadable_jobs_hides_no_readable_one(tocsin_app, t
 async def look(worker, *, settle: bool = True, queue: str = "default") -> None:
     """Ask the partition once, and write down what came of it."""
     await asyncio.to_thread(worker.heart.beat)
-    worker.lanes[queue].expect_all([0.0])
+    worker.served[queue].expect_all([0.0])
     await worker.fetcher.step()
     while settle and (worker.pool.busy or not worker.finisher.idle()):
         await asyncio.sleep(0)

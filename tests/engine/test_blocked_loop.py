@@ -52,9 +52,9 @@ async def test_a_handler_that_blocks_is_named_with_its_stack_while_it_does_and_t
     worker = await make_worker(start=True)
     with capture_logs() as logs:
         await tocsin_app.enqueue(blocks, secret)
-        await eventually(lambda: worker.tally.loop_blocked or worker.vitals.check.health.degraded, "it was noticed")
+        await eventually(lambda: worker.tally.loop_blocked or worker.telemetry.check.health.degraded, "it was noticed")
         await eventually(worker.finisher.idle, "the run is written down")
-        await worker.vitals.check.step()
+        await worker.telemetry.check.step()
     [during, after] = [line for line in logs if line["logger"] == "tocsin.loop"]
     assert (during["log_level"], during["handler"], after["handler"]) == ("warning", "blocks", "blocks")
     assert "until_warned.block()" in during["stack"]

@@ -22,13 +22,13 @@ QUICK = BreakerSettings(failure_threshold=3, failure_window_ms=10_000, cooldown_
 
 async def break_key(app, base: str) -> None:
     """A key that holds another type makes every script that writes to it fail."""
-    [*_, keys] = [queue.keys for queue in app.store._queues.values() if queue.name == "line"]
+    [*_, keys] = [queue.keys for queue in app.store.open_queues.values() if queue.name == "line"]
     await app.store.client.delete(keys[0][base])
     await app.store.client.set(keys[0][base], "not ours")
 
 
 async def mend_key(app, base: str) -> None:
-    [*_, keys] = [queue.keys for queue in app.store._queues.values() if queue.name == "line"]
+    [*_, keys] = [queue.keys for queue in app.store.open_queues.values() if queue.name == "line"]
     await app.store.client.delete(keys[0][base])
 
 
@@ -57,7 +57,7 @@ async def test_claims_that_fail_open_the_breaker_and_then_nobody_asks(tocsin_app
     await break_key(tocsin_app, "sessions")
     for _ in range(3):
         await fails(worker.fetcher.step)
-    assert worker.acquisition_breaker.state is BreakerState.OPEN
+    assert worker.parts.acquisition_breaker.state is BreakerState.OPEN
     calls = (await tocsin_app.store.client.info("commandstats"))["cmdstat_evalsha"]["calls"]
     for _ in range(20):
         assert await worker.fetcher.step() > 0
@@ -79,7 +79,7 @@ async def test_after_the_cooldown_one_good_claim_closes_it(tocsin_app, tocsin_cl
     assert line.ran == [1]
     status = worker.stats().acquisition_breaker
     assert (status.state, status.recoveries) == (BreakerState.CLOSED, 1)
-    worker.vitals._gather(worker.tally)
+    worker.telemetry._gather(worker.tally)
     assert worker.tally.recoveries == {"acquisition": 1, "redis": 0, "host": 0}
 
 
@@ -143,21 +143,21 @@ async def test_after_three_tries_the_claim_is_given_up_and_comes_back_when_its_d
     assert worker.finisher.idle()
     assert (worker.tally.retry_exhausted, worker.tally.recovery) == (1, {False: 3})
     # Released at once, it would run and be refused over and over.
-    await worker.unheld.step()
+    await worker.parts.upkeep.unheld_runs.step()
     tocsin_clock.advance("3s")
-    await worker.unheld.step()
+    await worker.parts.upkeep.unheld_runs.step()
     assert (await tocsin_app.get("j")).stage == "working"
     tocsin_clock.advance("1h")
     other = await make_worker(queues=["line"])
-    assert await other.runs.recover(other.queues[0], 0, "", Deadlines(30_000)) == 1
+    assert await other.parts.incarnation.runs.recover(other.queues[0], 0, "", Deadlines(30_000)) == 1
     await run_dry(other)
     assert line.ran == [1, 1]
 
 
 def spoil_outcome(worker, member: str) -> None:
     """The script fails on an outcome that it does not know, before it has written anything."""
-    [ended] = [ended for ended in worker.finisher.waiting if ended.claim.member == member]
-    ended.how, ended.decision = "settled", Finish(next_due=0, outcome=7)
+    [ended] = [ended for ended in worker.finisher.outcomes.ended if ended.claim.member == member]
+    ended.how, ended.decision = "decided", Finish(next_due=0, outcome=7)
 
 
 async def test_one_bad_outcome_is_given_up_alone_and_the_others_are_written(tocsin_app, make_worker, line):
@@ -174,7 +174,7 @@ async def test_one_bad_outcome_is_given_up_alone_and_the_others_are_written(tocs
     assert [name for name in names if await tocsin_app.get(name) is not None] == ["j7"]
     # New ones are written meanwhile.
     await tocsin_app.enqueue(line, 50, id="new")
-    worker.lanes["line"].hear(0)
+    worker.served["line"].mark_due(0)
     await claimed_and_ended(worker)
     with capture_logs() as logs:
         for _ in range(MOST_TRIES - 1):
@@ -184,8 +184,8 @@ async def test_one_bad_outcome_is_given_up_alone_and_the_others_are_written(tocs
     await worker.finisher.step()
     assert worker.finisher.idle()
     assert (worker.tally.retry_exhausted, worker.tally.recovery[False]) == (1, MOST_TRIES)
-    assert worker.finisher.unwritten.count == 0
-    assert worker.redis_breaker.state is BreakerState.CLOSED
+    assert worker.finisher.outcomes.count == 0
+    assert worker.parts.redis_breaker.state is BreakerState.CLOSED
 
 
 @pytest.mark.agents
@@ -209,11 +209,11 @@ async def test_an_agent_whose_outcome_was_given_up_runs_again_after_half_a_minut
     await tocsin_app.store.client.delete(sessions)
     for seconds in (0, 3, 26):
         tocsin_clock.advance(seconds)
-        await worker.unheld.step()
+        await worker.parts.upkeep.unheld_runs.step()
         assert (await tocsin_app.get("refresh")).stage == "working"
     for _ in range(2):
         tocsin_clock.advance("2s")
-        await worker.unheld.step()
+        await worker.parts.upkeep.unheld_runs.step()
     await run_dry(worker)
     assert ran == [0, 33]
     assert (await tocsin_app.get("refresh")).stage == "waiting"
@@ -241,7 +241,7 @@ async def test_a_worker_whose_breaker_is_open_shows_it(tocsin_app, make_worker, 
     await break_key(tocsin_app, "sessions")
     for _ in range(3):
         await fails(worker.fetcher.step)
-    await worker.vitals.check.step()
+    await worker.telemetry.check.step()
     health = worker.stats().health
     assert (str(health.state), health.reasons) == ("DEGRADED", ("the acquisition breaker is OPEN",))
     assert worker.about().health == "DEGRADED"
@@ -259,7 +259,7 @@ async def hang(clock, step) -> None:
 async def test_a_hanging_server_opens_both_breakers_and_the_first_beat_that_gets_through_ends_it(
     make_worker, monkeypatch
 ):
-    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.0)
+    monkeypatch.setattr("tocsin.store.calls.PATIENCE_S", 0.0)
     clock, ran = ManualClock(), []
     with Server.valkey(aof=True) as server:
         async with Tocsin(server.url, clock=clock) as app:
@@ -272,36 +272,36 @@ async def test_a_hanging_server_opens_both_breakers_and_the_first_beat_that_gets
             await app.enqueue(job, 1)
             await claimed_and_ended(worker)
             server.kill()
-            worker.lanes["default"].forget_dues()
+            worker.served["default"].forget_dues()
             for _ in range(4):
                 await hang(clock, worker.fetcher.step)
-            assert (worker.acquisition_breaker.state, worker.held()) == (BreakerState.CLOSED, 0.0)
+            assert (worker.parts.acquisition_breaker.state, worker.held()) == (BreakerState.CLOSED, 0.0)
             await hang(clock, worker.fetcher.step)
-            assert (worker.acquisition_breaker.state, worker.held()) == (BreakerState.OPEN, 30.0)
+            assert (worker.parts.acquisition_breaker.state, worker.held()) == (BreakerState.OPEN, 30.0)
             for _ in range(3):
                 await hang(clock, worker.finisher.step)
-            assert worker.redis_breaker.state is BreakerState.OPEN
+            assert worker.parts.redis_breaker.state is BreakerState.OPEN
             # After the cooldown the heart alone tries, until it hears the server.
             await asyncio.to_thread(worker.heart.beat)
             clock.advance("1m")
-            assert worker.redis_breaker.state is BreakerState.HALF_OPEN
+            assert worker.parts.redis_breaker.state is BreakerState.HALF_OPEN
             assert worker.held() > 0
             server.start()
             await asyncio.to_thread(worker.heart.beat)
             await eventually(lambda: worker.held() == 0, "the parts may call")
             await run_dry(worker)
             await app.enqueue(job, 2)
-            worker.lanes["default"].hear(0)
+            worker.served["default"].mark_due(0)
             await run_dry(worker)
             assert ran == [1, 2]
-            states = worker.acquisition_breaker.state, worker.redis_breaker.state
+            states = worker.parts.acquisition_breaker.state, worker.parts.redis_breaker.state
             assert states == (BreakerState.CLOSED, BreakerState.CLOSED)
             await worker.kill()
 
 
 @pytest.mark.agents
 async def test_a_worker_none_of_whose_agents_is_due_finds_out_too(make_worker, monkeypatch):
-    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.0)
+    monkeypatch.setattr("tocsin.store.calls.PATIENCE_S", 0.0)
     clock = ManualClock()
     with Server.valkey(aof=True) as server:
         async with Tocsin(server.url, clock=clock) as app:
@@ -317,7 +317,7 @@ async def test_a_worker_none_of_whose_agents_is_due_finds_out_too(make_worker, m
             for _ in range(5):
                 assert worker.held() == 0.0
                 await hang(clock, worker.fetcher.step)
-            assert (worker.acquisition_breaker.state, worker.held()) == (BreakerState.OPEN, 30.0)
+            assert (worker.parts.acquisition_breaker.state, worker.held()) == (BreakerState.OPEN, 30.0)
             # Nobody asks meanwhile.
             clock.advance("3s")
             assert await worker.fetcher.step() > 0
@@ -326,7 +326,7 @@ async def test_a_worker_none_of_whose_agents_is_due_finds_out_too(make_worker, m
             await eventually(lambda: worker.held() == 0, "the parts may call")
             clock.advance("3s")
             await run_dry(worker)
-            assert worker.acquisition_breaker.state is BreakerState.CLOSED
+            assert worker.parts.acquisition_breaker.state is BreakerState.CLOSED
             await worker.kill()
 
 
@@ -345,11 +345,11 @@ async def test_while_the_redis_breaker_is_open_no_part_calls_the_server_but_the_
     worker = await make_worker(beat_s=3600.0, start=True)
     await eventually(lambda: worker.stats().ran == 1 and worker.stats().leading, "it is at work")
     for _ in range(3):
-        worker.redis_breaker.failed(worker.redis_breaker.allow())
-    assert worker.redis_breaker.state is BreakerState.OPEN
+        worker.parts.redis_breaker.failed(worker.parts.redis_breaker.allow())
+    assert worker.parts.redis_breaker.state is BreakerState.OPEN
     # Claims have a breaker of their own.
     for _ in range(5):
-        worker.acquisition_breaker.failed(worker.acquisition_breaker.allow())
+        worker.parts.acquisition_breaker.failed(worker.parts.acquisition_breaker.allow())
 
     async def wake_all() -> None:
         for part in worker._looped.values():
@@ -378,4 +378,4 @@ async def test_claims_that_the_server_refuses_hold_up_claims_only(tocsin_app, ma
     await break_key(tocsin_app, "sessions")
     for _ in range(5):
         await fails(worker.fetcher.step)
-    assert (worker.acquisition_breaker.state, worker.held()) == (BreakerState.OPEN, 0.0)
+    assert (worker.parts.acquisition_breaker.state, worker.held()) == (BreakerState.OPEN, 0.0)

@@ -77,10 +77,10 @@ async def write(worker: Worker) -> None:
 
 
 async def recover(worker: Worker, dead: Worker) -> None:
-    for lane in worker.lanes.values():
-        for partition in range(lane.queue.partitions):
-            await worker.runs.recover(lane.queue, partition, dead.name)
-        lane.forget_dues()
+    for served in worker.served.values():
+        for partition in range(served.queue.partitions):
+            await worker.parts.incarnation.runs.recover(served.queue, partition, dead.name)
+        served.forget_dues()
 
 
 # Once per occurrence
@@ -112,7 +112,7 @@ async def test_an_end_counts_once_when_the_call_that_tells_of_it_is_repeated(
         assert proxy.cuts == 1
         assert await counts(app) == ((0, 0, 1) if script == "run_retry" else (1, 0, 1))
         clock.advance("1s")
-        worker.lanes["line"].forget_dues()
+        worker.served["line"].forget_dues()
         await run_dry(worker)
         assert await counts(app) == ((1, 0, 2) if script == "run_retry" else (1, 0, 1))
 
@@ -168,12 +168,12 @@ async def test_what_is_handed_back_skipped_or_cancelled_is_no_success_and_no_fai
     tocsin_clock.advance("30s")
     worker = await make_worker()
     await worker.fetcher.step()
-    for unit in worker.pool.withdraw(math.inf):
+    for unit in worker.pool.take_unstarted(math.inf):
         worker.finisher.release(unit)
     await write(worker)
     assert await counts(tocsin_app) == (0, 0, 0)
     task.stays = True
-    worker.lanes["line"].forget_dues()
+    worker.served["line"].forget_dues()
     await worker.fetcher.step()
     await eventually(lambda: task.ran, "it runs")
     for runner, _ in worker.pool.running():

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from tocsin import Cron, Every, Once, Retry
 from tocsin.engine import decide
-from tocsin.engine.decide import BURY, DONE, FailureFacts, Finish, RetryIn
+from tocsin.engine.decide import DEAD, DONE, FailureFacts, Finish, RetryIn
 from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import Policy, Spec
+from tocsin.model.outcome import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 from tocsin.model.run import MAX_RECOVERIES, Claim
 from tocsin.resilience.backoff import BackoffSettings
-from tocsin.store.transitions.claims import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 
 T = 1_900_000_000_000
 
@@ -46,7 +46,7 @@ THREE = Retry(3, "200ms", "500ms")
         ({}, once(), False, 10**9, None),
         ({}, every(), True, 10**9, None),
         ({"attempt": 4, "recoveries": MAX_RECOVERIES - 1}, once(), False, 0, None),
-        ({"recoveries": MAX_RECOVERIES}, once(), False, 0, BURY),
+        ({"recoveries": MAX_RECOVERIES}, once(), False, 0, DEAD),
         ({"recoveries": MAX_RECOVERIES}, every(), True, 0, Finish(T + 10_000, FAILED)),
         ({"recoveries": MAX_RECOVERIES}, every(ends=T), True, 0, Finish(0, FAILED)),
         ({"cancelled": True}, once(THREE), False, 0, Finish(0, CANCELLED)),
@@ -62,12 +62,12 @@ THREE = Retry(3, "200ms", "500ms")
     ],
 )
 def test_what_needs_no_execution_is_decided_before_it(given, spec, recurring, late, decided):
-    found = decide.before(claim(**given), spec, recurring, T + late)
+    found = decide.decide_before_run(claim(**given), spec, recurring, T + late)
     assert (found if found is None else bare(found[0])) == decided
 
 
 def test_a_decision_before_execution_says_why():
-    _, why = decide.before(claim(recoveries=5), once(), False, T)
+    _, why = decide.decide_before_run(claim(recoveries=5), once(), False, T)
     assert "recovered 5 times" in why
 
 
@@ -105,7 +105,7 @@ def test_after_success_one_shots_end_and_schedules_wait_for_their_next_time(spec
     ],
 )
 def test_an_interval_whose_next_tick_is_to_come_waits_for_that(spec, late, following):
-    assert decide.on_time(claim(), spec, T + late) == following
+    assert decide.next_tick_if_on_time(claim(), spec, T + late) == following
     if following:
         assert decide.after_success(claim(), spec, True, T + late) == Finish(following, SUCCEEDED)
 
@@ -113,12 +113,12 @@ def test_an_interval_whose_next_tick_is_to_come_waits_for_that(spec, late, follo
 @pytest.mark.parametrize(
     ("attempt", "spec", "recurring", "late", "chance", "decided"),
     [
-        (1, once(), False, 0, 0.0, BURY),
-        (1, once(Retry(0, "1s")), False, 0, 0.0, BURY),
+        (1, once(), False, 0, 0.0, DEAD),
+        (1, once(Retry(0, "1s")), False, 0, 0.0, DEAD),
         (1, once(THREE), False, 0, 0.0, RetryIn(200)),
         (2, once(THREE), False, 0, 0.0, RetryIn(400)),
         (3, once(THREE), False, 0, 0.5, RetryIn(1_050)),
-        (4, once(THREE), False, 0, 0.0, BURY),
+        (4, once(THREE), False, 0, 0.0, DEAD),
         (1, once(Retry(1, 0)), False, 0, 0.0, RetryIn(0)),
         (1, every(THREE), True, 0, 0.0, RetryIn(200)),
         (4, every(THREE), True, 0, 0.0, Finish(T + 10_000, FAILED)),
@@ -130,7 +130,7 @@ def test_an_interval_whose_next_tick_is_to_come_waits_for_that(spec, late, follo
         (4, every(THREE, error_interval=60.0), True, 0, 0.0, Finish(T + 60_000, FAILED)),
         # An extra run of a schedule has its retries and then is dead, as any one-shot.
         (1, every(THREE), False, 0, 0.0, RetryIn(200)),
-        (4, every(THREE), False, 0, 0.0, BURY),
+        (4, every(THREE), False, 0, 0.0, DEAD),
     ],
 )
 def test_after_failure_retry_says_how_often_and_how_long(attempt, spec, recurring, late, chance, decided):
@@ -150,7 +150,7 @@ HOURLY = Spec("handler", trigger=Every(3600), policy=Policy(error_interval=300.0
     ("kind", "streak", "attempt", "spec", "recurring", "decided"),
     [
         # A one-shot with a permanent failure is dead at once, retries or not.
-        (FORBIDDEN, 1, 1, once(THREE), False, BURY),
+        (FORBIDDEN, 1, 1, once(THREE), False, DEAD),
         (FORBIDDEN, 1, 1, AGENT, True, Finish(T + 1_800_000, FAILED)),
         # The class's own delay, whatever the interval of the agent.
         (FORBIDDEN, 1, 1, HOURLY, True, Finish(T + 1_800_000, FAILED)),
@@ -164,13 +164,13 @@ HOURLY = Spec("handler", trigger=Every(3600), policy=Policy(error_interval=300.0
         (THROTTLED, 99, 1, AGENT, True, Finish(T + 600_000, FAILED)),
         # `Retry` says how often, the class how long.
         (THROTTLED, 2, 2, once(THREE), False, RetryIn(60_000)),
-        (THROTTLED, 4, 4, once(THREE), False, BURY),
+        (THROTTLED, 4, 4, once(THREE), False, DEAD),
         (THROTTLED, 1, 1, every(THREE), True, RetryIn(30_000)),
         (TRANSIENT, 1, 1, AGENT, True, RetryIn(0)),
         (SERVER_ERROR, 2, 2, AGENT, True, RetryIn(0)),
         (TRANSIENT, 3, 3, AGENT, True, Finish(T + 60_000, FAILED)),
         (TRANSIENT, 1, 1, once(THREE), False, RetryIn(450)),
-        (TRANSIENT, 1, 1, once(), False, BURY),
+        (TRANSIENT, 1, 1, once(), False, DEAD),
         (UNKNOWN, 1, 1, AGENT, True, Finish(T + 60_000, FAILED)),
         (UNKNOWN, 1, 1, every(), True, Finish(T + 10_000, FAILED)),
         (UNKNOWN, 1, 1, every(THREE), True, RetryIn(450)),

@@ -9,9 +9,10 @@ import pytest
 from tests.support.captured_logs import capture_logs
 from tests.support.waiting import run_dry
 from tocsin import Every, Retry, Rrule, Run
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import TriggerFailed
 from tocsin.model.job import Policy, Spec
+from tocsin.model.record import body_of
 
 NOON = datetime(2026, 3, 27, 12, 0, tzinfo=UTC)
 # Each 86 399 seconds, so a second earlier each day: it fits twice, and then for 236 years not at all.
@@ -55,7 +56,7 @@ def step(tocsin_clock, make_worker):
         if not workers:
             workers.append(await make_worker(concurrency=100))
         tocsin_clock.advance(by)
-        workers[0].lanes["default"].forget_dues()
+        workers[0].served["default"].forget_dues()
         await run_dry(workers[0])
 
     return step
@@ -246,6 +247,6 @@ async def overwrite_trigger(app, job_id: str, trigger) -> None:
     queue = await app.store.find_queue("default")
     key = queue.keys[queue.partition_of(job_id)]["jobs"]
     record = await app.store.client.hget(key, job_id)
-    header = record[: len(record) - len(codec.body_of(record))]
+    header = record[: len(record) - len(body_of(record))]
     spec = Spec("see", trigger=trigger, policy=Policy())
-    await app.store.client.hset(key, job_id, header + codec.encode(spec))
+    await app.store.client.hset(key, job_id, header + msgpack.encode(spec))

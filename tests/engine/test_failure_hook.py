@@ -54,7 +54,7 @@ async def test_the_hook_gets_timeouts_and_failed_deliveries_too(tocsin_app, tocs
     await eventually(lambda: list(worker.pool.running()), "it runs")
     tocsin_clock.advance("6s")
     await worker.sweep.step()
-    await eventually(lambda: worker.finisher.waiting, "it has ended")
+    await eventually(lambda: worker.finisher.outcomes.ended, "it has ended")
     await worker.finisher.step()
     [error] = seen
     assert isinstance(error, TimeoutError)

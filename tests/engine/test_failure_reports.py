@@ -39,7 +39,7 @@ async def test_a_failed_attempt_is_a_warning_with_what_follows_and_a_dead_job_is
     assert 'raise LookupError("no such user")' in trace
     assert trace.endswith("LookupError: no such user\n")
     tocsin_clock.advance("3s")
-    worker.lanes["default"].forget_dues()
+    worker.served["default"].forget_dues()
     await run_dry(worker)
     [_, line] = failures(logs)
     assert (line["event"], line["log_level"], line["attempt"], line["follows"]) == (
@@ -70,7 +70,7 @@ async def test_a_run_that_times_out_is_logged(tocsin_app, tocsin_clock, make_wor
     await eventually(lambda: list(worker.pool.running()), "it runs")
     tocsin_clock.advance("6s")
     await worker.sweep.step()
-    await eventually(lambda: worker.finisher.waiting, "it has ended")
+    await eventually(lambda: worker.finisher.outcomes.ended, "it has ended")
     await worker.finisher.step()
     [line] = failures(logs)
     assert (line["log_level"], line["error"]) == ("error", "timed out 1.0 s past its deadline")
@@ -112,17 +112,17 @@ async def test_each_handler_has_a_few_lines_in_full_each_second_and_then_one_wit
     await tocsin_app.enqueue_many(noisy, ([n] for n in range(1000)))
     await tocsin_app.enqueue(rare)
     await run_dry(worker)
-    await worker.failures.step()
+    await worker.parts.failures.step()
     found = [line["handler"] for line in failures(logs)]
     assert sorted(found) == ["noisy"] * IN_FULL + ["rare"]
     tocsin_clock.advance("1s")
-    await worker.failures.step()
+    await worker.parts.failures.step()
     line = failures(logs)[-1]
     assert (line["event"], line["log_level"], line["handler"]) == ("more runs failed", "error", "noisy")
     assert (line["failed"], line["dead"]) == (1000 - IN_FULL, 1000 - IN_FULL)
     # The next second begins anew.
     await tocsin_app.enqueue(noisy, 1)
-    worker.lanes["default"].forget_dues()
+    worker.served["default"].forget_dues()
     await run_dry(worker)
     assert failures(logs)[-1]["error"] == "LookupError: 1"
 
@@ -130,7 +130,7 @@ async def test_each_handler_has_a_few_lines_in_full_each_second_and_then_one_wit
 async def after_a_second(worker, clock, logs, text: str) -> list[dict]:
     """Lines with this text, after the pass that writes the numbers."""
     clock.advance("1s")
-    await worker.failures.step()
+    await worker.parts.failures.step()
     return [line for line in logs if text in line["event"]]
 
 
@@ -181,7 +181,7 @@ async def test_lost_claims_are_a_few_lines_and_then_one_with_the_number(tocsin_a
     worker = await make_worker()
     await worker.fetcher.step()
     await eventually(lambda: not worker.pool.busy, "all have ended")
-    queue = worker.lanes["default"].queue
+    queue = worker.served["default"].queue
     assert await Runs(tocsin_app.store, "other.1").recover(queue, 0, worker.name) == 40
     while not worker.finisher.idle():
         await worker.finisher.step()
@@ -270,7 +270,7 @@ async def test_runs_are_counted_by_handler(tocsin_app, tocsin_clock, make_worker
         await tocsin_app.enqueue(batch, n % 2)
     await run_dry(worker)
     tocsin_clock.advance("3s")
-    worker.lanes["default"].forget_dues()
+    worker.served["default"].forget_dues()
     await run_dry(worker)
     counted = worker.tally.handlers
     found = {name: (t.succeeded, t.failed, t.retried, t.dead) for name, t in counted.items() if t.duration.drain()}

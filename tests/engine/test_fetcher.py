@@ -31,14 +31,14 @@ def two_queues(tocsin_app, gate):
 
 async def fetch(worker) -> None:
     """Ask every partition, pass after pass, until the permits or the jobs are used up."""
-    for lane in worker.lanes.values():
-        lane.expect_all([0.0] * lane.queue.partitions)
+    for served in worker.served.values():
+        served.expect_all([0.0] * served.queue.partitions)
     for _ in range(40):
         await worker.fetcher.step()
 
 
 def busy(worker) -> dict[str, int]:
-    return {name: lane.busy for name, lane in worker.lanes.items() if name != "default"}
+    return {name: served.busy for name, served in worker.served.items() if name != "default"}
 
 
 async def test_two_queues_get_equal_shares_of_the_permits(tocsin_app, two_queues, make_worker):
@@ -125,7 +125,7 @@ async def measured(app, worker, handler) -> None:
         await fetch(worker)
         await eventually(lambda: not worker.pool.busy, "the runs have ended")
         await worker.finisher.step()
-    assert worker.lanes["default"].slowest() < 0.01
+    assert worker.served["default"].slowest() < 0.01
 
 
 async def test_nothing_is_fetched_ahead_of_the_permits_for_a_handler_that_was_never_measured(tocsin_app, make_worker):
@@ -148,7 +148,7 @@ async def test_quick_runs_are_fetched_ahead(tocsin_app, make_worker):
     await measured(tocsin_app, worker, quick)
     before = worker.fetcher.claimed
     await tocsin_app.enqueue_many(quick, [() for _ in range(500)])
-    worker.lanes["default"].expect_all([0.0])
+    worker.served["default"].expect_all([0.0])
     await worker.fetcher.step()
     assert worker.fetcher.claimed - before > 10
 
@@ -163,7 +163,7 @@ async def test_a_handler_that_turns_slow_is_no_longer_fetched_ahead(tocsin_app, 
 
     worker = await make_worker(concurrency=1)
     await measured(tocsin_app, worker, fickle)
-    for handler in worker.lanes["default"].handlers:
+    for handler in worker.served["default"].handlers:
         handler.mean = 1.0
     slow = True
     await tocsin_app.enqueue_many(fickle, [() for _ in range(50)])
@@ -227,7 +227,7 @@ async def test_a_run_that_was_recovered_never_waits_behind_others(tocsin_app, ma
     await measured(tocsin_app, worker, fickle)
     slow = True
     await tocsin_app.enqueue_many(fickle, [() for _ in range(20)])
-    queue = worker.lanes["default"].queue
+    queue = worker.served["default"].queue
     ghost = Runs(tocsin_app.store, "ghost", None)
     claimed = await ghost.claim([ClaimRequest(queue, partition, 20) for partition in range(queue.partitions)], 1e15)
     assert sum(len(answer.claims) for answer in claimed) == 20
@@ -273,7 +273,7 @@ async def test_a_bell_that_was_lost_is_made_up_for_by_polling_one_partition_at_a
     worker = await make_worker(queues=["default"])
     await fetch(worker)
     await worker.fetcher.step()
-    assert min(worker.lanes["default"].next_due) == float("inf")
+    assert min(worker.served["default"].next_due) == float("inf")
     await tocsin_app.enqueue(quiet)
     for _ in range(16):
         tocsin_clock.advance("1s")
@@ -309,7 +309,7 @@ async def test_a_record_that_is_garbage_is_parked_and_the_others_run(tocsin_app,
     worker = await make_worker(queues=["default"])
     handle = await tocsin_app.enqueue(job, 1, id="broken")
     await tocsin_app.enqueue(job, 2)
-    queue = worker.lanes["default"].queue
+    queue = worker.served["default"].queue
     key = queue.keys[queue.partition_of("broken")]["jobs"]
     record = await tocsin_app.store.client.hget(key, "broken")
     await tocsin_app.store.client.hset(key, "broken", record[:45] + b"\xc1\xff\x00garbage")

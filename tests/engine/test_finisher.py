@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.support.waiting import eventually
-from tocsin.engine.finisher import MOST_PER_PASS, PACE_S, SLOW_S
-from tocsin.engine.unwritten_outcomes import MOST as MOST_UNWRITTEN
+from tocsin.engine.finisher import PACE_S, SLOW_S
+from tocsin.engine.outcome_queue import MOST_PER_PASS, MOST_UNWRITTEN
 from tocsin.store.store import Store
 from tocsin.store.transitions.claims import Runs
 
@@ -44,10 +44,10 @@ def ran(tocsin_app, quick, make_worker):
 
     async def run(count, worker=None):
         worker = worker or await make_worker(queues=["default"], concurrency=10_000)
-        lane, to = worker.lanes["default"], worker.pool.ran + count
+        served, to = worker.served["default"], worker.pool.ran + count
         await tocsin_app.enqueue_many(quick, (() for _ in range(count)))
         while worker.pool.ran < to:
-            lane.forget_dues()
+            served.forget_dues()
             await worker.fetcher.step()
             await eventually(lambda: not worker.pool.busy, "what was claimed has run")
         return worker
@@ -96,11 +96,11 @@ async def waits(ran, monkeypatch, request):
     """A worker of which one pass waits for its answer, and `request.param` outcomes for the next pass."""
     worker = await ran(MOST_PER_PASS + request.param)
     finisher = worker.finisher
-    later = [finisher.waiting.pop() for _ in range(request.param)]
+    later = [finisher.outcomes.ended.pop() for _ in range(request.param)]
     answers = request.getfixturevalue("answers")
     passing = asyncio.create_task(finisher.step())
-    await eventually(lambda: finisher._in_flight, "the first pass has sent its calls")
-    finisher.waiting.extend(later)
+    await eventually(lambda: finisher.outcomes.in_flight, "the first pass has sent its calls")
+    finisher.outcomes.ended.extend(later)
     passes = [passing]
     # Another one: it may have something to send, and then waits as well.
     worker.another = lambda: passes.append(asyncio.create_task(finisher.step()))
@@ -113,15 +113,15 @@ async def waits(ran, monkeypatch, request):
 class TestWithFew:
     async def test_the_other_pass_waits_for_the_answer(self, waits):
         assert await waits.finisher.step() == PACE_S
-        assert len(waits.finisher.waiting) == 100
+        assert len(waits.finisher.outcomes.ended) == 100
 
     async def test_unless_that_takes_long(self, waits, tocsin_clock):
         tocsin_clock.advance(f"{SLOW_S * 1000:.0f}ms")
         waits.another()
-        await eventually(lambda: not waits.finisher.waiting, "it goes on")
+        await eventually(lambda: not waits.finisher.outcomes.ended, "it goes on")
 
 
 @pytest.mark.parametrize("waits", [MOST_UNWRITTEN - MOST_PER_PASS], indirect=True)
 async def test_with_as_many_as_may_be_it_does_not_wait(waits):
     waits.another()
-    await eventually(lambda: not waits.finisher.waiting, "it goes on")
+    await eventually(lambda: not waits.finisher.outcomes.ended, "it goes on")

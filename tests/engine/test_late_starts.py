@@ -26,8 +26,8 @@ async def app(proxy, tocsin_clock):
 
 async def fetch(worker) -> None:
     await asyncio.to_thread(worker.heart.beat)
-    for lane in worker.lanes.values():
-        lane.expect_all([0.0] * lane.queue.partitions)
+    for served in worker.served.values():
+        served.expect_all([0.0] * served.queue.partitions)
     await worker.fetcher.step()
 
 
@@ -125,7 +125,7 @@ async def test_a_run_whose_deadline_passed_while_it_waited_for_a_permit_is_relea
     tocsin_clock.advance(3)
     both.first.open()
     await eventually(lambda: not worker.pool.busy, "both have left the pool")
-    assert worker.lanes["default"].busy == worker.lanes["default"].running == 0
+    assert worker.served["default"].busy == worker.served["default"].running == 0
     while not worker.finisher.idle():
         await worker.finisher.step()
     job = await tocsin_app.get("second")

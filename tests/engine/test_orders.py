@@ -175,8 +175,8 @@ class TestCap:
 
 def found_nothing(worker, queue: str) -> bool:
     """Whether it has asked the queue, and asks no more until it hears something."""
-    lane = worker.lanes[queue]
-    return not lane.ripe and not lane.asked
+    served = worker.served[queue]
+    return not served.ripe and not served.asked
 
 
 class TestFair:

@@ -20,9 +20,9 @@ async def test_a_parked_job_says_which_handler_is_missing_once_a_minute(tocsin_a
     worker = await make_worker()
     for _ in range(2):
         await run_dry(worker)
-        await worker.referrer.step()
+        await worker.parts.parked_notifier.step()
         await other_app.enqueue(build)
-        worker.lanes["default"].forget_dues()
+        worker.served["default"].forget_dues()
     [line] = [line for line in logs if line["logger"] == "tocsin.parked"]
     assert (line["event"], line["log_level"]) == ("jobs are parked: no worker has their handler", "warning")
     assert (line["handler"], line["queue"], line["worker"]) == ("reports.build", "default", worker.name)
@@ -38,7 +38,7 @@ async def test_a_job_that_is_parked_for_a_worker_of_the_fleet_is_no_warning(tocs
     await make_worker(other_app)
     worker = await make_worker()
     await run_dry(worker)
-    await worker.referrer.step()
+    await worker.parts.parked_notifier.step()
     [line] = [line for line in logs if line["logger"] == "tocsin.parked"]
     assert line["log_level"] == "info"
 

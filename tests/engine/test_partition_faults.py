@@ -40,8 +40,8 @@ async def garble(app, base: str) -> str:
 
 
 async def look(worker) -> None:
-    for lane in worker.lanes.values():
-        lane.look(0)
+    for served in worker.served.values():
+        served.mark_due_or_parked(0)
     await worker.fetcher.step()
 
 
@@ -75,8 +75,8 @@ async def test_a_garbled_partition_is_asked_less_and_less_often_whatever_rings(
     worker = await make_worker(queues=["broken", "other"])
     await garble(tocsin_app, "claims")
     asked = []
-    worker.fetcher.on_answers = lambda wishes, answers, took: asked.extend(
-        tocsin_clock.monotonic() for lane, _ in wishes if lane.name == "broken"
+    worker.fetcher._on_claims = lambda claims, took: asked.extend(
+        tocsin_clock.monotonic() for claim in claims if claim.queue == "broken"
     )
     began = tocsin_clock.monotonic()
     with capture_logs() as logs:
@@ -102,14 +102,14 @@ async def test_outcomes_of_a_garbled_partition_are_given_up_and_those_of_others_
         await worker.finisher.step()
     assert worker.finisher.idle()
     assert await tocsin_app.handle("kept").status() == "succeeded"
-    assert worker.redis_breaker.state is BreakerState.CLOSED
+    assert worker.parts.redis_breaker.state is BreakerState.CLOSED
 
 
 async def test_a_worker_with_a_garbled_partition_says_so(tocsin_app, make_worker, job):
     worker = await make_worker(queues=["broken", "other"])
     key = await garble(tocsin_app, "claims")
     await look(worker)
-    await worker.vitals.check.step()
+    await worker.telemetry.check.step()
     health = worker.stats().health
     [reason] = [reason for reason in health.reasons if "broken" in reason]
     assert (str(health.state), reason.startswith("partition 0 of queue broken fails: "), key in reason) == (
@@ -127,7 +127,7 @@ async def test_a_queue_whose_settings_are_garbled_ends_no_pass(tocsin_app, make_
         await tocsin_app.enqueue(job, n)
         await look(worker)
         await run_dry(worker)
-        await worker.reaper.step()
+        await worker.parts.upkeep.reaper.step()
     assert ran == list(range(5))
     [fault] = worker.fetcher.faults.by_place.values()
     assert "queue 'broken' has order b'\\xff'" in fault.error

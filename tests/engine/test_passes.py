@@ -54,7 +54,7 @@ async def test_with_work_in_hand_it_leaves_partitions_to_the_other_passes(tocsin
     await worker.fetcher.step()
     assert worker.pool.busy == 2 * MANY
     asked.clear()
-    worker.lanes["default"].forget_dues()
+    worker.served["default"].forget_dues()
     await asyncio.gather(*(worker.fetcher.step() for _ in range(PASSES)))
     each = [[wish.partition for wish in wishes] for wishes in asked]
     assert sorted(itertools.chain(*each)) == list(range(16))
@@ -64,10 +64,10 @@ async def test_with_work_in_hand_it_leaves_partitions_to_the_other_passes(tocsin
 async def test_a_pass_wakes_another_for_the_rest_unless_there_is_no_room(tocsin_app, long, make_worker, asked):
     worker = await make_worker(queues=["default"], concurrency=MANY)
     await tocsin_app.enqueue_many(long, ((n,) for n in range(3 * MANY)))
-    fetcher, lane = worker.fetcher, worker.lanes["default"]
+    fetcher, served = worker.fetcher, worker.served["default"]
     while worker.pool.busy < MANY:
         await fetcher.step()
-    lane.forget_dues()
+    served.forget_dues()
     fetcher.wake.clear()
     asked.clear()
     assert await fetcher.step() > 0
@@ -81,8 +81,8 @@ async def test_the_partition_with_the_oldest_run_is_asked_first(tocsin_app, long
     worker = await make_worker(queues=["default"], concurrency=3)
     await worker.fetcher.step()
     asked.clear()
-    lane, now = worker.lanes["default"], tocsin_clock.server_ms()
-    lane.expect_all([now - partition for partition in range(16)])
+    served, now = worker.served["default"], tocsin_clock.server_ms()
+    served.expect_all([now - partition for partition in range(16)])
     await worker.fetcher.step()
     assert [wish.partition for wish in asked[0]] == [15, 14, 13]
 
@@ -90,7 +90,7 @@ async def test_the_partition_with_the_oldest_run_is_asked_first(tocsin_app, long
 async def test_a_partition_that_fails_takes_nothing_from_the_others(tocsin_app, long, gate, make_worker):
     worker = await make_worker(queues=["default"], concurrency=100)
     await tocsin_app.enqueue_many(long, ((n,) for n in range(64)))
-    queue = worker.lanes["default"].queue
+    queue = worker.served["default"].queue
     await tocsin_app.store.client.set(queue.keys[15]["claims"], "no hash")
     await worker.fetcher.step()
     assert list(worker.fetcher.faults.by_place) == [("default", 15)]
@@ -104,13 +104,13 @@ async def test_a_pass_that_is_cancelled_hands_out_what_it_claimed(tocsin_app, lo
     worker = await make_worker(queues=["default"], concurrency=1000)
     await tocsin_app.enqueue_many(long, ((n,) for n in range(2 * MANY)))
     passing = asyncio.create_task(worker.fetcher.step())
-    learned = worker.lanes["default"].learn
+    learned = worker.served["default"].note_reply
 
     def cancel(*args):
         passing.cancel()
         learned(*args)
 
-    monkeypatch.setattr(worker.lanes["default"], "learn", cancel)
+    monkeypatch.setattr(worker.served["default"], "note_reply", cancel)
     with pytest.raises(asyncio.CancelledError):
         await passing
     await eventually(lambda: len(gate.inside) == 2 * MANY, "what was claimed runs")

@@ -33,8 +33,8 @@ def ghost(tocsin_app) -> Ghost:
     return Ghost(tocsin_app)
 
 
-async def ask(worker, lane) -> None:
-    lane.expect_all([0.0])
+async def ask(worker, served) -> None:
+    served.expect_all([0.0])
     await worker.fetcher.step()
 
 
@@ -54,17 +54,17 @@ async def backlog(tocsin_app, make_worker, gate, ghost):
             await gate.enter(n)
 
     worker = await make_worker(concurrency=1)
-    lane = worker.lanes["default"]
+    served = worker.served["default"]
     await tocsin_app.enqueue_many(quick, [(n,) for n in range(200)])
     while worker.pool.ran < 200:
-        await ask(worker, lane)
+        await ask(worker, served)
         await eventually(lambda: not worker.pool.busy, "what was claimed has run")
         await worker.finisher.step()
     is_slow = True
     await tocsin_app.enqueue_many(quick, [(f"old{n}",) for n in range(3)])
-    await ghost.claim(lane.queue, 3)
+    await ghost.claim(served.queue, 3)
     await tocsin_app.enqueue_many(quick, [(f"young{n}",) for n in range(20)])
-    await ask(worker, lane)
+    await ask(worker, served)
     await eventually(lambda: gate.inside, "the first has started")
     assert worker.pool.waiting > 0
     return worker
@@ -74,9 +74,9 @@ async def backlog(tocsin_app, make_worker, gate, ghost):
 async def test_a_recovered_run_is_the_next_to_start_however_many_younger_ones_wait(
     tocsin_app, backlog, ghost, gate, deaths
 ):
-    lane = backlog.lanes["default"]
-    await ghost.die(lane.queue, 3, deaths)
-    await ask(backlog, lane)
+    served = backlog.served["default"]
+    await ghost.die(served.queue, 3, deaths)
+    await ask(backlog, served)
     await backlog.finisher.step()
     # No more of them than permits: the others stay in line.
     assert (backlog.pool.recovered, backlog.pool.suspects) == (1, deaths - 1)
@@ -89,10 +89,10 @@ async def test_a_recovered_run_is_the_next_to_start_however_many_younger_ones_wa
 
 
 async def test_what_waits_behind_a_recovered_run_goes_back_when_its_time_is_over(backlog, ghost, tocsin_clock):
-    lane = backlog.lanes["default"]
+    served = backlog.served["default"]
     tocsin_clock.advance("200ms")
-    await ghost.die(lane.queue, 3, 1)
-    await ask(backlog, lane)
+    await ghost.die(served.queue, 3, 1)
+    await ask(backlog, served)
     tocsin_clock.advance("100ms")
     await backlog.sweep.step()
     assert (backlog.pool.waiting, backlog.pool.recovered) == (1, 1)
@@ -108,21 +108,21 @@ async def test_a_worker_gets_its_suspect_while_other_passes_ask_for_more(tocsin_
     worker = await make_worker(queues=["a", "b"], concurrency=0)
     # The first pass asks everywhere.
     await worker.fetcher.step()
-    a, b = worker.lanes["a"], worker.lanes["b"]
+    a, b = worker.served["a"], worker.served["b"]
     await tocsin_app.enqueue_many(held, [(n,) for n in range(2)], queue="b")
     await ghost.claim(b.queue, 2)
     await ghost.die(b.queue, 2, 2)
 
-    async def begin(lane) -> asyncio.Task[float]:
-        lane.expect_all([0.0])
+    async def begin(served) -> asyncio.Task[float]:
+        served.expect_all([0.0])
         task = asyncio.ensure_future(worker.fetcher.step())
         await asyncio.sleep(0)
-        assert lane.asked
+        assert served.asked
         return task
 
     in_flight = await begin(a)
-    for lane in (b, a, b, a):
-        following = await begin(lane)
+    for served in (b, a, b, a):
+        following = await begin(served)
         await in_flight
         in_flight = following
     await in_flight
@@ -141,13 +141,13 @@ async def test_recovered_runs_share_a_batch_and_a_suspect_has_its_own(tocsin_app
         seen.append([run.args[0] for run in runs])
 
     worker = await make_worker(concurrency=10)
-    lane = worker.lanes["default"]
+    served = worker.served["default"]
     await tocsin_app.enqueue(index, "first")
-    await ghost.claim(lane.queue, 1)
-    await ghost.die(lane.queue, 1, deaths)
+    await ghost.claim(served.queue, 1)
+    await ghost.die(served.queue, 1, deaths)
     await tocsin_app.enqueue(index, "second")
     await tocsin_app.enqueue(index, "third")
-    await ask(worker, lane)
+    await ask(worker, served)
     assert (worker.pool.recovered, worker.pool.suspects) == (1, deaths - 1)
     await eventually(lambda: not worker.pool.busy, "what was claimed has run")
     assert sorted(seen) == batches
@@ -162,14 +162,14 @@ async def test_recovered_runs_that_share_a_batch_take_one_permit(tocsin_app, mak
         seen.append([run.args[0] for run in runs])
 
     worker = await make_worker(concurrency=1)
-    lane = worker.lanes["default"]
+    served = worker.served["default"]
     await tocsin_app.enqueue(index, "any")
-    await ask(worker, lane)
+    await ask(worker, served)
     await eventually(lambda: seen and not worker.pool.busy, "the worker has seen a batch")
     await tocsin_app.enqueue_many(index, [(n,) for n in range(10)])
-    await ghost.claim(lane.queue, 10)
-    await ghost.die(lane.queue, 10, 1)
-    await ask(worker, lane)
+    await ghost.claim(served.queue, 10)
+    await ghost.die(served.queue, 10, 1)
+    await ask(worker, served)
     await eventually(lambda: not worker.pool.busy, "what was claimed has run")
     assert seen[1:] == [list(range(10))]
 
@@ -180,23 +180,23 @@ async def test_recovered_runs_are_not_claimed_and_released_again_and_again(tocsi
         pass
 
     worker = await make_worker(concurrency=2)
-    lane = worker.lanes["default"]
+    served = worker.served["default"]
 
     async def run(count: int) -> None:
         upto = worker.pool.ran + count
         while worker.pool.ran < upto:
-            await ask(worker, lane)
+            await ask(worker, served)
             await eventually(lambda: not worker.pool.busy, "what was claimed has run")
             await worker.finisher.step()
 
     async def claimed() -> int:
-        return int(await tocsin_app.store.client.hget(lane.queue.keys[0]["meta"], "claimed"))
+        return int(await tocsin_app.store.client.hget(served.queue.keys[0]["meta"], "claimed"))
 
     await tocsin_app.enqueue_many(quick, [(n,) for n in range(200)])
     await run(200)
     await tocsin_app.enqueue_many(quick, [(n,) for n in range(100)])
-    await ghost.claim(lane.queue, 100)
-    await ghost.die(lane.queue, 100, 1)
+    await ghost.claim(served.queue, 100)
+    await ghost.die(served.queue, 100, 1)
     before = await claimed()
     await run(100)
     # The first claim may bring all of them.
@@ -218,18 +218,18 @@ async def test_thousands_of_suspects_keep_nobody_from_running(tocsin_app, make_w
     tocsin_app.queue("mail", order=order)
     await tocsin_app.enqueue_many(poison, [(n,) for n in range(count)], queue="mail")
     worker = await make_worker(queues=["mail"], concurrency=5)
-    lane = worker.lanes["mail"]
+    served = worker.served["mail"]
     dead, reaper = Runs(tocsin_app.store, "dead"), Runs(tocsin_app.store, "reaper")
     for _ in range(2):
         claimed = 0
         while claimed < count:
-            [answer] = await dead.claim([ClaimRequest(lane.queue, 0, 1000)], 1e15)
+            [answer] = await dead.claim([ClaimRequest(served.queue, 0, 1000)], 1e15)
             claimed += len(answer.claims)
-        assert await reaper.recover(lane.queue, 0, "dead") == count
+        assert await reaper.recover(served.queue, 0, "dead") == count
     await tocsin_app.enqueue_many(healthy, [(n,) for n in range(20)], queue="mail")
 
     async def all_ran() -> bool:
-        await ask(worker, lane)
+        await ask(worker, served)
         return len(ran) == 20
 
     await eventually(all_ran, "all others ran")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.captured_logs import capture_logs
 from tocsin import ResultLost
-from tocsin.model.codec import LARGEST_RESULT
+from tocsin.model.outcome import LARGEST_RESULT
 from tocsin.store.store import Store
 from tocsin.testing import run_until_idle
 

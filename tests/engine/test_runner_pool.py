@@ -79,8 +79,8 @@ async def test_runs_that_never_wait_leave_turns_to_others(tocsin_app, make_worke
     worker = await make_worker(concurrency=1)
     await tocsin_app.enqueue_many(busy, [() for _ in range(200)])
     busy.mean = 0.001
-    worker.lanes["default"].handlers.add(busy)
-    worker.lanes["default"].expect_all([0.0])
+    worker.served["default"].handlers.add(busy)
+    worker.served["default"].expect_all([0.0])
     await worker.fetcher.step()
     before, backlog = turns, worker.pool.waiting
     assert backlog > 60

@@ -9,7 +9,7 @@ import pytest
 from tests.support.waiting import Gate, eventually
 from tocsin.engine.bells_and_mail import Listener
 from tocsin.engine.fetcher import MOST_POLLED, Fetcher
-from tocsin.engine.unwritten_outcomes import MOST as MOST_UNWRITTEN
+from tocsin.engine.outcome_queue import MOST_UNWRITTEN
 from tocsin.model.errors import InvalidArgument, InvalidConfig
 from tocsin.store.store import Store
 from tocsin.store.transitions.claims import Runs
@@ -58,7 +58,7 @@ async def test_a_bell_is_heard_while_all_permits_are_taken_and_the_next_one_is_f
     await live_app.enqueue(bulk)
     await eventually(lambda: not rooms[-1], "it listens without having a permit")
     await live_app.enqueue(other)
-    await eventually(lambda: worker.lanes["other"].ripe, "the worker has heard the bell")
+    await eventually(lambda: worker.served["other"].ripe, "the worker has heard the bell")
     gate.let_go(1)
     await eventually(lambda: len(started) > 4, "a permit was given to somebody")
     assert started[4] == "other"
@@ -81,9 +81,9 @@ async def test_runs_fetched_ahead_do_not_stand_before_another_queue(live_app, st
 
     await live_app.enqueue_many(bulk, (() for _ in range(3000)))
     worker = await make_worker(live_app, start=True, concurrency=2, poll_s=NEVER_POLLS)
-    await eventually(lambda: worker.lanes["bulk"].busy > 20, "some are fetched ahead")
+    await eventually(lambda: worker.served["bulk"].busy > 20, "some are fetched ahead")
     for _ in range(5):
-        ahead, before = len(worker.lanes["bulk"].line), len(started)
+        ahead, before = len(worker.served["bulk"].line), len(started)
         assert ahead > 10
         await live_app.enqueue(other)
         await eventually(lambda before=before: "other" in started[before:], "it has started")
@@ -103,12 +103,12 @@ async def test_queues_share_the_permits_by_their_weights(tocsin_app, gate, make_
     worker = await make_worker(queues={"a": 3, "b": 1}, concurrency=8)
     for _ in range(10):
         await worker.fetcher.step()
-    assert {name: lane.busy for name, lane in worker.lanes.items()} == {"a": 6, "b": 2}
+    assert {name: served.busy for name, served in worker.served.items()} == {"a": 6, "b": 2}
     gate.let_go(4)
     await eventually(lambda: worker.pool.busy == 4, "four have ended")
     for _ in range(10):
         await worker.fetcher.step()
-    assert {name: lane.busy for name, lane in worker.lanes.items()} == {"a": 6, "b": 2}
+    assert {name: served.busy for name, served in worker.served.items()} == {"a": 6, "b": 2}
 
 
 @pytest.mark.parametrize("weight", [0, -1, 1.5, "3", True])
@@ -127,8 +127,8 @@ async def test_one_pass_of_the_listener_hears_the_bells_of_all_queues(tocsin_app
         await worker.fetcher.step()
     assert not worker.fetcher.agenda.ripe
     await Fleet(tocsin_app.store).ring_all([(name, 0) for name in names])
-    await Listener(worker.ear, worker.lanes, worker.pool, lambda: True, lambda: None).step()
-    assert {lane.name for lane in worker.fetcher.agenda.ripe} == set(names)
+    await Listener(worker.bells, worker.served, worker.pool, worker.fetcher).step()
+    assert {served.name for served in worker.fetcher.agenda.ripe} == set(names)
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ async def test_a_queue_that_exists_keeps_its_partitions_where_code_does_not_say_
     other_app.queue("wide")
     await (await tocsin_app.worker(queues=["wide"])).kill()
     worker = await other_app.worker(queues=["wide"])
-    assert worker.lanes["wide"].queue.partitions == 16
+    assert worker.served["wide"].queue.partitions == 16
     await worker.kill()
 
 

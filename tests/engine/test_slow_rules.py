@@ -60,10 +60,10 @@ async def test_a_pass_that_takes_long_leaves_outcomes_to_the_next_and_loses_none
         await worker.fetcher.step()
     while worker.pool.busy:
         await asyncio.sleep(0)
-    left = [len(worker.finisher.waiting)]
-    while worker.finisher.waiting:
+    left = [len(worker.finisher.outcomes.ended)]
+    while worker.finisher.outcomes.ended:
         assert await worker.finisher.step() < 60
-        left.append(len(worker.finisher.waiting))
+        left.append(len(worker.finisher.outcomes.ended))
     assert [before - after for before, after in itertools.pairwise(left)] == [1] * MANY
     await run_dry(worker)
     assert sum([1 async for run in app.runs() if run.outcome == "succeeded"]) == MANY

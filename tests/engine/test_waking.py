@@ -111,16 +111,16 @@ async def test_an_answer_on_its_way_does_not_hide_what_was_heard_since_it_was_as
         pass
 
     worker = await make_worker()
-    lane = worker.lanes["default"]
+    served = worker.served["default"]
     for partition in range(16):
-        lane.learn(partition, math.inf, 0, 0)
-    lane.ask(3, 1)
-    assert lane.expect(3, 500)
-    lane.learn(3, math.inf, 400, 0)
-    assert lane.next_due[3] == 500
-    lane.ask(3, 1)
-    lane.learn(3, math.inf, 600, 1)
-    assert lane.next_due[3] == math.inf
+        served.note_reply(partition, math.inf, 0, 0)
+    served.note_asked(3, 1)
+    assert served.expect(3, 500)
+    served.note_reply(3, math.inf, 400, 0)
+    assert served.next_due[3] == 500
+    served.note_asked(3, 1)
+    served.note_reply(3, math.inf, 600, 1)
+    assert served.next_due[3] == math.inf
 
 
 async def test_a_backdated_job_is_claimed_after_all_that_were_put_before_it_in_the_same_millisecond(

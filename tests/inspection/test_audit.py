@@ -11,12 +11,14 @@ from tests.support.audit_bench import Bench, one_in_each_stage
 from tocsin import Every
 from tocsin.inspection.doctor import Doctor
 from tocsin.inspection.findings import diagnose
-from tocsin.model import codec
+from tocsin.model import msgpack
+from tocsin.model.outcome import EDIT
 from tocsin.model.queue import Queue
+from tocsin.store.formats import decode_claim_entry
 from tocsin.store.store import Store
-from tocsin.store.transitions.claims import Runs, retry_item
+from tocsin.store.transitions.claims import Runs
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.transitions.jobs import EDIT, read_entry
+from tocsin.store.transitions.settle import retry_item
 from tocsin.store.views.audit import AuditReader, JobPresence
 from tocsin.testing import ManualClock
 
@@ -173,7 +175,7 @@ async def ring_too_often(bench: Bench) -> str:
 
 
 async def register_as_a_newer_version_may(bench: Bench) -> str:
-    entry = codec.encode({"order": "by colour", "partitions": 3})
+    entry = msgpack.encode({"order": "by colour", "partitions": 3})
     await bench.redis.hset(bench.store.keys.fleet()["queues"], "odd", entry)
     return "unreadable-queue"
 
@@ -243,7 +245,7 @@ async def test_an_edit_that_waits_in_a_claim_is_not_lost_with_it(bench: Bench, m
     assert job is not None
     assert job.trigger == Every(20)
     raw = await bench.redis.hget(bench.keys["claims"], "a")
-    assert raw is None or read_entry(raw).pending is None
+    assert raw is None or decode_claim_entry(raw).pending is None
 
 
 async def test_a_removal_that_waits_in_a_claim_happens(bench: Bench) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from tocsin import Tocsin
 from tocsin.inspection.doctor import Doctor, DoctorReport
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.queue import Queue
+from tocsin.model.record import body_of
 from tocsin.store.keys import FLEET_KEYS, LEADER_KEY, PARTITION_KEYS, TYPES
 from tocsin.store.transitions.fleet import Fleet, WorkerInfo
 from tocsin.store.views import wrong_types
@@ -197,7 +198,7 @@ async def test_settings_and_counters_that_are_no_numbers_are_dropped(app, value)
     assert await app.update("f-later", tenant="t")
 
 
-@pytest.mark.parametrize("entry", [b"junk", b"", BAD, codec.encode([1, 2]), b"\x91" * 2000, ONE_BAD_BYTE])
+@pytest.mark.parametrize("entry", [b"junk", b"", BAD, msgpack.encode([1, 2]), b"\x91" * 2000, ONE_BAD_BYTE])
 async def test_a_garbled_entry_of_the_register_is_written_anew_as_the_partition_says(app, entry):
     queues = fleet_keys(app)["queues"]
     before = await app.store.client.hget(queues, "p")
@@ -243,7 +244,7 @@ async def test_entries_of_workers_that_cannot_be_read_are_named_and_cleared(app,
 
 async def test_a_worker_that_beats_again_while_the_audit_listens_is_not_buried(app):
     keys, client = fleet_keys(app), app.store.client
-    about = codec.encode(WorkerInfo(host="h", pid=1, started=1, queues=[], handlers=[], concurrency=1))
+    about = msgpack.encode(WorkerInfo(host="h", pid=1, started=1, queues=[], handlers=[], concurrency=1))
     await client.hset(keys["workers"], "w", about)
     await client.hset(keys["beats"], "w", "garbled")
     listening = Doctor(AuditReader(app.store), Fleet(app.store), repair=True, patience_s=0.5).run()
@@ -273,8 +274,10 @@ async def test_a_seal_of_nobody_is_broken_and_that_of_a_move_is_kept(app):
 async def test_records_whose_body_cannot_be_read_are_named(app):
     jobs, client = keys_of(app, "d")["jobs"], app.store.client
     record = await client.hget(jobs, "d-later")
-    header = record[: len(record) - len(codec.body_of(record))]
-    for n, body in enumerate([b"", b"\xc1", b"\x91" * 2000 + b"\x00", codec.encode(["job", [], {}, None, [-1, -1.0]])]):
+    header = record[: len(record) - len(body_of(record))]
+    for n, body in enumerate(
+        [b"", b"\xc1", b"\x91" * 2000 + b"\x00", msgpack.encode(["job", [], {}, None, [-1, -1.0]])]
+    ):
         await client.hset(jobs, "d-later", header + body)
         report = await audit(app)
         assert [(each.kind, each.examples) for each in report.findings if each.kind == "unreadable-record"] == [

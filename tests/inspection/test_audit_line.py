@@ -16,12 +16,14 @@ from tests.support.servers import Server
 from tocsin import Retry, Tocsin
 from tocsin.inspection.doctor import Doctor, DoctorReport
 from tocsin.inspection.inspector import Inspector
+from tocsin.model.outcome import SUCCEEDED
 from tocsin.model.run import Claim
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions import queue_settings
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, finish_item
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.store.transitions.fleet import Fleet
 from tocsin.store.transitions.jobs import Jobs, PutItem
+from tocsin.store.transitions.settle import finish_item
 from tocsin.store.views.audit import AuditReader
 
 FOR_EVER = 1e15

@@ -63,8 +63,8 @@ async def test_several_schedulers_push_each_occurrence_once(desk, tocsin_clock):
     for minute, (first, second) in enumerate([(one, two), (two, one), (one, two)], start=1):
         tocsin_clock.move_to(at(f"00:0{minute}:00"))
         for worker in (first, second):
-            for lane in worker.lanes.values():
-                lane.forget_dues()
+            for served in worker.served.values():
+                served.forget_dues()
             await asyncio.to_thread(worker.heart.beat)
         # Both ask at once.
         await asyncio.gather(first.fetcher.step(), second.fetcher.step())
@@ -86,7 +86,7 @@ async def test_what_was_pushed_before_a_crash_is_not_pushed_again(desk, tocsin_c
     assert dues(await desk.handle()) == [at("00:01:00")]
     await dying.kill()
     where = await desk.app.store.find_queue(SCHEDULES)
-    await heir.runs.recover(where, 0, owner=dying.name)
+    await heir.parts.incarnation.runs.recover(where, 0, owner=dying.name)
     tocsin_clock.move_to(at("00:02:00"))
     await desk.push(heir)
     assert dues(await desk.handle()) == [at("00:02:00")]
@@ -190,8 +190,8 @@ async def test_a_schedule_may_be_changed_while_it_rests_and_go_on_as_it_was_chan
 async def claimed(desk, worker, clock):
     """The occurrence of 00:01 is in the worker's hands, and not pushed yet."""
     clock.move_to(at("00:01:00"))
-    for lane in worker.lanes.values():
-        lane.forget_dues()
+    for served in worker.served.values():
+        served.forget_dues()
     await asyncio.to_thread(worker.heart.beat)
     await worker.fetcher.step()
     assert worker.pool.busy == 1

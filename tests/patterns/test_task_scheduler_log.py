@@ -141,8 +141,8 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(away_desk,
     await away_desk.push()
     server.kill()
     for _ in range(2):
-        for lane in worker.lanes.values():
-            lane.forget_dues()
+        for served in worker.served.values():
+            served.forget_dues()
         with pytest.raises(StoreError):
             await worker.fetcher.step()
     [line] = said(logs, "the server does not serve this scheduler: it goes on trying")

@@ -155,8 +155,8 @@ async def test_a_server_that_is_away_is_counted_and_its_return_noticed(away_desk
     before = scheduler.statistics()
     assert (before.connected, before.last_successful_pass) == (True, tocsin_clock.now)
     server.kill()
-    for lane in worker.lanes.values():
-        lane.forget_dues()
+    for served in worker.served.values():
+        served.forget_dues()
     with pytest.raises(StoreError):
         await worker.fetcher.step()
     assert counted(scheduler, worker) == {"redis_error_count": 1}

@@ -15,8 +15,8 @@ from tests.support.ordered_model import BANDS, FairModel, OrderedModel
 from tests.support.servers import Server
 from tests.support.state_model import Model
 from tests.support.store_calls import Calls, try_any_sequence
-from tocsin.model import codec
-from tocsin.store.transitions.jobs import read_entry
+from tocsin.model import msgpack
+from tocsin.store.formats import decode_claim_entry
 
 TENANTS = ("t1", "t2", "t3")
 ORDERED_EVENTS = [what for what in EVENTS if what != "claim_by_id"] + ["claim"] * 3 + ["limits_change"] * 2
@@ -54,7 +54,7 @@ class OrderedCalls(Calls):
         name = data.draw(st.sampled_from(sorted(self.limits)), "setting")
         value = data.draw(st.sampled_from(self.limits[name]), "value")
         before = self.client.hmget(self.keys["meta"], name, f"set:{name}")
-        self.send(data, "queue_update", "1", codec.encode([name, name, value]), codec.encode([]))
+        self.send(data, "queue_update", "1", msgpack.encode([name, name, value]), msgpack.encode([]))
         self.model.settings.pop(name, None)
         if value:
             self.model.settings[name] = float(value)
@@ -69,7 +69,7 @@ class OrderedCalls(Calls):
     def claim_as(self, data: st.DataObject, owner: str, limit: int, suspects: int) -> int:
         answer = self.send_claim(data, "run_claim_ordered", owner, suspects, limit)
         picked = self.model.pick(WORKERS[owner], limit, suspects)
-        assert codec.decode(answer[3]) == picked.taken
+        assert msgpack.decode(answer[3]) == picked.taken
         assert answer[7] == len(picked.parked)
         found = [*picked.taken, *picked.parked]
         self.claimed(owner, answer, found)
@@ -118,7 +118,7 @@ class FairCalls(OrderedCalls):
 
     def weights_change(self, data: st.DataObject) -> None:
         tenant, weight = data.draw(st.sampled_from(TENANTS)), data.draw(st.sampled_from([0.5, 1.0, 3.0]), "weight")
-        self.send(data, "queue_update", "1", codec.encode([]), codec.encode([tenant, repr(weight)]))
+        self.send(data, "queue_update", "1", msgpack.encode([]), msgpack.encode([tenant, repr(weight)]))
         self.model.calls += self.model.stand_up() or self.model.weights.get(tenant) != weight
         self.model.weights[tenant] = weight
 
@@ -162,7 +162,7 @@ class FairCalls(OrderedCalls):
         states = self.client.hgetall(self.keys["tenants"])
         counted = {tenant.decode(): struct.unpack_from(">I", raw)[0] for tenant, raw in states.items()}
         assert {tenant: n for tenant, n in counted.items() if n} == {name: shares.count(name) for name in set(shares)}
-        assert all(read_entry(raw).token > 0 or tenant_of(raw) is None for raw in claims.values())
+        assert all(decode_claim_entry(raw).token > 0 or tenant_of(raw) is None for raw in claims.values())
 
 
 def tenant_of(raw: bytes) -> str | None:

@@ -11,7 +11,8 @@ from tests.support.call_values import EVENTS
 from tests.support.model_job import Definition
 from tests.support.servers import Server
 from tests.support.store_calls import Calls, try_any_sequence
-from tocsin.store.transitions.claims import SUCCEEDED, finish_item
+from tocsin.model.outcome import SUCCEEDED
+from tocsin.store.transitions.settle import finish_item
 
 SCHEDULE_EVENTS = [what for what in EVENTS if what not in ("block", "carry")] + ["runs_in_time"] * 12
 

@@ -106,7 +106,7 @@ async def test_what_was_ready_waiting_claimed_or_blocked_runs_under_the_keys_of_
     app, started = shop
     worker, reaper = await app.worker(), Runs(app.store, "next release")
     for queue, owner, runs in (("default", "ghost", 1), ("shared", "ghost2", 3)):
-        assert await reaper.recover(worker.lanes[queue].queue, 0, owner) == runs
+        assert await reaper.recover(worker.served[queue].queue, 0, owner) == runs
     await run_until_idle(app)
     # A pass tries one suspect of one partition: here there is only one.
     await run_until_idle(app, queues=["default"])

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from tocsin.inspection.doctor import Doctor, DoctorReport
+from tocsin.model.outcome import SUCCEEDED
 from tocsin.model.run import Claim
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, failed_item, finish_item, retry_item
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.store.transitions.fleet import Fleet
 from tocsin.store.transitions.jobs import Jobs
+from tocsin.store.transitions.settle import bury_or_park_item, finish_item, retry_item
 from tocsin.store.views.audit import AuditReader
 
 FOR_EVER = 1e15
@@ -67,8 +69,8 @@ async def one_in_each_stage(bench: Bench) -> None:
     await bench.jobs.pause(bench.queue, "paused")
     await bench.take("held")
     await bench.settle("retry", retry_item(await bench.take("retried"), 9000, b"\x91\xa3bad"))
-    await bench.settle("bury", failed_item(await bench.take("buried"), b"\x91\xa3bad"))
-    await bench.settle("park", failed_item(await bench.take("parked"), b"\x91\xa3odd"))
+    await bench.settle("bury", bury_or_park_item(await bench.take("buried"), b"\x91\xa3bad"))
+    await bench.settle("park", bury_or_park_item(await bench.take("parked"), b"\x91\xa3odd"))
     await bench.finish(await bench.take("kept"), keep=60, result=b"\x07")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.one_queue import Line
 from tests.support.records import packed_block, record
-from tocsin.store.transitions.jobs import IGNORE
+from tocsin.model.outcome import IGNORE
 
 
 async def block(

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from tests.support.model_job import Definition
 from tests.support.records import record as a_record
-from tocsin.model import codec
+from tocsin.model import msgpack
 
 START = 1_900_000_000_000
 MEMBERS = ("a", "b", "c")
 
 # Who knows which handlers.
 WORKERS = {"w1": {"x"}, "w2": {"x", "y"}}
-ERROR = codec.encode(["bad"])
+ERROR = msgpack.encode(["bad"])
 members = st.sampled_from(MEMBERS)
 workers = st.sampled_from(sorted(WORKERS))
 definitions = st.builds(
@@ -36,5 +36,5 @@ EVENTS += ["a_late_copy_arrives"] + ["block"] * 3 + ["carry"] * 5
 
 def as_record(what: Definition) -> bytes:
     about = {"keep": what.keep, "timeout": what.timeout, "args": (what.body,), "handler": what.handler}
-    lane = {"band": what.band, "tenant": what.tenant, "cost": what.cost}
-    return a_record(every=what.trigger or None, recurring=what.recurring, **about, **lane)
+    served = {"band": what.band, "tenant": what.tenant, "cost": what.cost}
+    return a_record(every=what.trigger or None, recurring=what.recurring, **about, **served)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.support.dependency_model import Waits
-from tocsin.model.codec import handler_digest
-from tocsin.store.views.parked_handlers import MOST_DIGEST
+from tocsin.model.record import handler_digest
+from tocsin.store.formats import LARGEST_DIGEST
 
 if TYPE_CHECKING:
     from tests.support.model_job import Job
@@ -72,7 +72,7 @@ class Picks(Waits):
     def parked_for(self, now: int, handlers: set[str]) -> list[str]:
         """In the order in which a claim meets them: what could not be read, then by handler."""
         found = [
-            (job.score < MOST_DIGEST, job.score, member)
+            (job.score < LARGEST_DIGEST, job.score, member)
             for member, job in self.jobs.items()
             if job.stage == "parked" and job.score <= now and job.definition.handler in handlers
         ]
@@ -148,7 +148,7 @@ class Picks(Waits):
             if (
                 job
                 and job.stage == "parked"
-                and MOST_DIGEST < job.score <= now
+                and LARGEST_DIGEST < job.score <= now
                 and job.definition.handler not in handlers
             ):
                 job.score = self.digest_of(member)

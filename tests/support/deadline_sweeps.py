@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,8 +41,8 @@ class Stubborn:
 
 async def claim(worker, runs: int = 1) -> None:
     await asyncio.to_thread(worker.heart.beat)
-    for lane in worker.lanes.values():
-        lane.forget_dues()
+    for served in worker.served.values():
+        served.forget_dues()
     wanted = worker.fetcher.claimed + runs
     await eventually(lambda: _claimed(worker, wanted), "as many are claimed")
 
@@ -66,9 +67,11 @@ async def write_down(worker) -> None:
 async def recover(worker) -> int:
     """What the reaper brings back when it looks at deadlines."""
     brought = 0
-    for lane in worker.lanes.values():
-        for partition in range(lane.queue.partitions):
-            brought += await worker.runs.recover(lane.queue, partition, "", Deadlines(int(OVERDUE_S * 1000)))
+    for served in worker.served.values():
+        for partition in range(served.queue.partitions):
+            brought += await worker.parts.incarnation.runs.recover(
+                served.queue, partition, "", Deadlines(int(OVERDUE_S * 1000))
+            )
     return brought
 
 
@@ -92,7 +95,8 @@ def patient(make_worker, tocsin_clock):
     async def make(zombie_after=lambda member: THRESHOLD_S, *, wrap=lambda runs: runs, clock=tocsin_clock, **rules):
         worker = await make_worker(concurrency=rules.pop("concurrency", 10))
         patience = OverrunLimits(zombie_after, recovered_s=OVERDUE_S, **rules)
-        worker.sweep = DeadlineSweep(worker.pool, worker.finisher, lambda: wrap(worker.runs), clock, patience)
+        incarnation = SimpleNamespace(runs=wrap(worker.parts.incarnation.runs))
+        worker.sweep = DeadlineSweep(worker.pool, worker.finisher, incarnation, clock, patience)
         return worker
 
     return make

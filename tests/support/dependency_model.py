@@ -9,10 +9,20 @@ from hypothesis import strategies as st
 
 from tests.support.records import packed_block
 from tests.support.records import record as a_record
-from tocsin.model import codec
-from tocsin.store.transitions.claims import CANCELLED, FAILED, SUCCEEDED
-from tocsin.store.transitions.dependencies import IS_WORKING
-from tocsin.store.transitions.jobs import CHANGED, IGNORE, NEW, POSTPONE, REMEMBERED, REPLACE, UNCHANGED
+from tocsin.model import msgpack
+from tocsin.model.outcome import (
+    CANCELLED,
+    CHANGED,
+    FAILED,
+    IGNORE,
+    IS_WORKING,
+    NEW,
+    POSTPONE,
+    REMEMBERED,
+    REPLACE,
+    SUCCEEDED,
+    UNCHANGED,
+)
 
 if TYPE_CHECKING:
     from tests.support.model_job import Definition, Job
@@ -191,7 +201,7 @@ class WaitCalls:
 
     def _carry_ask(self, data: st.DataObject, entry: tuple[Any, ...], dies: bool) -> None:
         _, member, life, upstream = entry
-        answer = self.send(data, "dependency_watch", codec.encode([upstream, f"line\0{member}\0{life}"]))
+        answer = self.send(data, "dependency_watch", msgpack.encode([upstream, f"line\0{member}\0{life}"]))
         code = answer[1].decode()
         assert code == self.model.watch(upstream, member, life)
         if code == "l" or dies:
@@ -206,7 +216,7 @@ class WaitCalls:
         if dies:
             return
         names = [f"{upstream}\0line\0{member}\0{life}" for upstream, member, life in sorted(told)]
-        answer = self.send(data, "dependency_end", codec.encode([[as_entry(entry), entry[1], *names]]))
+        answer = self.send(data, "dependency_end", msgpack.encode([[as_entry(entry), entry[1], *names]]))
         assert answer[1] == self.model.end_watch(entry, told)
 
     def _unblock(self, data: st.DataObject, tellings: list[tuple[str, str, str, int]], carried: list[Any]) -> None:
@@ -215,7 +225,7 @@ class WaitCalls:
         ]
         before = len(self.model.outbox) - len(carried)
         answer = self.send(
-            data, "dependency_unblock", codec.encode(flat), codec.encode([as_entry(entry) for entry in carried])
+            data, "dependency_unblock", msgpack.encode(flat), msgpack.encode([as_entry(entry) for entry in carried])
         )
         assert answer[1].decode() == self.model.unblock(self.now, tellings, carried)
         if len(self.model.outbox) > before:
@@ -224,7 +234,7 @@ class WaitCalls:
     def what_waits_is_the_same(self, needs: dict[bytes, bytes], watchers: list[bytes], outbox: list[bytes]) -> None:
         held = {}
         for key, raw in needs.items():
-            life, anyway, *sources = codec.decode(raw)
+            life, anyway, *sources = msgpack.decode(raw)
             held[key.decode()] = Wait(life, bool(anyway), {source.partition("\0")[2] for source in sources})
         assert held == self.model.waits
         assert set(held) == {member for member, job in self.model.jobs.items() if job.stage == "blocked"}

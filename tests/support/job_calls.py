@@ -15,10 +15,10 @@ from tests.support.call_values import (
 )
 from tests.support.model_job import Definition
 from tests.support.records import packed
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.ids import job_of
+from tocsin.model.outcome import EDIT, IGNORE, POSTPONE, REPLACE, UPDATE
 from tocsin.store.store import RESULTS_MAX
-from tocsin.store.transitions.jobs import EDIT, IGNORE, POSTPONE, REPLACE, UPDATE
 
 
 class JobCalls:
@@ -85,7 +85,7 @@ class JobCalls:
         getattr(self, f"_{verb}")(data, member)
 
     def _delete(self, data: st.DataObject, member: str, only: str = "") -> None:
-        answer = self.send(data, "job_delete", only, codec.encode([member]))
+        answer = self.send(data, "job_delete", only, msgpack.encode([member]))
         assert answer[1].decode() == self.model.delete(member, only)
 
     def _drop(self, data: st.DataObject, member: str) -> None:
@@ -111,11 +111,13 @@ class JobCalls:
     def _fire(self, data: st.DataObject, member: str) -> None:
         member, ago = job_of(member), data.draw(st.sampled_from([0, 0, 1000]), "ago")
         due = self.now - ago if ago else 0
-        answer = self.send(data, "job_fire", member, codec.encode([due]))
+        answer = self.send(data, "job_fire", member, msgpack.encode([due]))
         assert (answer[2] if answer[1] else None) == self.model.fire(self.now, member, due)
 
     def _revive(self, data: st.DataObject, member: str) -> None:
-        assert self.send(data, "job_revive", codec.encode([member]))[1].decode() == self.model.revive(self.now, member)
+        assert self.send(data, "job_revive", msgpack.encode([member]))[1].decode() == self.model.revive(
+            self.now, member
+        )
 
     def _unpark(self, data: st.DataObject, member: str) -> None:
         assert self.send(data, "job_unpark", member)[1] == self.model.unpark(member)

@@ -10,16 +10,19 @@ from msgspec.structs import replace
 from tests.support.one_queue import FOR_EVER
 from tests.support.records import HANDLER, STRANGE, record
 from tocsin.inspection.doctor import Doctor
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import StoreError
+from tocsin.model.outcome import EDIT, NEW, SUCCEEDED
 from tocsin.model.queue import Queue
+from tocsin.model.record import decode_header, decode_spec, encode_record, handler_digest
 from tocsin.model.run import Claim
 from tocsin.store.keys import BANDS
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Item, Runs, failed_item, finish_item, retry_item
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.store.transitions.dependencies import WATCHING, DependencyWait, Outbox, Upstream
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.transitions.jobs import EDIT, Jobs, PutItem, record_of
+from tocsin.store.transitions.jobs import Jobs, PutItem
+from tocsin.store.transitions.settle import Item, bury_or_park_item, finish_item, retry_item
 from tocsin.store.views.audit import AuditReader
 from tocsin.testing import ManualClock
 
@@ -36,7 +39,7 @@ class Wide:
         self.store, self.queue, self.clock = store, queue, clock
         self.jobs = Jobs(store)
         self.outbox = Outbox(store)
-        self.runs = Runs(store, "worker-1.1", [codec.handler_digest(HANDLER)])
+        self.runs = Runs(store, "worker-1.1", [handler_digest(HANDLER)])
 
     def named(self, kind: str) -> list[str]:
         return [f"{kind}-{n}" for n in range(EACH)]
@@ -49,7 +52,7 @@ class Wide:
         plain, order, number = record(**about), self.queue.queue.order, zlib.crc32(member.encode())
         band = 2 if order == "due" else number % 5
         tenant = ("acme", "b", "")[number % 3] if order == "fair" else ""
-        return record_of(replace(codec.decode_header(plain), band=band, tenant=tenant), codec.decode_spec(plain))
+        return encode_record(replace(decode_header(plain), band=band, tenant=tenant), decode_spec(plain))
 
     async def claim(self, runs: Runs | None = None) -> dict[str, Claim]:
         """All that is due."""
@@ -105,8 +108,8 @@ class Wide:
                 f"life{n}", True, [Upstream("wide", upstream) for upstream in (asked, ended, watched)]
             )
             put = PutItem(member, self.record(member), 5000, relative=True)
-            assert await self.outbox.block(self.queue, [(put, wait)]) == b"1"
-            watcher = wait.watcher("wide", member).encode()
+            assert await self.outbox.block(self.queue, [(put, wait)]) == bytes([NEW])
+            watcher = wait.watcher("wide", member)
             pairs = [(upstream.encode(), watcher) for upstream in (watched, ended)]
             assert await self.outbox.watch(self.queue, pairs) == WATCHING * 2
             carried = wait.entries(member)[1:]
@@ -119,11 +122,11 @@ class Wide:
         for member in self.named("retrying"):
             await self.settle("retry", claim := held.pop(member), retry_item(claim, 1000, error))
         for member in self.named("parked"):
-            await self.settle("park", claim := held.pop(member), failed_item(claim, error))
+            await self.settle("park", claim := held.pop(member), bury_or_park_item(claim, error))
         for member in self.named("dead"):
-            await self.settle("bury", claim := held.pop(member), failed_item(claim, error))
+            await self.settle("bury", claim := held.pop(member), bury_or_park_item(claim, error))
         for member in self.named("done"):
-            item = finish_item(claim := held.pop(member), 0, SUCCEEDED, keep=600, result=codec.encode(7))
+            item = finish_item(claim := held.pop(member), 0, SUCCEEDED, keep=600, result=msgpack.encode(7))
             await self.settle("finish", claim, item)
         for member in self.named("unnamed"):
             await self.settle("finish", claim := held.pop(member), finish_item(claim, 0, SUCCEEDED, 600, unnamed=True))

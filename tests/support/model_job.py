@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tocsin.model.job import NORMAL
-from tocsin.store.transitions.claims import FAILED, SKIPPED, SUCCEEDED
+from tocsin.model.outcome import FAILED, SKIPPED, SUCCEEDED
 
 EXTRA = "\x1f"
 

@@ -13,12 +13,11 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from tocsin import DeliveryFailed, Http
 from tocsin.engine.work_item import WorkItem
 from tocsin.model.allowed_hosts import allowed_hosts
-from tocsin.model.codec import handler_digest
 from tocsin.model.delivery import Delivered
 from tocsin.model.job import Header, Spec
+from tocsin.model.record import encode_record, handler_digest
 from tocsin.model.run import Claim
 from tocsin.model.target import HTTP, fields_of
-from tocsin.store.transitions.jobs import record_of
 from tocsin.targets.address_guard import Guard
 from tocsin.targets.host_gates import HostGates
 from tocsin.targets.http.target import HttpTarget
@@ -51,7 +50,7 @@ class Names(AbstractResolver):
 
 def unit_of(target: Http, attempt: int = 1, job: str = "job") -> WorkItem:
     spec = Spec(HTTP, fields_of(target))
-    record = record_of(Header(recurring=False, timeout=60_000, handler=handler_digest(HTTP)), spec)
+    record = encode_record(Header(recurring=False, timeout=60_000, handler=handler_digest(HTTP)), spec)
     claim = Claim("default", 0, job.encode(), 1, DUE, attempt, 0, False, DUE + 60_000, record)
     handler: Any = None
     return WorkItem(claim, spec, handler, handler, 0.0, 60.0)

@@ -7,30 +7,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.support.records import HANDLER, record
-from tocsin.model import codec
 from tocsin.model.errors import StoreError
 from tocsin.model.job import Job
+from tocsin.model.outcome import EDIT, IGNORE, SUCCEEDED
 from tocsin.model.queue import check_weights, settings_as_text
+from tocsin.model.record import handler_digest
 from tocsin.model.run import Claim
 from tocsin.model.skipped_ticks import SkippedTicks
-from tocsin.store import suspect_scores
+from tocsin.store.formats import ClaimEntry, decode_claim_entry, not_before
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import (
-    SUCCEEDED,
-    ClaimReply,
-    ClaimRequest,
-    Deadlines,
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Deadlines, Runs
+from tocsin.store.transitions.jobs import Jobs, PutItem
+from tocsin.store.transitions.queue_settings import update
+from tocsin.store.transitions.settle import (
     Item,
-    Runs,
-    failed_item,
+    bury_or_park_item,
+    extra_run_item,
     finish_item,
-    plan_item,
     release_item,
     retry_item,
 )
-from tocsin.store.transitions.jobs import EDIT, IGNORE, ClaimEntry, Jobs, PutItem, read_entry
-from tocsin.store.transitions.queue_settings import update
 from tocsin.store.views.events import decisions
 from tocsin.testing import ManualClock
 
@@ -68,7 +65,7 @@ class Line:
         self._seq = itertools.count(1)
 
     def worker(self, owner: str, *handlers: str) -> Runs:
-        known = [codec.handler_digest(name) for name in handlers or (HANDLER,)]
+        known = [handler_digest(name) for name in handlers or (HANDLER,)]
         return Runs(self.store, owner, known)
 
     @property
@@ -167,7 +164,7 @@ class Line:
         runs: Runs | None = None,
     ) -> list[Any]:
         """A run of its own for what was claimed. Who lost their claim, and who is to be told of a cancellation."""
-        item = plan_item(claim, next_due, alone, skips)
+        item = extra_run_item(claim, next_due, alone, skips)
         answer = await self.store.call((runs or self.runs).settle("plan", self.queue, 0, [item]))
         return [answer[1], answer[4]]
 
@@ -181,10 +178,10 @@ class Line:
         return await self.settle("release", release_item(claim), runs=runs)
 
     async def bury(self, claim: Claim, *, runs: Runs | None = None) -> list[str]:
-        return await self.settle("bury", failed_item(claim, b"\x91\xa3bad"), runs=runs)
+        return await self.settle("bury", bury_or_park_item(claim, b"\x91\xa3bad"), runs=runs)
 
     async def park(self, claim: Claim, *, runs: Runs | None = None) -> list[str]:
-        return await self.settle("park", failed_item(claim, b"\x91\xa3odd"), runs=runs)
+        return await self.settle("park", bury_or_park_item(claim, b"\x91\xa3odd"), runs=runs)
 
     async def recover(self, owner: str = "worker-1.1", overdue: int = 0, **deadlines: Any) -> int:
         return await self.other.recover(self.queue, 0, owner, Deadlines(overdue, **deadlines))
@@ -234,11 +231,11 @@ class Line:
 
     async def entry(self, member: str) -> ClaimEntry | None:
         raw = await self.store.client.hget(self.keys["claims"], member)
-        return None if raw is None else read_entry(raw)
+        return None if raw is None else decode_claim_entry(raw)
 
     async def not_before(self, member: str) -> int | None:
         score = await self.store.client.zscore(self.keys["waiting"], member)
-        return None if score is None else int(suspect_scores.not_before(score))
+        return None if score is None else int(not_before(score))
 
     async def commands(self) -> int:
         """How many the server has executed, those of scripts included."""

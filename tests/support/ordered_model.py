@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.claim_model import Picked
 from tests.support.model_job import Job
 from tests.support.state_model import Model
-from tocsin.store.transitions.jobs import CHANGED, NEW
+from tocsin.model.outcome import CHANGED, NEW
 
 BANDS = range(5)
 

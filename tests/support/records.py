@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.job import NORMAL, Header, Retry, Spec
+from tocsin.model.outcome import IGNORE
+from tocsin.model.record import encode_record, handler_digest, trigger_digest
 from tocsin.model.trigger import Every
-from tocsin.store.transitions.jobs import IGNORE, record_of
 
 HANDLER = "tests.handler"
 STRANGE = "tests.strange"
@@ -32,15 +33,15 @@ def record(
     header = Header(
         recurring=recurring and every is not None,
         timeout=timeout,
-        handler=codec.handler_digest(handler),
-        trigger=codec.trigger_digest(spec),
+        handler=handler_digest(handler),
+        trigger=trigger_digest(spec),
         keep=keep,
         band=band,
         tenant=tenant,
         cost=cost,
         unnamed=unnamed,
     )
-    return record_of(header, spec)
+    return encode_record(header, spec)
 
 
 def packed(
@@ -48,7 +49,7 @@ def packed(
 ) -> bytes:
     """The items of job_put, for calls that do not go through `Jobs`."""
     values = [msgspec.msgpack.encode(value) for value in (due, int(relative), mode, expected)]
-    return b"\x96" + codec.text(member.encode()) + b"".join(values) + codec.text(record)
+    return b"\x96" + msgpack.text(member.encode()) + b"".join(values) + msgpack.text(record)
 
 
 def packed_block(
@@ -57,4 +58,4 @@ def packed_block(
     """The items of dependency_block, likewise; sources are queue NUL upstream."""
     needs = msgspec.msgpack.encode([life, int(anyway), *sources])
     values = [msgspec.msgpack.encode(value) for value in (due, 0, mode)]
-    return b"\x96" + codec.text(member.encode()) + b"".join(values) + codec.text(record) + codec.text(needs)
+    return b"\x96" + msgpack.text(member.encode()) + b"".join(values) + msgpack.text(record) + msgpack.text(needs)

@@ -14,23 +14,24 @@ from tests.support.call_values import (
     members,
     workers,
 )
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.ids import EXTRA
+from tocsin.model.outcome import NOT_ENDED
+from tocsin.model.record import decode_header, handler_digest
 from tocsin.model.run import Claim
+from tocsin.store.formats import DUE_MASK
 from tocsin.store.store import OpenQueue
-from tocsin.store.transitions.claims import (
-    NOT_ENDED,
+from tocsin.store.transitions.claims import Runs
+from tocsin.store.transitions.settle import (
     Item,
-    Runs,
     advance_item,
-    failed_item,
+    bury_or_park_item,
+    extra_run_item,
     finish_item,
     park_item,
-    plan_item,
     release_item,
     retry_item,
 )
-from tocsin.store.transitions.jobs import DUE_MASK
 
 
 class RunCalls:
@@ -43,7 +44,7 @@ class RunCalls:
     fence: int
 
     def send_claim(self, data: st.DataObject, name: str, owner: str, suspects: int, last: Any) -> Any:
-        known = b"".join(codec.handler_digest(handler).to_bytes(4, "big") for handler in sorted(WORKERS[owner]))
+        known = b"".join(handler_digest(handler).to_bytes(4, "big") for handler in sorted(WORKERS[owner]))
         return self.send(data, name, owner, self.now, known, 0, suspects, "1", last, session=f"{owner}:claim")
 
     def claim(self, data: st.DataObject) -> None:
@@ -55,7 +56,7 @@ class RunCalls:
         """The token of what it got."""
         answer = self.send_claim(data, "run_claim", owner, suspects, limit)
         picked = self.model.pick(WORKERS[owner], limit, suspects)
-        assert codec.decode(answer[3]) == picked.taken
+        assert msgpack.decode(answer[3]) == picked.taken
         self.claimed(owner, answer, [*picked.taken, *picked.parked])
         assert (answer[6], answer[8]) == (self.model.next_due(), len(self.model.due_now(self.now)))
         return answer[2]
@@ -63,7 +64,7 @@ class RunCalls:
     def claim_by_id(self, data: st.DataObject) -> None:
         owner, named = data.draw(workers, "owner"), data.draw(st.lists(members, min_size=1, max_size=3), "named")
         suspects = data.draw(st.sampled_from([0, 1, 1000]), "suspects")
-        answer = self.send_claim(data, "run_claim_ids", owner, suspects, codec.encode(named))
+        answer = self.send_claim(data, "run_claim_ids", owner, suspects, msgpack.encode(named))
         picked, eligible = self.model.pick_named(WORKERS[owner], list(dict.fromkeys(named)), suspects)
         assert self.claimed(owner, answer, [*picked.taken, *picked.parked]) == eligible
         waiting = {member: job.score for member, job in self.model.jobs.items() if job.stage == "waiting"}
@@ -76,7 +77,7 @@ class RunCalls:
         """Check a claim's answer against the model. Those that came from `parked`."""
         _, now, token, packed, records, stamps, _, parkings, *_ = answer
         taken = self.known(owner, found)
-        names = codec.decode(packed)
+        names = msgpack.decode(packed)
         assert names[: len(taken)] == taken
         assert (now, parkings) == (self.now, len(found) - len(taken))
         parked = names[len(taken) :]
@@ -116,7 +117,7 @@ class RunCalls:
         delay, steps, outcome = (data.draw(st.integers(0, 3)) for _ in range(3))
 
         def ending(claim: Claim) -> tuple[int, int, int]:
-            header = codec.decode_header(claim.record)
+            header = decode_header(claim.record)
             return claim.due + 1000 * steps if header.recurring and steps else 0, outcome, header.keep
 
         make: dict[str, Callable[[Claim], Item]] = {
@@ -124,7 +125,7 @@ class RunCalls:
             "retry": lambda claim: retry_item(claim, delay * 1000, ERROR),
             "release": release_item,
         }
-        items = [make.get(verb, lambda claim: failed_item(claim, ERROR))(claim) for claim in claims]
+        items = [make.get(verb, lambda claim: bury_or_park_item(claim, ERROR))(claim) for claim in claims]
         call = self.runs[owner].settle(verb, self.queue, 0, items)
         held = [claim for claim in claims if self.held(owner, claim)]
         answer = self.send(data, f"run_{verb}", *call.args, session=call.session, traced=bool(held))
@@ -139,9 +140,7 @@ class RunCalls:
     def set_aside(self, data: st.DataObject) -> None:
         """Schedules of which nobody can tell when they are due next, and such that go on."""
         owner, claims = self.some_claims(data)
-        claims = [
-            claim for claim in claims if EXTRA not in claim.member and codec.decode_header(claim.record).recurring
-        ]
+        claims = [claim for claim in claims if EXTRA not in claim.member and decode_header(claim.record).recurring]
         if not claims:
             return
         # Some have ended, the others could not be read.
@@ -179,7 +178,7 @@ class RunCalls:
         alone, steps = data.draw(st.booleans(), "alone"), data.draw(st.integers(0, 3), "steps")
         following = {claim.key: claim.due + 1000 * steps if steps else 0 for claim in claims}
         call = self.runs[owner].settle(
-            "plan", self.queue, 0, [plan_item(claim, following[claim.key], alone) for claim in claims]
+            "plan", self.queue, 0, [extra_run_item(claim, following[claim.key], alone) for claim in claims]
         )
         held = [claim for claim in claims if self.held(owner, claim)]
         answer = self.send(data, "run_plan", *call.args, session=call.session, traced=bool(held))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from tests.support.claim_model import Picks
 from tests.support.model_job import EXTRA, Definition, Job, Wish
+from tocsin.model.outcome import CANCELLED, FAILED
 from tocsin.model.run import Claim
-from tocsin.store.transitions.claims import CANCELLED, FAILED
 
 
 @dataclass

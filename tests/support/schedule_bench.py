@@ -56,9 +56,9 @@ class ScheduleBench:
         """Time passes, then a worker looks, until there is nothing more to start or to write down."""
         self.clock.advance(seconds)
         await asyncio.to_thread(self.worker.heart.beat)
-        for lane in self.worker.lanes.values():
-            lane.forget_dues()
-        while any(min(lane.next_due) <= self.clock.ms for lane in self.worker.lanes.values()):
+        for served in self.worker.served.values():
+            served.forget_dues()
+        while any(min(served.next_due) <= self.clock.ms for served in self.worker.served.values()):
             await self.worker.fetcher.step()
             await self.write()
 
@@ -78,7 +78,7 @@ class ScheduleBench:
 
     async def read_mail(self) -> None:
         """One letter, which must be there."""
-        await Listener(self.worker.ear, self.worker.lanes, self.worker.pool, lambda: True, lambda: None).step()
+        await Listener(self.worker.bells, self.worker.served, self.worker.pool, self.worker.fetcher).step()
         await self.write()
 
     async def lose_worker(self) -> None:

@@ -9,15 +9,15 @@ import msgspec
 
 from tests.support.one_queue import Line
 from tests.support.records import packed, packed_block, record
+from tocsin.model.outcome import SUCCEEDED
 from tocsin.store.scripts.script import orders_of, script, script_names
 from tocsin.store.store import RESULTS_MAX
-from tocsin.store.transitions.claims import (
-    SUCCEEDED,
+from tocsin.store.transitions.settle import (
     advance_item,
-    failed_item,
+    bury_or_park_item,
+    extra_run_item,
     finish_item,
     park_item,
-    plan_item,
     release_item,
     retry_item,
 )
@@ -111,7 +111,7 @@ async def _finish(line: Line) -> list[Any]:
 async def _plan(line: Line) -> list[Any]:
     await line.put("a", every=5)
     claim = await line.take("a")
-    item = plan_item(claim, claim.due + 5000, alone=False)
+    item = extra_run_item(claim, claim.due + 5000, alone=False)
     return list(line.runs.settle("plan", line.queue, 0, [item]).args)
 
 
@@ -129,13 +129,13 @@ async def _release(line: Line) -> list[Any]:
 
 async def _bury(line: Line) -> list[Any]:
     await line.put("a")
-    item = failed_item(await line.take("a"), b"bad")
+    item = bury_or_park_item(await line.take("a"), b"bad")
     return list(line.runs.settle("bury", line.queue, 0, [item]).args)
 
 
 async def _park(line: Line) -> list[Any]:
     await line.put("a")
-    item = failed_item(await line.take("a"), b"odd")
+    item = bury_or_park_item(await line.take("a"), b"odd")
     return list(line.runs.settle("park", line.queue, 0, [item]).args)
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from tests.support.model_job import EXTRA, Definition, Job, Wish
 from tests.support.run_model import RunModel
-from tocsin.store.transitions.claims import CANCELLED
-from tocsin.store.transitions.jobs import (
+from tocsin.model.outcome import (
+    CANCELLED,
     CHANGED,
     CONFLICT,
     EDIT,

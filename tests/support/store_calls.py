@@ -23,17 +23,16 @@ from tests.support.model_job import Definition
 from tests.support.run_calls import RunCalls
 from tests.support.servers import Server
 from tests.support.state_model import Model
-from tocsin.model import codec
 from tocsin.model.queue import Queue
+from tocsin.model.record import decode_header, decode_spec
 from tocsin.model.run import Claim
-from tocsin.store import suspect_scores
+from tocsin.store.formats import decode_claim_entry, is_apart, not_before
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.claims import (
     Runs,
 )
-from tocsin.store.transitions.jobs import read_entry
 
 
 class Calls(JobCalls, RunCalls, WaitCalls, RuleBasedStateMachine):
@@ -127,7 +126,7 @@ class Calls(JobCalls, RunCalls, WaitCalls, RuleBasedStateMachine):
         stages = dict(zip((*STAGE_KEYS, "done"), map(dict, sets), strict=True))
         stages["ready"] = self.ready()
         self.each_job_is_in_one_stage(records, stages)
-        entries = {key: read_entry(raw) for key, raw in raws.items()}
+        entries = {key: decode_claim_entry(raw) for key, raw in raws.items()}
         assert {key for key, entry in entries.items() if entry.token > 0} == set(stages["working"])
         assert all(bool(entry.owner) == (entry.token > 0) for entry in entries.values())
         assert set(entries) <= set(records)
@@ -152,11 +151,11 @@ class Calls(JobCalls, RunCalls, WaitCalls, RuleBasedStateMachine):
         assert sorted(key.decode() for key in records) == sorted(self.model.jobs)
 
     def same(self, key: bytes, record: bytes, entry: Any, stages: dict[str, dict[bytes, float]]) -> None:
-        job, header, spec = self.model.jobs[key.decode()], codec.decode_header(record), codec.decode_spec(record)
+        job, header, spec = self.model.jobs[key.decode()], decode_header(record), decode_spec(record)
         score = stages[job.stage][key]
-        assert job.apart == (job.stage == "waiting" and suspect_scores.is_apart(score))
+        assert job.apart == (job.stage == "waiting" and is_apart(score))
         if job.apart:
-            score = suspect_scores.not_before(score)
+            score = not_before(score)
         # Half a digest tells of a suspect.
         score, job.below = (score, 0.0) if job.stage == "parked" else divmod(score, 1)
         assert score == job.score
@@ -168,15 +167,15 @@ class Calls(JobCalls, RunCalls, WaitCalls, RuleBasedStateMachine):
         counts = (header.succeeded + uncounted, header.failed, header.attempts + uncounted)
         assert counts == (job.succeeded, job.failed, job.attempts)
         every = int(spec.trigger.interval) if spec.trigger else 0
-        lane = (header.band, header.tenant, header.cost)
-        held = Definition(header.recurring, every, header.keep, header.timeout, spec.name, spec.args[0], *lane)
+        served = (header.band, header.tenant, header.cost)
+        held = Definition(header.recurring, every, header.keep, header.timeout, spec.name, spec.args[0], *served)
         assert (held, header.version) == (job.definition, job.version)
         assert (entry.token, entry.owner) == (job.token, job.owner) if entry else job.token == 0
         # In the order of the bits in lua/lib/claim.lua.
         intents = [job.pausing, job.removing, job.wish, job.cancelled]
         bits = sum(1 << bit for bit, wanted in enumerate(intents) if wanted) + 16 * job.unread
         assert (entry.intent if entry else 0) == bits
-        pending = codec.decode_header(entry.pending) if entry and entry.pending else None
+        pending = decode_header(entry.pending) if entry and entry.pending else None
         assert (pending and pending.version) == (job.wish and job.wish.version)
 
 

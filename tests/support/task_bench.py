@@ -46,8 +46,8 @@ class Desk:
     async def push(self, *workers: Worker) -> None:
         """Everything that is due, by this worker or all, each until it finds no more."""
         for worker in workers or self.workers:
-            for lane in worker.lanes.values():
-                lane.forget_dues()
+            for served in worker.served.values():
+                served.forget_dues()
             await run_dry(worker)
 
     async def handle(self) -> list[Task]:

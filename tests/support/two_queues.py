@@ -12,11 +12,13 @@ from tests.support.records import record
 from tests.support.servers import Server
 from tocsin.app.dependencies import DependentWriter, UpstreamRefs
 from tocsin.app.lookup import Lookup
+from tocsin.model.outcome import SUCCEEDED
 from tocsin.model.queue import Queue
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, failed_item, finish_item
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.store.transitions.dependencies import Outbox, Upstream
 from tocsin.store.transitions.jobs import Jobs, PutItem
+from tocsin.store.transitions.settle import bury_or_park_item, finish_item
 from tocsin.testing import ManualClock
 from tocsin.upkeep.outbox_carrier import OutboxCarrier
 
@@ -85,7 +87,7 @@ class TwoQueues:
         partition = where.partition_of(member)
         [answer] = await self.runs.claim([ClaimRequest(where, partition, 1, [member])], 1e15)
         [claim] = answer.claims  # type: ignore[union-attr]
-        item = failed_item(claim, b"\x91\xa3bad") if bury else finish_item(claim, 0, outcome)
+        item = bury_or_park_item(claim, b"\x91\xa3bad") if bury else finish_item(claim, 0, outcome)
         await self.store.call(self.runs.settle("bury" if bury else "finish", where, partition, [item]))
 
     async def stage(self, queue: str, member: str) -> str | None:
@@ -98,7 +100,7 @@ class TwoQueues:
     async def carry_everything(self) -> None:
         """As a worker does that was told of nothing."""
         places = [(queue, p) for queue in self.queues.values() for p in range(queue.partitions)]
-        while filled := await Outbox(self.store).filled(places):
+        while filled := await Outbox(self.store).non_empty(places):
             for place in filled:
                 self.carrier.note_filled(*place)
             await self.carrier.carry_some()

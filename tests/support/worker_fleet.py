@@ -213,7 +213,7 @@ class Fleet:
         """The answers of all partitions to one command on one of their keys."""
         opened, store = await self.queue(queue), self.app.store
         names = [keys[key] for keys in opened.keys]
-        return [await store.read(lambda c, k=name: c.execute_command(command, k, *args)) for name in names]
+        return [await store.run_repeatable(lambda c, k=name: c.execute_command(command, k, *args)) for name in names]
 
     async def count(self, counter: str, queue: str = "default") -> int:
         return sum(int(found or 0) for found in await self.ask_each("HGET", "meta", counter, queue=queue))

@@ -10,9 +10,9 @@ from tocsin.worker import Worker
 
 async def claim(worker: Worker) -> None:
     """Ask everywhere, once, under a lease that holds although the clock was moved."""
-    await eventually(lambda: worker.heart.lease > worker.clock.server_ms(), "a beat since the clock was moved")
-    for lane in worker.lanes.values():
-        lane.forget_dues()
+    await eventually(lambda: worker.heart.lease.until > worker.clock.server_ms(), "a beat since the clock was moved")
+    for served in worker.served.values():
+        served.forget_dues()
     await worker.fetcher.step()
 
 

@@ -236,7 +236,7 @@ async def test_a_run_that_finds_no_descriptor_goes_back_without_an_attempt(
         await tocsin_app.enqueue(target(1), id="first", retry=Retry(1, "1h"))
         await run_dry(worker)
         await tocsin_app.enqueue(target(ports.get(scheme, 2)), id="a")
-        worker.lanes["default"].forget_dues()
+        worker.served["default"].forget_dues()
         used_up()
         await run_dry(worker)
         used_up(False)
@@ -244,7 +244,7 @@ async def test_a_run_that_finds_no_descriptor_goes_back_without_an_attempt(
         assert job is not None
         assert (job.stage, job.attempt) == (Stage.WAITING, 1)
         tocsin_clock.advance("5s")
-        worker.lanes["default"].forget_dues()
+        worker.served["default"].forget_dues()
         await run_dry(worker)
         ran = [run.outcome async for run in tocsin_app.runs() if run.job_id == "a"]
         assert ran == (["succeeded"] if scheme in ports else ["dead"])
@@ -271,7 +271,7 @@ async def test_a_run_whose_secret_cannot_be_read_for_want_of_a_descriptor_goes_b
         await tocsin_app.enqueue(target, id="first", retry=Retry(1, "1h"))
         await run_dry(worker)
         await tocsin_app.enqueue(target, id="a")
-        worker.lanes["default"].forget_dues()
+        worker.served["default"].forget_dues()
         used_up()
         await run_dry(worker)
         used_up(False)
@@ -279,7 +279,7 @@ async def test_a_run_whose_secret_cannot_be_read_for_want_of_a_descriptor_goes_b
         assert job is not None
         assert (job.stage, job.attempt) == (Stage.WAITING, 1)
         tocsin_clock.advance("5s")
-        worker.lanes["default"].forget_dues()
+        worker.served["default"].forget_dues()
         await run_dry(worker)
         assert [run.outcome async for run in tocsin_app.runs() if run.job_id == "a"] == (
             ["dead"] if kind == "login" else ["succeeded"]

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin import Cron, Dates, Every, Holidays, InvalidTrigger, Once, Rrule
-from tocsin.model import codec
-from tocsin.model.errors import InvalidArgument
+from tocsin.model.errors import InvalidArgument, RecordUnreadable
 from tocsin.model.job import Spec
+from tocsin.model.record import decode_spec, encode_header, encode_spec
 from tocsin.model.trigger import check_trigger
 
 START = datetime(2026, 1, 5, 9, tzinfo=UTC)
@@ -169,9 +169,9 @@ TRIGGERS = [
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: type(trigger).__name__)
 def test_triggers_come_back_from_a_record_as_they_were(trigger):
-    record = codec.encode_header(_header()) + codec.encode_spec(Spec("handler", trigger=trigger))
-    assert codec.decode_spec(record).trigger == trigger
-    assert hash(codec.decode_spec(record).trigger) == hash(trigger)
+    record = encode_header(_header()) + encode_spec(Spec("handler", trigger=trigger))
+    assert decode_spec(record).trigger == trigger
+    assert hash(decode_spec(record).trigger) == hash(trigger)
 
 
 def _header():
@@ -181,9 +181,9 @@ def _header():
 
 
 def test_a_record_whose_trigger_cannot_be_is_unreadable_and_says_why():
-    good = codec.encode_header(_header()) + codec.encode_spec(Spec("handler", trigger=Cron("0 9 * * *")))
-    with pytest.raises(codec.RecordUnreadable, match="never fires"):
-        codec.decode_spec(good.replace(b"\xa90 9 * * *", b"\xaa0 9 31 2 *"))
+    good = encode_header(_header()) + encode_spec(Spec("handler", trigger=Cron("0 9 * * *")))
+    with pytest.raises(RecordUnreadable, match="never fires"):
+        decode_spec(good.replace(b"\xa90 9 * * *", b"\xaa0 9 31 2 *"))
 
 
 @given(st.text(alphabet="0123456789*/,-#LWlw@ MONJAN?\t.", max_size=30))

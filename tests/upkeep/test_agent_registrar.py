@@ -268,7 +268,7 @@ async def test_a_changed_agent_is_looked_at_without_a_round_over_the_others(tocs
 
 
 async def test_an_outage_in_the_middle_of_a_round_leaves_nobody_out(monkeypatch):
-    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.0)
+    monkeypatch.setattr("tocsin.store.calls.PATIENCE_S", 0.0)
     names = [f"a{n:04d}" for n in range(2 * PAGE + 10)]
     with Server.valkey(aof=True) as server:
         async with Tocsin(server.url) as app:
@@ -375,7 +375,7 @@ async def test_an_extra_run_of_an_agent_reaches_the_worker_that_owns_it(tocsin_a
     tocsin_clock.advance("1m")
     extra = await tocsin_app.fire("mine")
     await tocsin_app.fire("foreign")
-    worker.lanes[AGENTS].hear(0)
+    worker.served[AGENTS].mark_due(0)
     await run_dry(worker)
     assert ran[1:] == [extra.id]
 

@@ -54,21 +54,21 @@ async def test_one_of_many_brings_back_the_runs_of_a_dead_worker(tocsin_app, mak
     before = await walks(tocsin_app)
     for _ in range(3):
         for other in others:
-            await other.reaper.step()
+            await other.parts.upkeep.reaper.step()
         await watch(tocsin_clock, 2, *others)
     assert await owner(tocsin_app) is None
-    assert sum(other.reaper.recovered for other in others) == 1
+    assert sum(other.parts.upkeep.reaper.recovered for other in others) == 1
     assert await walks(tocsin_app) - before == 1
 
 
 async def test_if_it_dies_on_the_way_another_takes_over(tocsin_app, make_worker, tocsin_clock, dead):
     first, second = [await make_worker() for _ in range(2)]
     await watch(tocsin_clock, 12, first, second)
-    [(name, counter)] = first.reaper._dead.items()
-    assert await first._fleet.bury(name, counter, 10_000)
+    [(name, counter)] = first.parts.upkeep.reaper._dead.items()
+    assert await first.parts.fleet.declare_dead(name, counter, 10_000)
     await watch(tocsin_clock, 8, second)
-    await second.reaper.step()
+    await second.parts.upkeep.reaper.step()
     assert await owner(tocsin_app) == dead.name
     await watch(tocsin_clock, 4, second)
-    await second.reaper.step()
+    await second.parts.upkeep.reaper.step()
     assert await owner(tocsin_app) is None

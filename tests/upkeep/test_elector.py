@@ -13,7 +13,7 @@ from tests.support.captured_logs import capture_logs
 from tests.support.proxy import CUTS, Proxy
 from tests.support.servers import Server
 from tocsin.model.errors import StoreUnavailable
-from tocsin.store import store as store_module
+from tocsin.store import calls
 from tocsin.store.store import Store
 from tocsin.store.transitions.leadership import LeaderKey, Term
 from tocsin.testing import ManualClock
@@ -228,7 +228,7 @@ async def opened(url: str) -> AsyncIterator[Store]:
 
 
 async def test_with_the_server_away_a_leader_leads_no_longer_than_it_may(monkeypatch, mine: ManualClock):
-    monkeypatch.setattr(store_module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(calls, "PATIENCE_S", 0.0)
     with Server.valkey(aof=True) as server:
         async with opened(server.url) as store:
             one = Elector(LeaderKey(store), lambda: "one", mine, int(TTL_S * 1000))

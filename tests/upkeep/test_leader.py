@@ -60,9 +60,9 @@ async def live(clock, seconds: float, *workers: Worker) -> None:
 
 async def clean_up(*workers: Worker) -> None:
     for worker in workers:
-        await worker.election.step()
-        await worker.reaper.step()
-        await worker.orphans.step()
+        await worker.parts.upkeep.elector.step()
+        await worker.parts.upkeep.reaper.step()
+        await worker.parts.upkeep.orphan_cleaner.step()
 
 
 @pytest.mark.parametrize("leader", ["--queues mail", "TaskScheduler"])
@@ -75,8 +75,8 @@ async def test_a_leader_that_serves_other_queues_brings_back_overdue_agents(
         other = await scheduler.worker(tocsin_app)
     else:
         other = await make_worker(queues=["mail"])
-    assert AGENTS_QUEUE not in other.lanes
-    waiting = held.lanes[AGENTS_QUEUE].queue.keys[0]["waiting"]
+    assert AGENTS_QUEUE not in other.served
+    waiting = held.served[AGENTS_QUEUE].queue.keys[0]["waiting"]
     await tocsin_app.store.client.zadd(waiting, {"stray": tocsin_clock.ms})
     await live(tocsin_clock, TIMEOUT_S + ORPHAN_S - 1, held, other)
     await clean_up(other)
@@ -95,10 +95,10 @@ async def test_a_queue_that_is_registered_later_is_cleaned_too(tocsin_app, tocsi
     await clean_up(worker)
     tocsin_app.queue("new", partitions=2)
     other = await make_worker(queues=["new"])
-    for keys in other.lanes["new"].queue.keys:
+    for keys in other.served["new"].queue.keys:
         await tocsin_app.store.client.zadd(keys["waiting"], {"stray": tocsin_clock.ms})
     await clean_up(worker)
-    assert worker.orphans.cleaned["no_record"] == 2
+    assert worker.parts.upkeep.orphan_cleaner.cleaned["no_record"] == 2
 
 
 async def test_jobs_come_back_after_recovery_overdue_ms_and_agents_after_the_orphan_threshold(
@@ -117,12 +117,12 @@ async def test_runs_of_crashed_workers_are_counted_as_orphans(tocsin_app, tocsin
     other = await make_worker(summary_s=1.0)
     await live(tocsin_clock, 10, other)
     await live(tocsin_clock, 10, other)
-    await other.reaper.step()
+    await other.parts.upkeep.reaper.step()
     assert [(await tocsin_app.get(name)).stage for name in ("job", "agent")] == ["waiting", "waiting"]
-    await other.vitals.check.step()
-    assert (other.stats().orphans, other.vitals.check.snapshot.orphans_cleaned) == (2, 2)
+    await other.telemetry.check.step()
+    assert (other.stats().orphans, other.telemetry.check.snapshot.orphans_cleaned) == (2, 2)
     for _ in range(2):
-        other.vitals._gather(other.tally)
+        other.telemetry._gather(other.tally)
         metrics.flush(other.tally)
     [found] = [
         metric

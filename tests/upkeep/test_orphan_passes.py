@@ -14,7 +14,7 @@ from tests.support.servers import Server, cluster
 from tests.support.stepping_clock import SteppingClock
 from tocsin.model.errors import StoreUnavailable
 from tocsin.model.queue import Queue
-from tocsin.store import store as store_module
+from tocsin.store import calls
 from tocsin.store.store import Store
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.transitions.leadership import LeaderKey
@@ -127,7 +127,7 @@ async def test_a_leader_that_was_stopped_during_its_look_does_not_act_on_it(line
 
 
 async def test_with_the_server_away_the_next_pass_goes_on_where_this_one_ended(monkeypatch, clock: ManualClock):
-    monkeypatch.setattr(store_module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(calls, "PATIENCE_S", 0.0)
     with Server.valkey(aof=True) as server:
         store = Store(server.url, clock=clock)
         await store.open()

@@ -9,7 +9,8 @@ import pytest
 from tests.support.one_queue import Line
 from tests.support.orphans import CENTURY, YEAR_2500, Cleaner, score, set_apart, zadd
 from tests.support.records import record
-from tocsin.store.transitions.jobs import EDIT, PutItem
+from tocsin.model.outcome import EDIT
+from tocsin.store.transitions.jobs import PutItem
 
 
 @pytest.mark.parametrize(

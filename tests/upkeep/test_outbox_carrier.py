@@ -9,8 +9,8 @@ import pytest
 from tests.support.crashes import DyingStore, Killed
 from tests.support.servers import Server
 from tests.support.two_queues import MakeTwoQueues, Overtaken, Repeating, TwoQueues
+from tocsin.model.outcome import FAILED
 from tocsin.store.store import Store
-from tocsin.store.transitions.claims import FAILED
 from tocsin.store.transitions.dependencies import PAGE, Outbox
 from tocsin.testing import ManualClock
 from tocsin.upkeep.outbox_carrier import EVERY_S, OutboxCarrier

@@ -245,8 +245,8 @@ async def test_an_edit_that_came_between_wins_and_is_planned_by_the_new_zones(to
 
 async def test_a_worker_stamps_the_version_it_reads(tocsin_app, note):
     worker = await tocsin_app.worker()
-    await worker.election.step()
-    await worker.replanner.step()
+    await worker.parts.upkeep.elector.step()
+    await worker.parts.upkeep.replanner.step()
     assert await Fleet(tocsin_app.store).zones() == zone_version.version()
     await worker.kill()
 

@@ -78,9 +78,9 @@ async def test_a_late_worker_is_silent_unless_it_is_heard(
 async def test_a_worker_that_left_or_was_buried_leaves_no_time(fleet: Fleet, heart: HeartbeatSender) -> None:
     await beat(heart, 1)
     await fleet.leave("w")
-    assert not await fleet.bury("w", b"1", 1)
+    assert not await fleet.declare_dead("w", b"1", 1)
     key = fleet._store.keys.fleet()["pulses"]
     assert await fleet._store.client.zcard(key) == 0
     await beat(heart, 1)
-    assert await fleet.bury("w", b"1", 1)
+    assert await fleet.declare_dead("w", b"1", 1)
     assert await fleet._store.client.zcard(key) == 0

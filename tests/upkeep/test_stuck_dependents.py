@@ -9,10 +9,10 @@ import pytest
 from tests.support.captured_logs import capture_logs
 from tests.support.lost_writes import Snapshot
 from tests.support.two_queues import MakeTwoQueues, TwoQueues, dump
+from tocsin.model.outcome import FAILED
 from tocsin.model.queue import Queue
 from tocsin.store.repartition import repartition
 from tocsin.store.store import Store
-from tocsin.store.transitions.claims import FAILED
 from tocsin.store.transitions.dependencies import Outbox
 from tocsin.testing import ManualClock
 from tocsin.upkeep.stuck_dependents import (

@@ -40,7 +40,7 @@ async def test_a_dependent_that_was_told_and_is_blocked_again_runs_again(
     await eventually(lambda: ran == ["up", "down"] and worker.finisher.idle(), "both have run")
     await snapshot.put_back()
     # Its next look may be ten seconds away.
-    worker.unheard.wake.set()
+    worker.parts.upkeep.stuck_dependents.wake.set()
     await eventually(lambda: ran == ["up", "down", "down"], "it ran again")
     assert await down.result() is None
 
@@ -55,6 +55,6 @@ async def test_a_dependent_whose_watch_was_lost_runs_when_the_job_has_ended_that
     await snapshot.put_back()
     worker = await make_worker(live_app, start=True)
     await eventually(lambda: "up" in ran and worker.finisher.idle(), "one has run")
-    worker.unheard.wake.set()
+    worker.parts.upkeep.stuck_dependents.wake.set()
     await eventually(lambda: ran == ["up", "down"], "the other ran")
     assert await down.result() is None

@@ -19,8 +19,8 @@ BEAT_S = 2
 
 async def fetch(worker: Worker) -> None:
     await asyncio.to_thread(worker.heart.beat)
-    for lane in worker.lanes.values():
-        lane.expect_all([0.0] * lane.queue.partitions)
+    for served in worker.served.values():
+        served.expect_all([0.0] * served.queue.partitions)
     await worker.fetcher.step()
 
 
@@ -31,8 +31,8 @@ async def write_outcomes(worker: Worker) -> None:
 
 
 async def look_everywhere(worker: Worker) -> None:
-    worker.unheld.hurry()
-    await worker.unheld.step()
+    worker.parts.upkeep.unheld_runs.hurry()
+    await worker.parts.upkeep.unheld_runs.step()
 
 
 async def look_twice(worker: Worker, clock) -> None:
@@ -103,11 +103,11 @@ async def test_runs_that_the_worker_has_stay_with_it(tocsin_app, tocsin_clock, m
     await look_twice(worker, tocsin_clock)
     gate.open()
     await eventually(lambda: not worker.pool.busy, "it ended")
-    assert worker.finisher.waiting
+    assert worker.finisher.outcomes.ended
     await look_twice(worker, tocsin_clock)
     await write_outcomes(worker)
     await write_outcomes(other)
-    assert (worker.unheld.released, worker.finisher.lost, other.finisher.lost) == (0, 0, 0)
+    assert (worker.parts.upkeep.unheld_runs.released, worker.finisher.lost, other.finisher.lost) == (0, 0, 0)
 
 
 @pytest.mark.one_server(reason="the proxy stands before one server")
@@ -128,7 +128,7 @@ async def test_a_claim_that_the_worker_has_not_heard_of_yet_is_left_alone(valkey
         assert await state(app, "a") == ("working", 1, 0)
         await fetch(worker)
         await write_outcomes(worker)
-        assert (ran, worker.unheld.released, worker.finisher.lost) == ([1], 0, 0)
+        assert (ran, worker.parts.upkeep.unheld_runs.released, worker.finisher.lost) == ([1], 0, 0)
         await worker.kill()
 
 
@@ -162,14 +162,14 @@ async def test_runs_claimed_in_a_former_name_go_back_when_the_claim_is_answered_
 
         await app.enqueue_many(job, ([n] for n in range(runs)))
         worker = await make_worker(app, concurrency=runs)
-        former, queue = worker.name, worker.lanes["default"].queue
+        former, queue = worker.name, worker.served["default"].queue
         proxy.hold("run_claim")
         fetching = asyncio.create_task(fetch(worker))
         working = queue.keys[0]["working"]
         await eventually(lambda: app.store.client.zcard(working), "they are claimed, and the answer is on its way")
         await app.store.client.hdel(app.store.keys.fleet()["beats"], former)
         await asyncio.to_thread(worker.heart.beat)
-        await eventually(lambda: worker.name != former and worker.heart.lease, "it has begun anew")
+        await eventually(lambda: worker.name != former and worker.heart.lease.until, "it has begun anew")
         proxy.let_go()
         await fetching
         assert (ran, worker.pool.busy, await app.store.client.zcard(working)) == ([], 0, 0)
@@ -233,7 +233,7 @@ async def looks(app: Tocsin, worker: Worker) -> tuple[int, float]:
     """How many one pass makes, and how many seconds it rests then."""
     client = app.store.client
     before = (await client.info("commandstats"))["cmdstat_evalsha"]["calls"]
-    rest = await worker.unheld.step()
+    rest = await worker.parts.upkeep.unheld_runs.step()
     return (await client.info("commandstats"))["cmdstat_evalsha"]["calls"] - before, rest
 
 

@@ -45,10 +45,10 @@ async def look(*workers: Worker) -> None:
     """Each says which agents it has, and the first, which leads, looks for those of nobody."""
     for worker in workers:
         await worker.reconciler.step()
-        await worker.announcer.step()
+        await worker.parts.upkeep.announcer.step()
         await asyncio.to_thread(worker.heart.beat)
-    await workers[0].election.step()
-    await workers[0].unregistered.step()
+    await workers[0].parts.upkeep.elector.step()
+    await workers[0].parts.upkeep.unregistered_agents.step()
 
 
 async def findings_of(app) -> list[Finding]:
@@ -71,7 +71,7 @@ async def test_an_agent_that_nobody_declares_is_parked_after_the_orphan_threshol
     assert await stage(tocsin_app, "stays") == "waiting"
     # Counted, logged, and shown.
     assert leader.stats().orphans == 1
-    leader.vitals._gather(leader.tally)
+    leader.telemetry._gather(leader.tally)
     assert leader.tally.orphans == {"unregistered": 1}
     assert [entry["agents"] for entry in logs if "no worker declares" in entry["event"]] == [["gone"]]
     [reason] = (await tocsin_app.why("gone")).reasons
@@ -133,13 +133,13 @@ async def test_nothing_is_parked_while_a_live_worker_does_not_say_what_it_declar
 
 async def test_the_first_look_of_a_leader_does_not_drop_what_it_has_yet_to_tell_of(tocsin_app, tocsin_clock, leader):
     await leader.reconciler.step()
-    await leader.announcer.step()
-    await leader.election.step()
-    await leader.unregistered.step()
+    await leader.parts.upkeep.announcer.step()
+    await leader.parts.upkeep.elector.step()
+    await leader.parts.upkeep.unregistered_agents.step()
     tocsin_clock.advance(ORPHAN_S)
     await asyncio.to_thread(leader.heart.beat)
-    await leader.election.step()
-    await leader.unregistered.step()
+    await leader.parts.upkeep.elector.step()
+    await leader.parts.upkeep.unregistered_agents.step()
     assert await stage(tocsin_app) == "parked"
 
 
@@ -171,7 +171,7 @@ async def test_an_agent_that_was_unscheduled_everywhere_is_parked_although_its_h
 
 async def test_who_does_not_lead_parks_nothing(tocsin_app, tocsin_clock, leader, make_worker, other_app):
     other = await make_worker(other_app)
-    await leader.election.step()
+    await leader.parts.upkeep.elector.step()
     tocsin_clock.advance(ORPHAN_S)
     await look(other)
     assert await stage(tocsin_app) == "waiting"
@@ -190,6 +190,6 @@ async def test_a_leader_without_agents_parks_those_of_nobody(tocsin_app, tocsin_
     worker = await make_worker(other_app)
     assert worker.reconciler is None
     tocsin_clock.advance(ORPHAN_S)
-    await worker.election.step()
-    await worker.unregistered.step()
+    await worker.parts.upkeep.elector.step()
+    await worker.parts.upkeep.unregistered_agents.step()
     assert await stage(tocsin_app) == "parked"

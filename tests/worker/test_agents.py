@@ -73,8 +73,8 @@ async def test_while_the_breaker_is_open_outcomes_wait_and_no_try_is_spent(tocsi
     while worker.pool.busy:
         await asyncio.sleep(0)
     for _ in range(3):
-        worker.redis_breaker.failed(worker.redis_breaker.allow())
-    assert worker.redis_breaker.state is BreakerState.OPEN
+        worker.parts.redis_breaker.failed(worker.parts.redis_breaker.allow())
+    assert worker.parts.redis_breaker.state is BreakerState.OPEN
     calls = await evalsha_calls(tocsin_app)
     rests = [await worker.finisher.step() for _ in range(10)]
     assert await evalsha_calls(tocsin_app) == calls
@@ -88,7 +88,7 @@ async def test_while_the_breaker_is_open_outcomes_wait_and_no_try_is_spent(tocsi
 
 
 async def test_a_server_that_is_away_trips_the_breaker_and_the_first_heartbeat_opens_the_way(monkeypatch, make_worker):
-    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.0)
+    monkeypatch.setattr("tocsin.store.calls.PATIENCE_S", 0.0)
     ran = []
     with Server.valkey(aof=True) as server:
         async with Tocsin(server.url) as app:
@@ -103,12 +103,12 @@ async def test_a_server_that_is_away_trips_the_breaker_and_the_first_heartbeat_o
             for _ in range(2):
                 with pytest.raises(StoreUnavailable):
                     await worker.fetcher.step()
-            assert worker.acquisition_breaker.state is BreakerState.OPEN
+            assert worker.parts.acquisition_breaker.state is BreakerState.OPEN
             assert await worker.fetcher.step() > 60
             assert worker.stats().acquisition_breaker.blocked == 1
             server.start()
             await asyncio.to_thread(worker.heart.beat)
-            await eventually(lambda: worker.acquisition_breaker.state is BreakerState.HALF_OPEN, "it may try")
+            await eventually(lambda: worker.parts.acquisition_breaker.state is BreakerState.HALF_OPEN, "it may try")
             await run_dry(worker)
             assert ran == [1]
             status = worker.stats().acquisition_breaker
@@ -130,7 +130,7 @@ async def test_a_run_that_no_thread_could_be_started_for_is_counted(tocsin_app, 
     await worker.fetcher.step()
     while worker.pool.busy:
         await asyncio.sleep(0)
-    worker.vitals._gather(worker.tally)
+    worker.telemetry._gather(worker.tally)
     assert worker.tally.submission_failures == 1
     assert worker.pool.free() == worker.pool.permits
     monkeypatch.undo()
@@ -178,15 +178,15 @@ async def test_extra_attempts_find_extra_runs_that_wait_behind_a_page_of_others(
     ran.clear()
     tocsin_clock.advance("1m")
     await tocsin_app.fire("mine")
-    waiting = worker.lanes[AGENTS_QUEUE].queue.keys[0]["waiting"]
+    waiting = worker.served[AGENTS_QUEUE].queue.keys[0]["waiting"]
     foreign = {f"foreign-{n}": tocsin_clock.ms - 1 for n in range(LARGEST_BATCH)}
     await tocsin_app.store.client.zadd(waiting, foreign)
     await tocsin_app.store.client.zadd(waiting, {b"\xff\xfe": 1})
-    worker.lanes[AGENTS_QUEUE].hear(0)
+    worker.served[AGENTS_QUEUE].mark_due(0)
     await run_dry(worker)
     assert ran == found
     # The next look goes on where this one ended.
-    worker.lanes[AGENTS_QUEUE].hear(0)
+    worker.served[AGENTS_QUEUE].mark_due(0)
     await run_dry(worker)
     assert ran == ["mine"]
 
@@ -230,8 +230,8 @@ async def test_agents_that_a_worker_may_not_run_are_nothing_that_it_is_behind_wi
     for worker in (mine, nobodys):
         await worker.reconciler.step()
         for _ in range(3):
-            await worker.vitals.check.step()
-    assert (mine.vitals.check.snapshot.ready, nobodys.vitals.check.snapshot.ready) == (1, 0)
+            await worker.telemetry.check.step()
+    assert (mine.telemetry.check.snapshot.ready, nobodys.telemetry.check.snapshot.ready) == (1, 0)
     assert any(reason.startswith("slot filling") for reason in mine.stats().health.reasons)
     assert mine.stats().signals == (Signal.CAPACITY_SKEW, Signal.ZERO_PROGRESS)
     assert (nobodys.stats().health.reasons, nobodys.stats().signals) == ((), ())
@@ -252,7 +252,7 @@ async def test_the_summary_of_a_worker_is_in_its_log_each_period(tocsin_app, toc
     await run_dry(worker)
     with capture_logs() as logs:
         for _ in range(30):
-            await worker.vitals.check.step()
+            await worker.telemetry.check.step()
             tocsin_clock.advance("1m")
     lines = [entry["event"] for entry in logs if entry["event"].startswith("Scheduler health")]
     assert len(lines) == 2
@@ -275,13 +275,13 @@ async def test_without_an_election_each_worker_cleans_up_in_its_shard(tocsin_app
     aws, gcp = [
         await make_worker(owns=Ownership(pattern), cleanup=Cleanup(force_all=True)) for pattern in ("aws-.*", "gcp-.*")
     ]
-    client, keys = tocsin_app.store.client, aws.lanes[AGENTS_QUEUE].queue.keys[0]
+    client, keys = tocsin_app.store.client, aws.served[AGENTS_QUEUE].queue.keys[0]
     await client.zadd(keys["waiting"], {"aws-1": tocsin_clock.ms, "gcp-1": tocsin_clock.ms, "gcp-2": tocsin_clock.ms})
     # Only agents have shards.
-    await client.zadd(aws.lanes["default"].queue.keys[0]["waiting"], {"gcp-3": tocsin_clock.ms})
+    await client.zadd(aws.served["default"].queue.keys[0]["waiting"], {"gcp-3": tocsin_clock.ms})
     for worker in (aws, gcp):
-        await worker.election.step()
-        await worker.orphans.step()
+        await worker.parts.upkeep.elector.step()
+        await worker.parts.upkeep.orphan_cleaner.step()
     assert (aws.stats().orphans, gcp.stats().orphans) == (2, 2)
     assert await client.get(tocsin_app.store.keys.leader()) is None
 
@@ -295,7 +295,7 @@ async def test_orphan_cleanup_that_is_switched_off_elects_nobody_and_cleans_noth
         pass
 
     worker = await make_worker(cleanup=cleanup)
-    waiting = worker.lanes[AGENTS_QUEUE].queue.keys[0]["waiting"]
+    waiting = worker.served[AGENTS_QUEUE].queue.keys[0]["waiting"]
     await tocsin_app.store.client.zadd(waiting, {"stray": tocsin_clock.ms})
     await worker.start()
     await eventually(lambda: worker.stats().ran == 1, "its agent has run")
@@ -348,7 +348,9 @@ async def test_a_stop_waits_for_each_part_as_long_as_its_two_keys_say(tocsin_app
             raise
         return 60.0
 
-    looped = {"reconcile": worker.reconciler, "sweep": worker.sweep, "orphans": worker.orphans}[part]
+    looped = {"reconcile": worker.reconciler, "sweep": worker.sweep, "orphans": worker.parts.upkeep.orphan_cleaner}[
+        part
+    ]
     looped.step = slow_pass
     looped.wake.set()
     await asyncio.wait_for(inside.wait(), 10)

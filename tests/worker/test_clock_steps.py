@@ -73,7 +73,7 @@ async def live(clock: ManualClock, seconds: float, *workers: Worker) -> None:
         clock.advance("2s")
         await pulse(*workers)
         for worker in workers:
-            await worker.reaper.step()
+            await worker.parts.upkeep.reaper.step()
 
 
 async def owner(app: Tocsin) -> str | None:
@@ -136,7 +136,7 @@ async def test_steps_of_the_past_give_new_runs_no_more_time(app, make, settable)
 async def test_deadlines_are_not_believed_before_a_beat_has_seen_the_clock(app, make, settable):
     worker = await holding(make, settable)
     settable.set_ahead(10 * MINUTE)
-    await worker.reaper.step()
+    await worker.parts.upkeep.reaper.step()
     assert await owner(app) == worker.name
 
 
@@ -146,7 +146,7 @@ async def test_a_server_with_another_time_than_the_heartbeats_is_named(app, make
     settable.set_ahead(10 * MINUTE)
     with capture_logs() as logs:
         for _ in range(3):
-            await worker.reaper.step()
+            await worker.parts.upkeep.reaper.step()
     [line] = [line for line in logs if line["event"] == "deadlines are not trusted"]
     assert "+600.0 s" in line["error"]
     assert "NTP" in line["error"]

@@ -63,11 +63,11 @@ async def fill(app: Tocsin) -> None:
 async def test_a_beat_renews_the_lease(app, make_worker):
     worker = await make_worker(app)
     await fill(app)
-    before = worker.heart.lease
+    before = worker.heart.lease.until
     beat = await asyncio.to_thread(worker.heart.beat)
     assert beat is not None
     assert (beat.accepted, beat.workers) == (True, 1)
-    assert worker.heart.lease >= before
+    assert worker.heart.lease.until >= before
 
 
 async def test_a_worker_that_starts_now_runs_what_is_there(app, small_server, make_worker):
@@ -80,12 +80,12 @@ async def test_a_worker_that_starts_now_runs_what_is_there(app, small_server, ma
     ran: list[Any] = []
     async with program(small_server, ran, "release2") as new:
         worker = await make_worker(new, start=True)
-        assert "release2" in worker.lanes
+        assert "release2" in worker.served
         await eventually(lambda: len(ran) == 502, "all ran")
         assert sorted(n for n in ran if isinstance(n, int)) == list(range(500))
         await eventually(worker.finisher.idle, "all outcomes are written")
         assert worker.name in [each.id for each in await Fleet(new.store).workers()]
-        assert worker.election is None or worker.election.leading()
+        assert worker.parts.upkeep.elector is None or worker.parts.upkeep.elector.leading()
         assert await worker.stop() == 0
         assert worker.name not in [each.id for each in await Fleet(new.store).workers()]
 
@@ -122,18 +122,18 @@ async def test_a_worker_can_lead_and_note_by_which_zones_it_planned(app):
     await fill(app)
     assert (await LeaderKey(app.store).take("w", 60_000)).holder == "w"
     fleet = Fleet(app.store)
-    await fleet.planned_by("2026a")
+    await fleet.set_zone_version("2026a")
     assert await fleet.zones() == "2026a"
 
 
 async def test_health_names_the_cause(app, make_worker):
     worker = await make_worker(app)
-    await worker.vitals.check.step()
-    assert not worker.vitals.health().degraded
+    await worker.telemetry.check.step()
+    assert not worker.telemetry.health().degraded
     await fill(app)
     another = await make_worker(app)
-    await another.vitals.check.step()
-    health = another.vitals.health()
+    await another.telemetry.check.step()
+    health = another.telemetry.health()
     assert health.degraded
     assert any("is at its maxmemory and refuses new jobs: raise maxmemory" in reason for reason in health.reasons)
 
@@ -174,7 +174,7 @@ async def test_an_empty_queue_can_be_deleted_and_one_with_jobs_stays_as_it_was(a
         await app.delete_queue("default")
     assert await app.remove("j")
     await app.delete_queue("default")
-    assert await app.store.queue_names() == []
+    assert await app.store.queues.names() == []
 
 
 async def test_a_repartitioning_does_not_begin(app):

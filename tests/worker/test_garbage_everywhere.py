@@ -118,16 +118,21 @@ async def others_are_served(system: System, why: str) -> None:
     worker, app = system.worker, system.app
     for n in range(4):
         for queue in "dpf":
-            worker.lanes[queue].look(0)
+            worker.served[queue].mark_due_or_parked(0)
             with contextlib.suppress(TocsinError):
                 await app.enqueue(system.note, "into garbage", queue=queue)
-        for part in (worker.reaper, worker.unheld, worker.orphans, worker.forgetter):
+        for part in (
+            worker.parts.upkeep.reaper,
+            worker.parts.upkeep.unheld_runs,
+            worker.parts.upkeep.orphan_cleaner,
+            worker.parts.upkeep.outcome_expiry,
+        ):
             part.wake.set()
         x = f"{why} {n}"
         await app.enqueue(system.note, x, queue="other")
         await eventually(lambda x=x: x in system.ran, f"the other queue runs {x}")
-    lease = worker.heart.lease
-    await eventually(lambda: worker.heart.lease > lease, "the worker beats")
+    lease = worker.heart.lease.until
+    await eventually(lambda: worker.heart.lease.until > lease, "the worker beats")
     assert [name for name, task in worker._tasks.items() if task.done() and name != "reincarnate"] == []
     assert worker.stats().acquisition_breaker.trips == worker.stats().redis_breaker.trips == 0
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.waiting import eventually
 from tocsin.inspection.inspector import Inspector
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.store.views import wrong_types
 
 BAD_NAME = b"\xff\xfe"
@@ -78,8 +78,8 @@ async def test_a_heart_that_meets_the_unexpected_beats_on(live_app, make_worker,
 
     monkeypatch.setattr(worker.heart, "_about", about)
     await eventually(lambda: not failing, "it has failed three times")
-    lease = worker.heart.lease
-    await eventually(lambda: worker.heart.lease > lease, "it beats")
+    lease = worker.heart.lease.until
+    await eventually(lambda: worker.heart.lease.until > lease, "it beats")
     assert await works(live_app, job, 1)
 
 
@@ -89,12 +89,12 @@ async def test_a_heart_that_meets_the_unexpected_beats_on(live_app, make_worker,
         b"\xc1",
         b"",
         b"\x91" * 2000 + b"\x00",
-        codec.encode(["a", "b"]),
-        codec.encode({"cancel": 3}),
-        codec.encode({"cancel": "a", "token": "b"}),
-        codec.encode({"look": "everywhere"}),
-        codec.encode({"look": [["default", "first"], ["default", -1]]}),
-        codec.encode({"look": [["default", -1], ["default", 10**9]]}),
+        msgpack.encode(["a", "b"]),
+        msgpack.encode({"cancel": 3}),
+        msgpack.encode({"cancel": "a", "token": "b"}),
+        msgpack.encode({"look": "everywhere"}),
+        msgpack.encode({"look": [["default", "first"], ["default", -1]]}),
+        msgpack.encode({"look": [["default", -1], ["default", 10**9]]}),
     ],
 )
 async def test_mail_and_bells_that_cannot_be_read_are_dropped_and_said_once(live_app, make_worker, job, mail, caplog):
@@ -123,8 +123,8 @@ async def test_another_kind_of_data_in_the_place_of_beats_is_set_aside_and_the_w
     await eventually(lambda: client.exists(wrong_types.aside(fleet[base])), "it is set aside")
     assert await client.get(wrong_types.aside(fleet[base])) == b"not ours"
     assert await works(live_app, job, 1)
-    lease = worker.heart.lease
-    await eventually(lambda: worker.heart.lease > lease, "it beats")
+    lease = worker.heart.lease.until
+    await eventually(lambda: worker.heart.lease.until > lease, "it beats")
 
 
 async def test_another_kind_of_data_in_the_place_of_a_bell_is_set_aside_and_other_bells_are_heard(

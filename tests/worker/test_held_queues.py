@@ -33,12 +33,12 @@ async def test_work_that_limits_hold_is_no_backlog(tocsin_app, tocsin_clock, mak
     await eventually(lambda: gate.inside, "one runs")
     for _ in range(4):
         tocsin_clock.advance("1m")
-        await worker.vitals.check.step()
-    assert (worker.vitals.check.health.state, worker.vitals.check.signals) == (HealthState.HEALTHY, ())
+        await worker.telemetry.check.step()
+    assert (worker.telemetry.check.health.state, worker.telemetry.check.signals) == (HealthState.HEALTHY, ())
     # Without them it is behind.
     await tocsin_app.queue_update("line", **dict.fromkeys(limits))
-    await worker.vitals.check.step()
-    assert worker.vitals.check.health.state is HealthState.DEGRADED
-    assert worker.vitals.check.snapshot.ready == 299
+    await worker.telemetry.check.step()
+    assert worker.telemetry.check.health.state is HealthState.DEGRADED
+    assert worker.telemetry.check.snapshot.ready == 299
     gate.open()
     await eventually(lambda: not worker.pool.busy, "it has ended")

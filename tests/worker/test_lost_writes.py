@@ -90,11 +90,11 @@ async def test_a_server_that_is_restarted(make_worker) -> None:
         async with Tocsin(server.url) as app:
             worker = await make_worker(app)
             await beat(worker)
-            assert not worker.unheld._hurried
+            assert not worker.parts.upkeep.unheld_runs._hurried
             with capture_logs() as logs:
                 server.restart()
                 assert await beat(worker)
                 assert await beat(worker)
             assert told(logs) == [("warning", "the server was restarted, or another stands in its place")]
-            await eventually(lambda: worker.unheld._hurried, "all partitions are to be looked at")
+            await eventually(lambda: worker.parts.upkeep.unheld_runs._hurried, "all partitions are to be looked at")
             await worker.kill()

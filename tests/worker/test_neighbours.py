@@ -9,7 +9,7 @@ import pytest
 
 from tocsin import Tocsin
 from tocsin.engine.handlers import Handler
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import QueueRepartitioning
 from tocsin.store import store as stores
 from tocsin.store.repartition import repartition
@@ -17,8 +17,8 @@ from tocsin.store.transitions.fleet import HeartbeatReply
 from tocsin.worker import Worker
 
 DAMAGED = {
-    "an order of a newer version": codec.encode({"order": "lifo", "partitions": 1}),
-    "a size that is none": codec.encode({"order": "due", "partitions": "many"}),
+    "an order of a newer version": msgpack.encode({"order": "lifo", "partitions": 1}),
+    "a size that is none": msgpack.encode({"order": "due", "partitions": "many"}),
     "no entry at all": b"\xc1garbage",
 }
 # The one in trouble is between the others in the register.
@@ -73,10 +73,10 @@ async def owner(app: Tocsin, name: str) -> str | None:
 
 
 async def bury(dead: Worker, witness: Worker) -> None:
-    fleet, store = witness._fleet, witness.store
+    fleet, store = witness.parts.fleet, witness.store
     counter = await store.client.hget(store.keys.fleet()["beats"], dead.name)
-    assert await fleet.bury(dead.name, counter, 0)
-    witness.reaper.on_heartbeat(HeartbeatReply(True, 0, buried=[dead.name]), 0.0)
+    assert await fleet.declare_dead(dead.name, counter, 0)
+    witness.parts.upkeep.reaper.on_heartbeat(HeartbeatReply(True, 0, buried=[dead.name]), 0.0)
 
 
 @pytest.mark.parametrize("what", TROUBLES)
@@ -87,7 +87,7 @@ async def test_the_runs_of_a_dead_worker_are_brought_back_from_the_others(
     await claimed(tocsin_app, dead, work)
     await trouble(tocsin_app, what)
     await bury(dead, witness)
-    await witness.reaper.step()
+    await witness.parts.upkeep.reaper.step()
     assert [await owner(tocsin_app, name) for name in ("alpha", "zeta")] == [None, None]
 
 
@@ -98,12 +98,12 @@ async def test_what_a_dead_worker_held_in_a_moving_queue_is_brought_back_when_th
     await claimed(tocsin_app, dead, work)
     await trouble(tocsin_app, "half-way")
     await bury(dead, witness)
-    await witness.reaper.step()
+    await witness.parts.upkeep.reaper.step()
     await repartition.repartition(tocsin_app.store, "beta", 3)
     assert await owner(tocsin_app, "beta") is not None
-    await witness.reaper.step()
+    await witness.parts.upkeep.reaper.step()
     assert await owner(tocsin_app, "beta") is None
-    assert witness.reaper.recovered == 3
+    assert witness.parts.upkeep.reaper.recovered == 3
 
 
 async def reads(found: AsyncIterator[Any]) -> bool:

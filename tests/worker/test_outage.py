@@ -13,8 +13,9 @@ from tests.support.waiting import Gate, eventually
 from tocsin import Every, StoreUnavailable, Tocsin
 from tocsin.model.clock import monotonic
 from tocsin.resilience.breaker import BreakerState
-from tocsin.store.transitions.claims import ClaimRequest, Runs, release_item
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.transitions.settle import release_item
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ async def test_a_worker_finds_new_work_after_a_restart_of_the_server(server, app
 
 
 async def test_a_server_that_is_away_is_not_taken_for_one_with_nothing_to_do(server, app, monkeypatch):
-    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.05)
+    monkeypatch.setattr("tocsin.store.calls.PATIENCE_S", 0.05)
 
     @app.job
     async def job():
@@ -136,7 +137,7 @@ async def test_a_call_waits_a_while_for_a_server_that_is_away(server, app):
 
 
 async def test_a_call_gives_up_when_the_server_stays_away(server, app, monkeypatch):
-    monkeypatch.setattr("tocsin.store.store.PATIENCE_S", 0.1)
+    monkeypatch.setattr("tocsin.store.calls.PATIENCE_S", 0.1)
 
     @app.job
     async def job():
@@ -175,7 +176,7 @@ async def test_a_worker_on_a_server_that_was_wiped_goes_on_with_what_comes(serve
 @pytest.mark.parametrize("which", ["acquisition_breaker", "redis_breaker"])
 async def test_the_first_beat_after_an_outage_opens_the_way_although_a_late_answer_came(app, make_worker, which):
     worker = await make_worker(app)
-    breaker = getattr(worker, which)
+    breaker = getattr(worker.parts, which)
     late = breaker.allow()
     while breaker.state is BreakerState.CLOSED:
         breaker.answered(breaker.allow(), [StoreUnavailable("away")])
@@ -233,7 +234,7 @@ async def test_a_run_claimed_after_all_data_was_lost_and_before_the_next_beat_go
     assert (await app.get("a")).owner == former
 
     async def is_back() -> bool:
-        await worker.unheld.step()
+        await worker.parts.upkeep.unheld_runs.step()
         return (await app.get("a")).stage == "waiting"
 
     await eventually(is_back, "it waits for a worker")
@@ -241,9 +242,9 @@ async def test_a_run_claimed_after_all_data_was_lost_and_before_the_next_beat_go
 
 async def test_a_worker_that_was_buried_says_that_it_was_declared_dead(app, make_worker):
     worker = await make_worker(app)
-    assert await Fleet(app.store).bury(worker.name, b"1", 10_000)
+    assert await Fleet(app.store).declare_dead(worker.name, b"1", 10_000)
     # Only a worker whose lease is over may be buried.
-    worker.heart.lease = 1.0
+    worker.heart.lease.until = 1.0
     with capture_logs() as logs:
         await asyncio.to_thread(worker.heart.beat)
         await eventually(lambda: any("declared this worker dead" in line["event"] for line in logs), "it says so")
@@ -260,9 +261,9 @@ async def test_the_grace_period_is_not_longer_when_the_server_does_not_answer(se
     await app.enqueue(job)
     await eventually(lambda: gate.inside, "it runs")
     server.pause()
-    worker.fetcher.lanes[0].look_in_turn()
+    worker.fetcher.served[0].look_in_turn()
     worker.fetcher.wake.set()
-    await eventually(lambda: worker.fetcher.lanes[0].asked, "a claim is on its way")
+    await eventually(lambda: worker.fetcher.served[0].asked, "a claim is on its way")
     began = monotonic()
     stopping = asyncio.create_task(worker.stop(grace=2))
     await eventually(lambda: not gate.inside, "it is told to end")

@@ -52,7 +52,7 @@ async def test_runs_that_are_claimed_are_active_and_only_the_first_claim_is_a_wa
     await tocsin_app.enqueue(job, id="j", priority="high")
     worker = await make_worker(queues=["line"])
     await worker.fetcher.step()
-    counts = QueueCountReader(tocsin_app.store, [worker.lanes["line"].queue])
+    counts = QueueCountReader(tocsin_app.store, [worker.served["line"].queue])
     await counts.look()
     assert counts.by_queue() == {"line": QueueNumbers(0, 1, 1, 1)}
     assert worker.tally.waits["line"][1].drain() == [0.0]

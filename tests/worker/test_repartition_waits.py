@@ -74,11 +74,11 @@ async def run_all(app: Tocsin, worker: Worker, jobs: int, ran: list[str], clock:
     give_up = monotonic() + 20
     while len(ran) < jobs:
         assert monotonic() < give_up, f"{len(ran)} of {jobs} ran"
-        for lane in worker.lanes.values():
-            lane.forget_dues()
+        for served in worker.served.values():
+            served.forget_dues()
         await run_dry(worker)
         clock.advance("5s")
-        while await worker.carrier.step() == 0:
+        while await worker.parts.upkeep.outbox_carrier.step() == 0:
             pass
 
 
@@ -88,7 +88,7 @@ async def assert_all_went_well(app: Tocsin, upstreams: dict[str, list[str]], ran
         assert all(ran.index(upstream) < ran.index(name) for upstream in waited_for), name
     for name in ("wide", "still"):
         queue = await app.store.open_queue(Queue(name, partitions=4))
-        await app.store.catch_up(queue)
+        await app.store.queues.refresh_if_repartitioned(queue)
         bases = ("jobs", "blocked", "needs", "watchers", "outbox")
         left = [base for keys in queue.keys for base in bases if await app.store.client.exists(keys[base])]
         assert left == []
@@ -111,13 +111,13 @@ async def test_after_ends_were_written_and_before_they_are_carried(
     upstreams = await put_all(tocsin_app, work)
     numbers = itertools.cycle([partitions, 4])
     while len(ran) < len(upstreams):
-        for lane in worker.lanes.values():
-            lane.forget_dues()
+        for served in worker.served.values():
+            served.forget_dues()
         await run_dry(worker)
         await move(next(numbers))
         await run_all(tocsin_app, worker, min(len(ran) + 1, len(upstreams)), ran, tocsin_clock)
     await run_all(tocsin_app, worker, len(upstreams), ran, tocsin_clock)
-    while await worker.carrier.step() == 0:
+    while await worker.parts.upkeep.outbox_carrier.step() == 0:
         pass
     await assert_all_went_well(tocsin_app, upstreams, ran)
 

@@ -39,7 +39,7 @@ async def put(app, numbers) -> None:
 
 async def counted(app, name: str) -> int:
     queue = await app.store.find_queue("wide")
-    await app.store.catch_up(queue)
+    await app.store.queues.refresh_if_repartitioned(queue)
     metas = [keys["meta"] for keys in queue.keys[: queue.partitions]]
     return sum([int(await app.store.client.hget(meta, name) or 0) for meta in metas])
 
@@ -63,9 +63,9 @@ async def test_it_goes_on_in_the_new_partitions(tocsin_app, other_app, ran, gate
     for partitions in (7, 1, 16):
         await repartition.repartition(other_app.store, "wide", partitions)
         await put(tocsin_app, range(len(ran), len(ran) + MANY))
-        worker.lanes["wide"].hear(0)
+        worker.served["wide"].mark_due(0)
         await run_dry(worker)
-        assert worker.lanes["wide"].queue.partitions == partitions
+        assert worker.served["wide"].queue.partitions == partitions
         await run_dry(worker)
     assert sorted(ran) == list(range(4 * MANY))
     assert await counted(tocsin_app, "succeeded") == 4 * MANY
@@ -101,12 +101,12 @@ async def test_claims_that_it_did_not_hear_of_are_handed_back_and_run_once(
     await repartition.repartition(other_app.store, "wide", after)
     worker.reset_breakers()
     for _ in range(3):
-        worker.lanes["wide"].forget_dues()
+        worker.served["wide"].forget_dues()
         await run_dry(worker)
     assert sorted(ran) == list(range(MANY))
     assert await counted(tocsin_app, "succeeded") == MANY
     assert await counted(tocsin_app, "recovered") == 0
-    assert not worker.runs.unanswered
+    assert not worker.parts.incarnation.runs.unanswered
 
 
 @pytest.mark.parametrize("after", [2, 9])
@@ -142,19 +142,19 @@ async def test_it_waits_patiently_while_the_queue_is_moving(tocsin_app, other_ap
         await eventually(lambda: gate.passed == MANY, "all have ended")
         for _ in range(5):
             assert await worker.finisher.step() > 0
-            worker.lanes["wide"].forget_dues()
+            worker.served["wide"].forget_dues()
             await worker.fetcher.step()
-            assert worker.lanes["wide"].still
+            assert worker.served["wide"].still
         await moving(move)
 
     monkeypatch.setattr(repartition.Repartition, "_move_jobs", meanwhile)
     await repartition.repartition(other_app.store, "wide", 3)
     await run_dry(worker)
-    assert (worker.acquisition_breaker.status().failures, worker.redis_breaker.status().failures) == (0, 0)
+    assert (worker.parts.acquisition_breaker.status().failures, worker.parts.redis_breaker.status().failures) == (0, 0)
     assert await counted(tocsin_app, "succeeded") == MANY
-    worker.lanes["wide"].hear(0)
+    worker.served["wide"].mark_due(0)
     await run_dry(worker)
-    assert not worker.lanes["wide"].still
+    assert not worker.served["wide"].still
 
 
 async def test_the_runs_of_a_dead_worker_are_brought_back_from_where_they_are(
@@ -166,5 +166,7 @@ async def test_the_runs_of_a_dead_worker_are_brought_back_from_where_they_are(
     await eventually(lambda: len(gate.inside) == MANY, "all run")
     other = await make_worker(queues=["wide"], concurrency=100)
     await repartition.repartition(other_app.store, "wide", 9)
-    await other.reaper._bring_back(worker.name, WorkerRecovery(1, tocsin_app.store.clock.monotonic(), set()))
+    await other.parts.upkeep.reaper._bring_back(
+        worker.name, WorkerRecovery(1, tocsin_app.store.clock.monotonic(), set())
+    )
     assert await counted(tocsin_app, "recovered") == MANY

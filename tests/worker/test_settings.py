@@ -32,7 +32,7 @@ async def test_a_worker_that_is_disabled_lives_and_claims_nothing(tocsin_app, ma
 
 async def calls_of(app, name: str) -> int:
     events = []
-    for queue in app.store._queues.values():
+    for queue in app.store.open_queues.values():
         for keys in queue.keys:
             events += await app.store.client.xrange(keys["events"])
     return sum(fields[b"kind"] == name.encode() for _, fields in events)

@@ -102,7 +102,7 @@ async def test_a_stopped_worker_has_left_the_fleet(tocsin_app, job, make_worker)
 async def test_what_was_fetched_ahead_goes_back_at_once(tocsin_app, job, gate, make_worker):
     worker = await make_worker(concurrency=1)
     job.mean = 0.001
-    worker.lanes["default"].handlers.add(job)
+    worker.served["default"].handlers.add(job)
     await tocsin_app.enqueue_many(job, [(n,) for n in range(20)])
     await worker.fetcher.step()
     await eventually(lambda: gate.inside, "one runs")

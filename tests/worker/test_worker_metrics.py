@@ -23,8 +23,8 @@ def seen():
     metrics = Metrics(MeterProvider(metric_readers=[reader]).get_meter("test"))
 
     def read(worker) -> dict[str, float]:
-        forget = metrics.watch(worker.vitals._levels)
-        worker.vitals._gather(worker.tally)
+        forget = metrics.watch(worker.telemetry._levels)
+        worker.telemetry._gather(worker.tally)
         metrics.flush(worker.tally)
         found: dict[str, float] = {}
         for resource in reader.get_metrics_data().resource_metrics:
@@ -46,14 +46,14 @@ async def test_what_a_worker_does_moves_its_metrics(tocsin_app, tocsin_clock, ma
     await tocsin_app.enqueue_many(job, [() for _ in range(7)])
     tocsin_clock.advance("3s")
     worker = await make_worker(concurrency=5)
-    await worker.vitals.check.step()
+    await worker.telemetry.check.step()
     found = seen(worker)
     assert (found["tocsin.scheduler.readycount"], found["tocsin.scheduler.oldestoverdueseconds"]) == (7, 3)
     assert (found["tocsin.scheduler.capacitypercycle"], found["tocsin.scheduler.semaphoreavailable"]) == (5, 5)
     assert found["tocsin.acquire.acquired"] == 0
     assert found["tocsin.scheduler.degraded"] == 1
     await run_dry(worker)
-    await worker.vitals.check.step()
+    await worker.telemetry.check.step()
     found = seen(worker)
     assert found["tocsin.acquire.acquired"] == 7
     assert found["tocsin.run.lateness"] == found["tocsin.run.duration"] == 7
@@ -75,7 +75,7 @@ async def test_what_goes_wrong_moves_them_too(tocsin_app, make_worker, seen):
         with pytest.raises(StoreError):
             await worker.fetcher.step()
     await worker.fetcher.step()
-    await worker.vitals.check.step()
+    await worker.telemetry.check.step()
     found = seen(worker)
     assert found["tocsin.scripts.errors"] == 2
     assert (found["tocsin.circuitbreaker.trip"], found["tocsin.circuitbreaker.blocked"]) == (1, 1)
@@ -99,8 +99,8 @@ async def test_the_capacity_of_a_cycle_is_a_batch_as_far_as_there_are_permits(
 
     worker = await make_worker(concurrency=concurrency, batching=Batching(size=batch))
     assert seen(worker)["tocsin.scheduler.capacitypercycle"] == capacity
-    await worker.vitals.check.step()
-    assert worker.vitals.check.snapshot.capacity_per_cycle == capacity
+    await worker.telemetry.check.step()
+    assert worker.telemetry.check.snapshot.capacity_per_cycle == capacity
 
 
 async def test_a_claim_that_was_lost_is_counted_where_it_was_refused(tocsin_app, tocsin_clock, make_worker, seen):
@@ -110,10 +110,10 @@ async def test_a_claim_that_was_lost_is_counted_where_it_was_refused(tocsin_app,
 
     await tocsin_app.enqueue(job, id="j")
     worker = await make_worker()
-    lane = worker.lanes["default"]
+    served = worker.served["default"]
     await worker.fetcher.step()
-    partition = lane.queue.partition_of("j")
-    assert await worker.runs.recover(lane.queue, partition, worker.name) == 1
+    partition = served.queue.partition_of("j")
+    assert await worker.parts.incarnation.runs.recover(served.queue, partition, worker.name) == 1
     while worker.pool.busy or not worker.finisher.idle():
         await asyncio.sleep(0)
         await worker.finisher.step()
@@ -132,15 +132,15 @@ async def test_an_extension_and_a_beat_that_are_refused_are_counted_too(tocsin_a
 
     await tocsin_app.enqueue(job, id="j")
     worker = await make_worker()
-    lane = worker.lanes["default"]
+    served = worker.served["default"]
     await worker.fetcher.step()
     await inside.wait()
-    await worker.runs.recover(lane.queue, lane.queue.partition_of("j"), worker.name)
+    await worker.parts.incarnation.runs.recover(served.queue, served.queue.partition_of("j"), worker.name)
     go_on.set()
     await eventually(lambda: not worker.pool.busy, "the handler ends")
     assert worker.tally.contention["extend"] == 1
     fleet = Fleet(tocsin_app.store)
     [seen] = await fleet.workers()
-    assert await fleet.bury(seen.id, b"%d" % seen.counter, 10_000)
+    assert await fleet.declare_dead(seen.id, b"%d" % seen.counter, 10_000)
     await asyncio.to_thread(worker.heart.beat)
     await eventually(lambda: worker.tally.contention["beat"] == 1, "the refusal is counted")

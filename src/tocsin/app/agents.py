@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from tocsin.app import job_options
 from tocsin.app.declarations import Declarations, DeclaredAgent
+from tocsin.model.outcome import UPDATE
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.store.store import Store
 from tocsin.store.transitions.fleet import BellRinger
-from tocsin.store.transitions.jobs import UPDATE, PutItem
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.upkeep.agent_ownership import Ownership
 from tocsin.upkeep.agent_registrar import AgentRegistrar, RegistrationRules
 

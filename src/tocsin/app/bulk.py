@@ -10,6 +10,7 @@ from typing import Any
 from tocsin.model.durations import Millis
 from tocsin.model.errors import StoreError
 from tocsin.model.ids import partition_of
+from tocsin.model.outcome import NEW
 from tocsin.store.open_queue import LARGEST_BYTES
 from tocsin.store.store import LARGEST_BATCH, OpenQueue
 from tocsin.store.transitions.jobs import Jobs, PutItem
@@ -104,7 +105,7 @@ class Bulk:
     async def _put(self, partition: int, puts: list[PutItem]) -> None:
         codes, head = await self._put_many(puts)
         self.written += len(puts)
-        self.new += codes.count(b"1")
+        self.new += codes.count(NEW)
         if head >= 0 and self._queue.partitions == self._partitions:
             self._ring(self._queue, partition)
         elif head >= 0:

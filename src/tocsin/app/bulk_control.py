@@ -14,7 +14,7 @@ from tocsin.model.job import Stage
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import Store
 from tocsin.store.transitions.fleet import BellRinger
-from tocsin.store.transitions.jobs import Jobs
+from tocsin.store.transitions.jobs import REMOVED, REVIVED, RUNNING, Jobs
 from tocsin.store.views.job_pages import ANY, JobFilter
 from tocsin.store.views.job_selection import Progress, Selection, unseen
 
@@ -59,7 +59,7 @@ class BulkControl:
         began, retried = await self._store.now(), 0
         chosen = await self._choose(queue, [Stage.DEAD], wanted, progress)
         async for where, members in chosen.walk(until=began):
-            retried += (await self._jobs.revive_many(where, members)).count(b"1")
+            retried += (await self._jobs.revive_many(where, members)).count(REVIVED)
             ring_all(self._ringer, where)
         return retried
 
@@ -83,8 +83,8 @@ class BulkControl:
         chosen = await self._choose(queue, stages, wanted, progress)
         async for where, members in chosen.walk():
             codes = await self._jobs.delete_many(where, members, only)
-            removed += codes.count(b"1")
-            running += codes.count(b"2")
+            removed += codes.count(REMOVED)
+            running += codes.count(RUNNING)
         return Removed(removed, running)
 
 

@@ -18,25 +18,14 @@ from tocsin.app.handle import Handle
 from tocsin.app.lookup import Lookup
 from tocsin.model.errors import InvalidArgument, StoreError, TocsinError, UnknownJob, did_you_mean
 from tocsin.model.ids import check_job_id, new_id
+from tocsin.model.outcome import CHANGED, IS_WORKING, NEW, SUCCEEDED
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED
-from tocsin.store.transitions.dependencies import (
-    GONE,
-    IS_WORKING,
-    LATER,
-    RECURRING,
-    WATCHING,
-    DependencyWait,
-    Outbox,
-    Upstream,
-)
-from tocsin.store.transitions.jobs import CHANGED, NEW, Jobs, PutItem
+from tocsin.store.transitions.dependencies import GONE, LATER, RECURRING, WATCHING, DependencyWait, Outbox, Upstream
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.upkeep.outbox_carrier import LONGEST_CARRY, OutboxCarrier
 
 MOST = 1000
 _POLICIES = ("cancel", "run")
-# The codes of a block are ASCII digits.
-_ZERO = ord("0")
 
 
 class UpstreamRefs(Struct, frozen=True):
@@ -108,7 +97,7 @@ class DependentWriter:
         if not wait.upstreams:
             return await self._jobs.put(where, put)
         codes = await self._block(where, [put], wait)
-        return int(codes), -1
+        return codes[0], -1
 
     async def bulk(self, where: OpenQueue, after: UpstreamRefs) -> tuple[Any, int]:
         """How to send a batch of puts that all wait for the same jobs (None: as usual), and the size of a batch."""
@@ -139,7 +128,7 @@ class DependentWriter:
 
     async def _watch(self, where: OpenQueue, member: str, wait: DependencyWait) -> DependencyWait:
         """Watch the upstreams, and return the wait without those that have ended as the dependent needs it."""
-        watcher = wait.watcher(where.name, member).encode()
+        watcher = wait.watcher(where.name, member)
         by_queue: dict[str, list[Upstream]] = {}
         for upstream in wait.upstreams:
             by_queue.setdefault(upstream.queue, []).append(upstream)
@@ -171,9 +160,9 @@ class DependentWriter:
 
     async def _block(self, where: OpenQueue, puts: list[PutItem], wait: DependencyWait) -> bytes:
         codes = await self._outbox.block(where, [(put, wait) for put in puts])
-        placed = [put for put, code in zip(puts, codes, strict=True) if code - _ZERO in (NEW, CHANGED)]
+        placed = [put for put, code in zip(puts, codes, strict=True) if code in (NEW, CHANGED)]
         for put, code in zip(puts, codes, strict=True):
-            if code - _ZERO == IS_WORKING:
+            if code == IS_WORKING:
                 raise InvalidArgument(f"job {put.member!r} is running and cannot wait for others now: give another id")
         entries = [entry for put in placed for entry in wait.entries(put.member)]
         # The jobs are put. A worker carries what cannot be carried now.

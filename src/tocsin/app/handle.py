@@ -19,7 +19,7 @@ from tocsin.model.errors import (
     UnknownJob,
 )
 from tocsin.model.job import Job, Stage
-from tocsin.store.transitions.jobs import UNKNOWN, Outcome
+from tocsin.model.outcome import UNKNOWN, Outcome
 
 # `result` asks soon at first, then less and less often.
 SHORTEST_S = 0.005

@@ -12,10 +12,11 @@ from tocsin.model.durations import Millis, epoch_ms
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.model.ids import extra_member, parse_run_id
 from tocsin.model.job import Stage
+from tocsin.model.outcome import CONFLICT
 from tocsin.model.run import Claim, Run
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.transitions.fleet import BellRinger, Fleet
-from tocsin.store.transitions.jobs import CONFLICT, Jobs
+from tocsin.store.transitions.jobs import Jobs
 from tocsin.triggers.recurrence import occurrences, tick_from
 
 

@@ -12,7 +12,6 @@ from msgspec import Struct
 from tocsin.config import Config
 from tocsin.config.rules import keep_of, longest_of
 from tocsin.engine.handlers import Bound, Handler
-from tocsin.model import codec
 from tocsin.model.durations import Duration, Millis, ceil_ms, epoch_ms, millis, seconds
 from tocsin.model.errors import InvalidArgument, InvalidTrigger, did_you_mean
 from tocsin.model.http import Http
@@ -33,10 +32,11 @@ from tocsin.model.job import (
     check_timeout,
 )
 from tocsin.model.message import Message
+from tocsin.model.outcome import IGNORE, POSTPONE, REPLACE, UPDATE
 from tocsin.model.queue import Queue
+from tocsin.model.record import LARGEST_PAYLOAD, encode_record, trigger_digest
 from tocsin.model.target import Target, fields_of
 from tocsin.model.trigger import Every, Once, Trigger, likely_mistakes, phrase
-from tocsin.store.transitions import jobs
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.targets.builtin import handler_for, timeout_of
 from tocsin.telemetry.logs import get_logger
@@ -54,14 +54,14 @@ RESERVED = frozenset([
 MOST_BACKFILLED = 100_000
 # A hundred years. The cleanup takes a schedule that is due later for garbage (store/scripts/lua/lib/score_check.lua).
 FURTHEST_MS = 3_155_760_000_000
-_IF_EXISTS = {"ignore": jobs.IGNORE, "replace": jobs.REPLACE, "postpone": jobs.POSTPONE, "update": jobs.UPDATE}
+_IF_EXISTS = {"ignore": IGNORE, "replace": REPLACE, "postpone": POSTPONE, "update": UPDATE}
 
 
 class JobLimits(Struct, frozen=True):
     """What the configuration says about all jobs."""
 
     # Bytes that the arguments of a job may take.
-    arguments_bytes: int = codec.LARGEST_PAYLOAD
+    arguments_bytes: int = LARGEST_PAYLOAD
     # Seconds that a request or a message may be given.
     delivery_s: float = math.inf
     # For how many seconds `enqueue` keeps outcomes.
@@ -105,7 +105,7 @@ class JobDefinition(Struct, frozen=True):
     # Whether the caller gave a priority: queues of order "due" refuse one.
     has_priority: bool = False
     # Bytes that its arguments may take.
-    largest: int = codec.LARGEST_PAYLOAD
+    largest: int = LARGEST_PAYLOAD
 
     def record(self, *, keep: int, recurring: bool, unnamed: bool = False) -> bytes:
         header = Header(
@@ -113,13 +113,13 @@ class JobDefinition(Struct, frozen=True):
             unnamed=unnamed,
             timeout=self.timeout,
             handler=self.handler.digest,
-            trigger=codec.trigger_digest(self.spec),
+            trigger=trigger_digest(self.spec),
             band=self.band,
             cost=self.cost,
             keep=keep,
             tenant=self.tenant,
         )
-        return codec.encode_header(header) + codec.encode_spec(self.spec, self.largest)
+        return encode_record(header, self.spec, self.largest)
 
 
 def define_job(
@@ -242,9 +242,9 @@ def recurring(job: JobDefinition, member: str, now: Millis, mode: int, find: Nex
     due, relative = first(job.spec, member, now, find)
     if not isinstance(job.spec.trigger, Once):
         return PutItem(member, job.record(keep=0, recurring=True), due, relative, mode)
-    if mode == jobs.UPDATE and due <= now:
+    if mode == UPDATE and due <= now:
         # The moment of a Once trigger has passed. If the job has run, declaring it again must not run it again.
-        mode = jobs.IGNORE
+        mode = IGNORE
     record = job.record(keep=check_keep(DEFAULT_KEEP), recurring=False)
     return PutItem(member, record, due, relative, mode, now_if_past=True)
 

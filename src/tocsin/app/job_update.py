@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from tocsin.app import job_options
 from tocsin.app.declarations import Declarations
-from tocsin.model.codec import trigger_digest
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import InvalidArgument, InvalidTrigger, RecordUnreadable, did_you_mean
 from tocsin.model.job import PLAIN, Header, Job, Policy, Spec, check_keep, check_priority, check_timeout
+from tocsin.model.record import trigger_digest
 from tocsin.model.target import NAMES, Target, fields_of, name_of
 from tocsin.model.trigger import Once, check_trigger
 

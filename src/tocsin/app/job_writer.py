@@ -26,11 +26,13 @@ from tocsin.app.rows import BulkSchedule, Rows
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.ids import check_job_id, check_member, new_id
+from tocsin.model.outcome import CONFLICT, EDIT, MISSING, NEW
 from tocsin.model.queue import Queue
+from tocsin.model.record import encode_record
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.transitions.fleet import BellRinger
-from tocsin.store.transitions.jobs import CONFLICT, EDIT, MISSING, NEW, Jobs, PutItem, record_of
-from tocsin.store.transitions.queue_settings import open_queue
+from tocsin.store.transitions.jobs import Jobs, PutItem
+from tocsin.store.transitions.queue_settings import open_and_declare
 
 
 class JobWriter:
@@ -61,7 +63,7 @@ class JobWriter:
     async def enqueue(
         self, job: JobDefinition, job_id: str | None, options: OneShotOptions, after: UpstreamRefs | None
     ) -> Handle:
-        where = await open_queue(self._store, self._queue_of(job))
+        where = await open_and_declare(self._store, self._queue_of(job))
         put = one_shot(job, job_id, new_id(), options, self._limits.keep_s)
         # In a burst, thousands of calls wait below. The less each holds, the less the garbage collector has to look at.
         del job, options
@@ -76,7 +78,7 @@ class JobWriter:
         options: OneShotOptions,
         after: UpstreamRefs | None,
     ) -> int:
-        where = await open_queue(self._store, self._queue_of(first.template))
+        where = await open_and_declare(self._store, self._queue_of(first.template))
         names = None if ids is None else iter(ids)
         make = first.one_shots(options, named=ids is not None)
 
@@ -87,14 +89,14 @@ class JobWriter:
         return await Bulk(self._jobs, where, self._ringer.ring, *send).put_all(rows, put)
 
     async def schedule(self, job: JobDefinition, job_id: str, mode: int) -> Handle:
-        where = await open_queue(self._store, self._queue_of(job))
+        where = await open_and_declare(self._store, self._queue_of(job))
         check_retries_fit_interval(job.spec, job_id, self._limits.retry_exceeds_interval)
         warn_if_odd(job.spec.trigger, job_id)
         put = recurring(job, job_id, self._now(), mode)
         return self._handle_of(where, put, await self._jobs.put(where, put))
 
     async def schedule_many(self, schedule: BulkSchedule, rows: Iterable[Any] | AsyncIterable[Any]) -> int:
-        where = await open_queue(self._store, self._queue_of(schedule.rows.template))
+        where = await open_and_declare(self._store, self._queue_of(schedule.rows.template))
         bulk = Bulk(self._jobs, where, self._ringer.ring)
         return await bulk.put_all(rows, lambda row: schedule.put(row, self._now()))
 
@@ -111,7 +113,7 @@ class JobWriter:
                 check_retries_fit_interval(spec, job_id, self._limits.retry_exceeds_interval)
             if "trigger" in changes:
                 warn_if_odd(spec.trigger, job_id)
-            record = record_of(header, spec, self._limits.arguments_bytes)
+            record = encode_record(header, spec, self._limits.arguments_bytes)
             put = PutItem(job_id, record, due, relative, EDIT, job.version)
             code, head = await self._jobs.put(where, put)
             if head >= 0:

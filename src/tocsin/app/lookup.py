@@ -14,12 +14,12 @@ from tocsin.model.durations import Millis, epoch_ms, moment
 from tocsin.model.errors import ConflictingJobs, UnknownJob
 from tocsin.model.ids import check_job_id, check_member
 from tocsin.model.job import Job, Stage
+from tocsin.model.outcome import Outcome
 from tocsin.model.trigger import zone_of
 from tocsin.model.zones import find_zone
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.jobs import Jobs, Outcome
-from tocsin.store.transitions.queue_settings import open_registered
+from tocsin.store.transitions.jobs import Jobs
 from tocsin.store.views import job_pages
 from tocsin.store.views.events import Decision, PastRun, decisions, past_runs
 from tocsin.store.views.job_pages import ANY, JobFilter
@@ -55,7 +55,7 @@ class Lookup:
     async def apart(self, name: str | None) -> tuple[list[OpenQueue], list[str]]:
         """The registered queues that are open, and the names of those that may have to be waited for: the named one, or
         those that are being repartitioned. A call by id waits for these only if it finds nothing in the others."""
-        return ([], [name]) if name is not None else await open_registered(self._store)
+        return ([], [name]) if name is not None else await self._store.queues.open_registered()
 
     async def opened(self, names: list[str]) -> list[OpenQueue]:
         """Raises QueueRepartitioning if one is being repartitioned for too long."""
@@ -66,7 +66,7 @@ class Lookup:
         """The queues with the partitions that they have now. A list reads what it finds in the partitions that it knows
         and would not notice new ones, so it refreshes them first."""
         queues = await self.queues(name)
-        await asyncio.gather(*map(self._store.catch_up, queues))
+        await asyncio.gather(*map(self._store.queues.refresh_if_repartitioned, queues))
         return queues
 
     async def find(self, job_id: str, queue: str | None) -> tuple[OpenQueue, Job] | None:
@@ -194,13 +194,13 @@ class Lookup:
         at_rest, others = await self.apart(queue)
         if job_id is None or not others or not await self._knowing(at_rest, job_id):
             at_rest += await self.opened(others)
-        await asyncio.gather(*map(self._store.catch_up, at_rest))
+        await asyncio.gather(*map(self._store.queues.refresh_if_repartitioned, at_rest))
         return at_rest
 
     async def _retries_wait(self, queue: OpenQueue, partition: int) -> bool:
         claims, working = queue.keys[partition]["claims"], queue.keys[partition]["working"]
-        entries = await self._store.read(lambda c: c.hlen(claims))
-        return bool(entries > await self._store.read(lambda c: c.zcard(working)))
+        entries = await self._store.run_repeatable(lambda c: c.hlen(claims))
+        return bool(entries > await self._store.run_repeatable(lambda c: c.zcard(working)))
 
 
 def job_filter(

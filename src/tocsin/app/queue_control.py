@@ -57,7 +57,7 @@ class QueueControl:
         done = await repartition(self._store, name, partitions, progress)
         where = await self._store.find_queue(name)
         if where is not None:
-            await self._store.catch_up(where)
+            await self._store.queues.refresh_if_repartitioned(where)
             ring_all(self._ringer, where)
         return done
 
@@ -79,7 +79,7 @@ class QueueControl:
 
 async def check_exists(store: Store, name: str) -> None:
     """Raise InvalidArgument for a queue that is not registered."""
-    known = await store.queue_names()
+    known = await store.queues.names()
     if name not in known:
         raise InvalidArgument(f"there is no queue {name!r}" + (f"; {did_you_mean(name, known)}" if known else ""))
 

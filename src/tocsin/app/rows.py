@@ -22,13 +22,13 @@ from tocsin.app.job_options import (
     warn_if_odd,
 )
 from tocsin.engine.handlers import Bound, Handler
-from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument, did_you_mean
 from tocsin.model.http import Http
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import Spec
 from tocsin.model.message import Message
+from tocsin.model.record import encode_spec, header_of
 from tocsin.model.subprocess import Subprocess
 from tocsin.model.trigger import Trigger, check_trigger, likely_mistakes
 from tocsin.store.transitions.jobs import PutItem
@@ -72,10 +72,10 @@ class Rows:
     def one_shots(self, options: OneShotOptions, *, named: bool) -> Callable[[str, Any], PutItem]:
         """A function that makes the put of an id and a row. `named`: the caller chose the ids."""
         sample = one_shot(self.template, "x" if named else None, "x", options, NONE_KEPT)
-        header = sample.record[: codec.FIXED_SIZE + sample.record[codec.FIXED_SIZE - 1]]
+        header = header_of(sample.record)
 
         def make(member: str, row: Any) -> PutItem:
-            body = codec.encode_spec(self._spec(row), self.template.largest)
+            body = encode_spec(self._spec(row), self.template.largest)
             return PutItem(member, header + body, sample.due, sample.relative, sample.mode, 0, sample.now_if_past)
 
         return make

@@ -18,7 +18,7 @@ from tocsin.model.durations import Duration, seconds
 from tocsin.model.errors import InvalidArgument, StoreUnavailable
 from tocsin.model.queue import AGENTS_QUEUE, check_shares
 from tocsin.store.store import Store
-from tocsin.store.transitions.queue_settings import open_queue
+from tocsin.store.transitions.queue_settings import open_and_declare
 from tocsin.telemetry.logs import get_logger
 from tocsin.worker import Worker, WorkerSettings
 
@@ -43,9 +43,15 @@ async def build_worker(
     names = list(declarations.queues) if queues is None else list(queues)
     if not declarations.agents and queues is None:
         names.remove(AGENTS_QUEUE)
-    opened = [await open_queue(store, declarations.known_queue(name)) for name in names]
+    opened = [await open_and_declare(store, declarations.known_queue(name)) for name in names]
     worker = Worker(
-        store, opened, declarations.catalog, settings, agents.puts, declarations.classifier, declarations.failure_hooks
+        store,
+        opened,
+        declarations.catalog,
+        settings,
+        agents=agents.puts,
+        classifier=declarations.classifier,
+        failure_hooks=declarations.failure_hooks,
     )
     if worker.reconciler is not None:
         await worker.reconciler.register()

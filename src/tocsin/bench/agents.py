@@ -90,13 +90,13 @@ class AgentBench:
 
 async def _upkeep(worker: Worker) -> None:
     assert worker.reconciler is not None
-    assert worker.orphans is not None
-    assert worker.election is not None
-    await worker.election.step()
+    assert worker.parts.upkeep.orphan_cleaner is not None
+    assert worker.parts.upkeep.elector is not None
+    await worker.parts.upkeep.elector.step()
     worker.reconciler.start_over()
     await worker.reconciler.step()
-    await worker.vitals.check.step()
-    await worker.orphans.step()
+    await worker.telemetry.check.step()
+    await worker.parts.upkeep.orphan_cleaner.step()
 
 
 async def _longest_stall(work: Callable[[], Awaitable[None]]) -> float:

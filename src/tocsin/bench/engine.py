@@ -21,16 +21,18 @@ from msgspec import Struct
 from tocsin.app import Tocsin, job_options
 from tocsin.config import Config
 from tocsin.engine.handlers import Handler
-from tocsin.engine.unwritten_outcomes import MOST
+from tocsin.engine.outcome_queue import MOST_UNWRITTEN
 from tocsin.engine.work_item import WorkItem
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.clock import Clock
 from tocsin.model.durations import moment
+from tocsin.model.outcome import SUCCEEDED
 from tocsin.model.queue import Queue
 from tocsin.model.trigger import Every
 from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimReply, ClaimRequest, Runs, finish_item
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs
+from tocsin.store.transitions.settle import finish_item
 from tocsin.worker import Worker, WorkerSettings
 from tocsin.worker.frozen_objects import freeze_loaded_objects
 
@@ -107,13 +109,13 @@ class Bench:
             began = time.perf_counter()
             most, finisher = 0, worker.finisher
             while worker.pool.ran < n or not finisher.idle():
-                most = max(most, finisher.unwritten.count)
+                most = max(most, finisher.outcomes.count)
                 await asyncio.sleep(0.002)
             drained = n / (time.perf_counter() - began)
         return [
             Measure("bulk put", put, "jobs/s", 80_000),
             Measure("drain, counted when written down", drained, "runs/s", 80_000),
-            Measure("  executed and not written down, at most", most, "runs", MOST, at_least=False),
+            Measure("  executed and not written down, at most", most, "runs", MOST_UNWRITTEN, at_least=False),
             Measure("the same scripts called bare", bare, "runs/s"),
             Measure("drain against bare", drained / bare, "", 0.45),
         ]
@@ -153,11 +155,11 @@ class Bench:
         """Seconds for the same script and arguments as a put, straight through redis-py."""
         queue = await self._store.open_queue(Queue("bare"))
         put, keys = script("job_put"), queue.keys_of(script("job_put"), 0)
-        record = codec.text(job_options.define_job(self._nothing, (PAYLOAD,), {}).record(keep=0, recurring=False))
+        record = msgpack.text(job_options.define_job(self._nothing, (PAYLOAD,), {}).record(keep=0, recurring=False))
         began = time.perf_counter()
         for number in range(first, first + n):
-            parts = [codec.text(b"bare-%d" % number), codec.integer(3_600_000), b"\x01", b"\x00", b"\x00", record]
-            args = [queue.epochs[0], "", "bare", number + 1, codec.array(6, parts)]
+            parts = [msgpack.text(b"bare-%d" % number), msgpack.integer(3_600_000), b"\x01", b"\x00", b"\x00", record]
+            args = [queue.epochs[0], "", "bare", number + 1, msgpack.array(6, parts)]
             await self._store.client.evalsha(put.sha, len(keys), *keys, *args)  # type: ignore[arg-type]
         return time.perf_counter() - began
 

@@ -8,12 +8,14 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 from tocsin.app import Tocsin
 from tocsin.bench.engine import PAYLOAD, Measure, own_cpu, until
 from tocsin.config import Config
+from tocsin.engine.failure_reports import FailureReports
 from tocsin.engine.handlers import Handler
+from tocsin.engine.outcome import EndedRun
+from tocsin.model.durations import Millis
 from tocsin.model.run import Run
 from tocsin.telemetry import log_output
 from tocsin.worker import Worker, WorkerSettings
@@ -101,7 +103,8 @@ class HandlerBench:
         await self._app.enqueue_many(handler, ((PAYLOAD,) for _ in range(n)))
         async with self._worker() as worker:
             if not reported:
-                worker.finisher.report = _not_reported
+                clock = self._app.store.clock
+                worker.finisher.failures = _NoReports(worker.parts.incarnation, "", clock, worker.tally)
             began, used = time.perf_counter(), own_cpu()
             await until(lambda: worker.pool.ran >= n and worker.finisher.idle())
             return time.perf_counter() - began, own_cpu() - used
@@ -119,8 +122,9 @@ class HandlerBench:
             await worker.stop(grace=5)
 
 
-def _not_reported(*_: Any) -> None:
-    pass
+class _NoReports(FailureReports):
+    def report(self, ended: EndedRun, verb: str, due: Millis, now: Millis) -> None:
+        """Neither log nor count."""
 
 
 def _resident() -> int:

@@ -11,8 +11,9 @@ from tocsin.config import Config
 from tocsin.inspection.doctor import Doctor
 from tocsin.model.ids import new_id
 from tocsin.store.store import LARGEST_BATCH
-from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs, failed_item
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs
 from tocsin.store.transitions.fleet import Fleet
+from tocsin.store.transitions.settle import bury_or_park_item
 from tocsin.store.views.audit import AuditReader
 
 QUEUE = "operated"
@@ -56,7 +57,7 @@ class OperateBench:
         while wanted > 0:
             [answer] = await runs.claim([ClaimRequest(where, partition, LARGEST_BATCH)], lease=1e15)
             assert isinstance(answer, ClaimReply)
-            items = [failed_item(claim, b"\x91\xa3bad") for claim in answer.claims]
+            items = [bury_or_park_item(claim, b"\x91\xa3bad") for claim in answer.claims]
             if items:
                 await self._app.store.call(runs.settle("bury", where, partition, items))
             wanted -= len(items)

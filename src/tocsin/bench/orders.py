@@ -9,12 +9,14 @@ from collections import Counter
 from tocsin.app import Tocsin, job_options
 from tocsin.bench.engine import PAYLOAD, Measure
 from tocsin.config import Config
-from tocsin.model import codec
 from tocsin.model.ids import new_id
 from tocsin.model.job import PRIORITIES
+from tocsin.model.outcome import SUCCEEDED
+from tocsin.model.record import decode_header
 from tocsin.store.store import LARGEST_BATCH
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimReply, ClaimRequest, Runs, finish_item
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs
 from tocsin.store.transitions.jobs import Jobs, PutItem
+from tocsin.store.transitions.settle import finish_item
 from tocsin.worker import WorkerSettings
 
 FEW, MANY = 10, 10_000
@@ -128,4 +130,4 @@ class LineBench:
 
 
 def _tenant(record: bytes) -> str:
-    return codec.decode_header(record).tenant
+    return decode_header(record).tenant

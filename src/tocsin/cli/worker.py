@@ -152,7 +152,7 @@ async def work(app: Tocsin, duty: WorkerCommand, stop: asyncio.Event, hurry: asy
         await stop.wait()
     finally:
         await made.stop(duty.grace, hurry)
-    return 1 if made.finisher.left() else 0
+    return 1 if made.finisher.outcomes.job_ids() else 0
 
 
 async def work_for_agents(
@@ -164,7 +164,7 @@ async def work_for_agents(
         await stop.wait()
     finally:
         await scheduler.shutdown(duty.grace, hurry)
-    return 1 if made.finisher.left() else 0
+    return 1 if made.finisher.outcomes.job_ids() else 0
 
 
 async def opened(app: Tocsin, stop: asyncio.Event) -> bool:

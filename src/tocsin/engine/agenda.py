@@ -1,6 +1,6 @@
-"""The agenda: which partitions have work now, and when the next one does, over all queues of a worker.
+"""The agenda: which partitions have work now, and when the next one has, over all queues of a worker.
 
-A pass of the fetcher asks the agenda and not every partition of every queue: a worker may serve hundreds of queues.
+A worker may serve hundreds of queues, so a pass of the fetcher asks the agenda instead of every partition.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tocsin.engine.served_queue import ServedQueue
 
-# The heap is built anew without superseded entries when it is this much more than twice as long as it was then.
+# The heap is rebuilt without superseded entries when it is this much longer than twice its size after the last rebuild.
 SLACK = 64
 
 
 class Agenda:
-    """Lanes report each change of a due time here."""
+    """Queues report each change of a due time here."""
 
     def __init__(self) -> None:
-        # Lanes with partitions to ask now; the one that waits longest comes first.
+        # Queues with partitions to ask now; the one that waits longest comes first.
         self.ripe: dict[ServedQueue, None] = {}
-        # Also holds times that are superseded; they are passed over when they come up.
+        # Also holds superseded times, which are skipped when they come up.
         self._later: list[tuple[float, int, ServedQueue, int]] = []
         self._most = SLACK
-        self._lanes: list[ServedQueue] = []
+        self._served: list[ServedQueue] = []
         self._count = itertools.count()
 
-    def serve(self, lane: ServedQueue) -> None:
-        self._lanes.append(lane)
+    def serve(self, served: ServedQueue) -> None:
+        self._served.append(served)
 
-    def note(self, lane: ServedQueue, partition: int) -> None:
-        """Its due time has changed, or its answer has come."""
-        at = lane.next_due[partition]
-        if partition in lane.asked or at == math.inf:
+    def note(self, served: ServedQueue, partition: int) -> None:
+        """The partition's due time has changed, or its answer has come."""
+        at = served.next_due[partition]
+        if partition in served.asked or at == math.inf:
             return
         if at <= 0:
-            self._ripen(lane, partition)
+            self._ripen(served, partition)
         else:
-            heapq.heappush(self._later, (at, next(self._count), lane, partition))
+            heapq.heappush(self._later, (at, next(self._count), served, partition))
             if len(self._later) > self._most:
                 self._rebuild()
 
@@ -53,40 +53,40 @@ class Agenda:
                 self._ripen(entry[2], entry[3])
 
     def soonest(self) -> float:
-        """When the next partition is due that is not ripe yet, on the server's clock in ms."""
+        """When the next partition is due that is not ripe yet, in ms of the server's clock."""
         later = self._later
         while later and _superseded(later[0]):
             heapq.heappop(later)
         return later[0][0] if later else math.inf
 
-    def picked(self, lane: ServedQueue, partition: int) -> None:
-        """It is being asked. A lane that has more to ask queues up again behind the others."""
-        lane.ripe.discard(partition)
-        self.ripe.pop(lane, None)
-        if lane.ripe:
-            self.ripe[lane] = None
+    def picked(self, served: ServedQueue, partition: int) -> None:
+        """A pass is asking this partition. A queue that has more to ask goes behind the others."""
+        served.ripe.discard(partition)
+        self.ripe.pop(served, None)
+        if served.ripe:
+            self.ripe[served] = None
 
-    def drop(self, lane: ServedQueue) -> None:
-        """Nothing of it is to be asked now."""
-        lane.ripe.clear()
-        self.ripe.pop(lane, None)
+    def drop(self, served: ServedQueue) -> None:
+        """Ask nothing of this queue now."""
+        served.ripe.clear()
+        self.ripe.pop(served, None)
 
-    def _ripen(self, lane: ServedQueue, partition: int) -> None:
-        lane.ripe.add(partition)
-        self.ripe.setdefault(lane)
+    def _ripen(self, served: ServedQueue, partition: int) -> None:
+        served.ripe.add(partition)
+        self.ripe.setdefault(served)
 
     def _rebuild(self) -> None:
         entries = [
-            (at, next(self._count), lane, partition)
-            for lane in self._lanes
-            for partition, at in enumerate(lane.next_due)
-            if 0 < at < math.inf and partition not in lane.asked and partition not in lane.ripe
+            (at, next(self._count), served, partition)
+            for served in self._served
+            for partition, at in enumerate(served.next_due)
+            if 0 < at < math.inf and partition not in served.asked and partition not in served.ripe
         ]
         heapq.heapify(entries)
         self._later, self._most = entries, SLACK + 2 * len(entries)
 
 
 def _superseded(entry: tuple[float, int, ServedQueue, int]) -> bool:
-    at, _, lane, partition = entry
-    dues = lane.next_due
-    return partition >= len(dues) or dues[partition] != at or partition in lane.asked or partition in lane.ripe
+    at, _, served, partition = entry
+    dues = served.next_due
+    return partition >= len(dues) or dues[partition] != at or partition in served.asked or partition in served.ripe

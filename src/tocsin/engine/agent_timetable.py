@@ -1,7 +1,7 @@
-"""The timetable: the jobs of a queue that this worker may run, and when it believes each to be due.
+"""The timetable: the jobs of a queue that this worker may run, and when it believes each is due.
 
-A worker of the agents' queue claims by id, so it never stalls behind what it may not run, and no job starves behind
-another worker's. What it believes is a hint: the claim script checks.
+A worker of the agents' queue claims by id. So it never stalls behind jobs that it may not run, and no job starves
+behind those of another worker. The due times are hints: the claim script checks them.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from tocsin.model.ids import EXTRA, job_of
 from tocsin.telemetry import agent_log
 
-# What was due and not given (it may be what kills workers, and they are given one at a time) is asked for again then.
+# A due job that the claim did not give is asked for again after this long: it may be a suspect, and those are given one
+# at a time.
 AGAIN_MS = 100
 
 
 class AgentTimetable:
-    """Ids and times; what is not waiting, as far as known, has none."""
+    """Ids and due times. A job that does not wait, as far as known, has none."""
 
     def __init__(self) -> None:
         self._due: dict[str, float] = {}
-        # Those of them that are extra runs, under ids of their own.
+        # The ids in `_due` that are extra runs.
         self._extras: set[str] = set()
-        # Also holds times that are no longer believed; they are passed over when they come up.
+        # Also holds outdated times, which are skipped when they come up.
         self._line: list[tuple[float, str]] = []
-        # What each was expected at that is being asked for.
+        # The former due times of the jobs that a pass is asking for.
         self._asked: dict[str, float] = {}
-        # The latest time at which we took something.
+        # The latest time at which a pass took something.
         self._now = 0.0
-        # Extra runs of our jobs may wait under ids that we have not heard of.
+        # Whether extra runs of our jobs may wait under ids that we do not know.
         self.curious = True
-        # The place in the line where the last look for them ended; 0: it came to the end of what was due.
+        # The position in the line where the last search for extra runs ended; 0: it reached the end of what was due.
         self.looked_to = 0
-        # Times that a finish which is not sent, or not answered yet, will make true; by verb.
+        # Due times that become true when a finish is sent, or answered; by verb.
         self._unsent: dict[str, list[tuple[str, float]]] = {}
         self._sent: dict[str, list[tuple[str, float]]] = {}
 
@@ -48,12 +49,12 @@ class AgentTimetable:
         return isinstance(member, str) and job_of(member) in self._due
 
     def own(self, members: Iterable[str]) -> None:
-        """These too. When each is due is to be heard; until then it is asked for in doubt."""
+        """Add these. Until we hear when each is due, we ask for it in doubt."""
         for member in members:
             self._due.setdefault(member, math.inf)
 
     def disown(self, members: Iterable[str]) -> None:
-        """These no more, nor their extra runs."""
+        """Drop these and their extra runs."""
         gone = set(members)
         for member in gone:
             self._due.pop(member, None)
@@ -61,14 +62,14 @@ class AgentTimetable:
             self._forget_extra(extra)
 
     def hear(self, waiting: Mapping[str, float]) -> None:
-        """When some are due, as Redis has it. Only what is sooner than we believe is news: our own finish may have
-        moved the others on since that was read."""
+        """The due times of some jobs, as Redis has them. Only an earlier time is news: our own finish may have moved a
+        job on since Redis was read."""
         for member, due in waiting.items():
             if due < self._due.get(member, -math.inf):
                 self.expect(member, due)
 
     def expect(self, member: str, due: float) -> None:
-        """Heard that a job of ours, or an extra run of one, waits for this time."""
+        """A job of ours, or an extra run of one, waits for this time."""
         self._due[member] = due
         if EXTRA in member:
             self._extras.add(member)
@@ -79,9 +80,9 @@ class AgentTimetable:
         self._due.pop(member, None)
         self._extras.discard(member)
 
-    def doubt(self) -> None:
-        """Something happened in the queue: ask for what was not waiting, behind all that is known to be due, and look
-        for extra runs."""
+    def recheck_all(self) -> None:
+        """Something happened in the queue: ask for the jobs that did not wait, after all that are known to be due, and
+        search for extra runs."""
         self.curious = True
         for member, due in self._due.items():
             if due == math.inf:
@@ -94,7 +95,7 @@ class AgentTimetable:
         return line[0][0] if line else math.inf
 
     def take(self, now: float, limit: int) -> list[str]:
-        """The ids to claim: due as far as known, at most so many, the longest due first."""
+        """The ids to claim: at most `limit` that are due as far as known, the longest due first."""
         self._now = max(now, self._now) if now < math.inf else self._now
         taken: list[str] = []
         while len(taken) < limit and self.soonest() <= now:
@@ -104,15 +105,15 @@ class AgentTimetable:
         return taken
 
     def put_back(self, members: Sequence[str]) -> None:
-        """They were taken and not asked for."""
+        """They were taken, but the claim was not made."""
         for member in members:
             due = self._asked.pop(member, 0.0)
             if self._due.get(member) == math.inf:
                 self.expect(member, due)
 
     def learn(self, members: Sequence[str], dues: Sequence[int], claimed: set[str], now: float, limit: int = 0) -> None:
-        """What a claim said of the ids it was asked for: until when each waits, below 0 if it does not wait. With as
-        many claimed as `limit` says, the others were not looked at."""
+        """The reply to a claim by ids: until when each waits, below 0 if it does not wait. If `limit` runs were
+        claimed, the claim did not look at the other ids."""
         again = now if limit and len(claimed) >= limit else now + AGAIN_MS
         for member, due in zip(members, dues, strict=False):
             self._asked.pop(member, None)
@@ -132,7 +133,7 @@ class AgentTimetable:
         del planned[:count]
 
     def log_answer(self, verb: str, lost: Collection[bytes]) -> None:
-        """Before `answered`: the server has done what was sent, but for those that were lost."""
+        """Call this before `answered`: the server has done what was sent, except for the lost claims."""
         if agent_log.is_wanted():
             agent_log.settled(verb, self._sent.get(verb, ()), {member.decode(errors="replace") for member in lost})
 

@@ -1,10 +1,9 @@
-"""The listener: hears the bells of this worker's queues and its mail, so that it need not poll."""
+"""Bells and mail: the listener hears the bells of this worker's queues and reads its mail, instead of polling."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,13 +16,13 @@ from tocsin.telemetry.logs import get_logger
 log = get_logger("tocsin.listen")
 
 LONGEST_S = 5.0
-# A worker without a permit leaves bells to the others for so long. Those that still ring then are for it to remember:
-# its next permit may be for that queue.
+# A worker without a permit leaves bells to others for this long. It remembers those that still ring then: its next
+# permit may be for that queue.
 LEFT_S = 0.1
 
 
 class Mail(msgspec.Struct, frozen=True):
-    """A message: cancel a run under this token, look at these partitions of queues, or lead if nobody does."""
+    """A message: cancel a run under this token, look at these partitions of queues, or lead if no worker does."""
 
     cancel: str = ""
     token: int = 0
@@ -31,48 +30,59 @@ class Mail(msgspec.Struct, frozen=True):
     elect: bool = False
 
 
+class Claimer(Protocol):
+    """What the listener needs of the fetcher."""
+
+    wake: asyncio.Event
+
+    def frees_soon(self) -> bool: ...
+
+
+class Candidate(Protocol):
+    """What the listener needs of the elector."""
+
+    wake: asyncio.Event
+
+
 class Listener:
-    """One pass: one blocking read, and all bells that ring by then. A bell makes its partition due; mail asks to cancel
-    a run, to look somewhere, or to lead the cleanup if nobody does."""
+    """One pass: one blocking read, then every bell that rang meanwhile. A bell makes its partition due."""
 
     name = "listen"
 
     def __init__(
         self,
-        ear: BellReader,
-        lanes: dict[str, ServedQueue],
+        bells: BellReader,
+        served: dict[str, ServedQueue],
         pool: RunnerPool,
-        has_room: Callable[[], bool],
-        on_bell: Callable[[], None],
-        on_election: Callable[[], None] = lambda: None,
+        fetcher: Claimer,
+        elector: Candidate | None = None,
     ) -> None:
         self.wake = asyncio.Event()
-        self._ear = ear
-        self._lanes = lanes
+        self._bells = bells
+        self._served = served
         self._pool = pool
-        self._has_room = has_room
-        self._on_bell = on_bell
+        self._fetcher = fetcher
+        self._elector = elector
         self._seldom = LogThrottle()
-        self._on_election = on_election
 
     async def step(self) -> float:
-        has_room = self._has_room()
-        heard = await self._ear.listen(LONGEST_S if has_room else LEFT_S, has_room)
+        has_room = self._fetcher.frees_soon()
+        heard = await self._bells.listen(LONGEST_S if has_room else LEFT_S, has_room)
         if isinstance(heard, dict):
             self._read(heard)
             return 0.0
         if heard is not None:
             self._hear([heard])
         if heard is not None or not has_room:
-            # Whatever else rang: one blocking read hears the first queue of those that rang, and only that.
-            self._hear(await self._ear.take())
+            # One blocking read hears only the first queue of those that rang.
+            self._hear(await self._bells.take())
         return 0.0
 
     def _hear(self, bells: list[tuple[str, int]]) -> None:
         for queue, partition in bells:
-            self._lanes[queue].hear(partition)
+            self._served[queue].mark_due(partition)
         if bells:
-            self._on_bell()
+            self._fetcher.wake.set()
 
     def _read(self, message: dict[str, Any]) -> None:
         try:
@@ -83,11 +93,12 @@ class Listener:
             self._cancel(mail)
         elif mail.look:
             for queue, partition in mail.look:
-                if queue in self._lanes and partition >= 0:
-                    self._lanes[queue].look(partition)
-            self._on_bell()
+                if queue in self._served and partition >= 0:
+                    self._served[queue].mark_due_or_parked(partition)
+            self._fetcher.wake.set()
         elif mail.elect:
-            self._on_election()
+            if self._elector is not None:
+                self._elector.wake.set()
         else:
             self._complain(message)
 
@@ -97,6 +108,6 @@ class Listener:
                 runner.stop("cancelled")
 
     def _complain(self, message: dict[str, Any]) -> None:
-        """Somebody else may send any number."""
+        """Limited, because another program may send any number of them."""
         if self._seldom():
             log.warning("mail or a bell that this version cannot read", message=repr(message)[:200])

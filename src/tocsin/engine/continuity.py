@@ -1,8 +1,8 @@
-"""Whether the server still has what it confirmed.
+"""Continuity: whether the server still has what it confirmed.
 
-A replica that takes over has not all that its primary had confirmed, and a server that is restarted may have lost its
-last second. Runs that ended then run again, and jobs that were put then are missing, without any error. Each beat shows
-two things that tell: our own counter, which only we raise, and the name of the server's history.
+A replica that takes over lacks some of what its primary had confirmed, and a restarted server may have lost its last
+second. Then runs that ended run again, and jobs that were put are missing, without any error. Each heartbeat brings two
+signs of it: our own counter, which only we raise, and the name of the server's history.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ class Continuity:
     """What one incarnation of a worker has seen of its server."""
 
     def __init__(self, beat_s: float, *, cluster: bool) -> None:
-        """`cluster`: its client notices itself that a replica took over, on any node (store/connection/topology.py)."""
+        """`cluster`: the cluster client itself notices when a replica takes over, on any node
+        (store/connection/topology.py)."""
         self._beat_s = beat_s
         self._cluster = cluster
         self._history: History | None = None
 
     def look(self, beat: HeartbeatReply, confirmed: int) -> bool:
-        """Whether writes may be lost. `confirmed`: the counter of our last beat that was answered."""
+        """Whether writes may be lost. `confirmed`: the counter of our last answered beat."""
         known, self._history = self._history, beat.history or self._history
         lost = confirmed - beat.before if beat.before is not None else 0
         change = _change(known, beat.history)
@@ -40,7 +41,7 @@ class Continuity:
             )
             return True
         if change is not None:
-            self._tell(change)
+            self._warn(change)
             return True
         if known is not None and known.replicas and beat.history is not None and not beat.history.replicas:
             log.warning(
@@ -50,7 +51,7 @@ class Continuity:
             )
         return False
 
-    def _tell(self, change: str) -> None:
+    def _warn(self, change: str) -> None:
         if change == _TOOK_OVER and self._cluster:
             return
         log.warning(

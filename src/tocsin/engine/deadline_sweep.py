@@ -1,12 +1,12 @@
-"""The sweep: one shared look at all deadlines, instead of a timer per run.
+"""The deadline sweep: one shared look at all deadlines, instead of a timer per run.
 
-A run of a job is told to stop at its deadline. What still goes on some time later is a zombie and is told again: the
-dead-man timer, which belongs to the unit and with it to the claim. An agent may go on past its deadline, and one that
-ends by itself has succeeded: it is told to stop only when it is a zombie, and never if there is no zombie cleanup.
+A run of a job is stopped at its deadline. A run that still goes on some time later is a zombie and is stopped again. An
+agent may go on past its deadline, and has succeeded if it ends by itself: it is stopped only when it is a zombie, and
+never without zombie cleanup.
 
-Until a run is a zombie its claim is kept, so that nobody starts it a second time while this one may yet end by itself;
-from then on others may recover it, and the token refuses whatever comes late. A thread cannot be stopped: once it was
-told to, it keeps its claim and its permit, and shows as stuck.
+Until a run is a zombie its claim is kept, so that no other worker starts it while it may yet end by itself. From then
+on others may recover it, and the token refuses its late outcome. A thread cannot be stopped: after the stop it keeps
+its claim and its permit, and counts as stuck.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from tocsin.engine.finisher import Finisher
+from tocsin.engine.incarnation import Incarnation
 from tocsin.engine.runner_pool import UNSTARTED_S, Runner, RunnerPool
 from tocsin.engine.work_item import WorkItem
 from tocsin.model.clock import Clock
 from tocsin.model.errors import ClaimLost, StoreError
 from tocsin.model.queue import AGENTS_QUEUE
-from tocsin.store.transitions.claims import Runs
 from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.sweep")
 
 EVERY_S = 0.1
-# A run that outlives its timeout keeps its claim by this much at a time.
+# A run that outlives its timeout extends its claim by this much at a time.
 EXTENSION_S = 60.0
-# How long a pass waits for the server to extend claims, and when one that was not extended is tried again: well before
-# others recover it.
+# How long a pass waits for the server to extend claims, and how soon a claim that was not extended is tried again: well
+# before others recover it.
 CALL_S = 1.0
 AGAIN_S = 5.0
-# A zombie that ends when it is told again has this long to be written down before others recover it.
+# A zombie that ends when it is stopped again has this long to be written before others recover it.
 ENDING_S = 5.0
 
 
@@ -44,7 +44,7 @@ class OverrunLimits(Struct, frozen=True):
 
     # How many seconds past its deadline a run of this member is a zombie. None: no run ever is.
     zombie_after: Callable[[str], float] | None = None
-    # How often a zombie is told again, and how long a pass may take over it; 0: as long as it takes.
+    # How often a zombie is stopped again, and how many seconds a pass may spend on that; 0: no limit.
     interval_s: float = 300.0
     budget_s: float = 0.0
     # How far past its deadline a claim is recovered by others although its worker lives.
@@ -53,20 +53,20 @@ class OverrunLimits(Struct, frozen=True):
 
 
 class OverdueItem(Struct):
-    """A unit that is past its deadline. In monotonic seconds."""
+    """A unit past its deadline. Times are monotonic seconds."""
 
-    # When it is told to stop, or again: the first time as it becomes a zombie.
-    strike_at: float
-    # Until when its claim is kept, and when it is to be extended next.
+    # When to stop it, or stop it again: the first time as it becomes a zombie.
+    stop_at: float
+    # Until when to keep its claim, and when to extend it next.
     keep_until: float
     extend_at: float
-    # Whether it was told to stop.
-    told: bool
+    # Whether it was stopped.
+    stopped: bool
     zombie: bool = False
 
 
 class DeadlineSweep:
-    """Stops runs that are past their deadline, hands back what does not start, cleans up zombies."""
+    """Stops runs past their deadline, releases units that do not start, cleans up zombies."""
 
     name = "sweep"
 
@@ -74,58 +74,58 @@ class DeadlineSweep:
         self,
         pool: RunnerPool,
         finisher: Finisher,
-        runs: Callable[[], Runs],
+        incarnation: Incarnation,
         clock: Clock,
-        patience: OverrunLimits | None = None,
+        limits: OverrunLimits | None = None,
         is_waking: Callable[[], bool] = lambda: False,
     ) -> None:
         """`is_waking`: the event loop stood still until a moment ago."""
         self.wake = asyncio.Event()
-        # Threads that outlive their timeout, now; runs that became zombies, since the start.
+        # Threads that outlive their timeout now; runs that became zombies since the start.
         self.stuck = 0
         self.zombies = 0
         self._late: dict[WorkItem, OverdueItem] = {}
         self._pool = pool
         self._finisher = finisher
-        self._runs = runs
+        self._incarnation = incarnation
         self._clock = clock
-        self._patience = patience or OverrunLimits()
+        self._limits = limits or OverrunLimits()
         self._is_waking = is_waking
 
     async def step(self) -> float:
         now = self._clock.monotonic()
-        for unit in self._pool.withdraw(now - UNSTARTED_S):
+        for unit in self._pool.take_unstarted(now - UNSTARTED_S):
             self._finisher.release(unit)
         overdue = [(runner, unit) for runner, unit in self._pool.running() if unit.is_overdue(now)]
         if self._is_waking():
-            # Nobody had a chance to end in time. What is done by now, and what is nearly done, may end first.
+            # No run had a chance to end in time. Those that are done, or nearly done, may end first.
             overdue = [(runner, unit) for runner, unit in overdue if unit in self._late]
         known = [(runner, unit, self._late[unit]) for runner, unit in overdue if unit in self._late]
-        # Nothing is awaited before all are told: a runner could be at another unit by then.
-        self._late = {unit: self._late.get(unit) or self._meet(runner, unit, now) for runner, unit in overdue}
-        self._strike_zombies(known, now)
-        self.stuck = sum(late.told and not unit.handler.stoppable for unit, late in self._late.items())
+        # Stop all of them before the first await: a runner could be at another unit by then.
+        self._late = {unit: self._late.get(unit) or self._begin_overdue(runner, unit, now) for runner, unit in overdue}
+        self._stop_zombies(known, now)
+        self.stuck = sum(late.stopped and not unit.handler.stoppable for unit, late in self._late.items())
         await self._keep_claims(known, now)
         return EVERY_S
 
-    def _meet(self, runner: Runner, unit: WorkItem, now: float) -> OverdueItem:
-        """Its deadline has just passed."""
-        patience, stoppable, is_agent = self._patience, unit.handler.stoppable, unit.lane.name == AGENTS_QUEUE
-        recovered_s = patience.agents_recovered_s if is_agent else patience.recovered_s
-        # Not before it must be: in `working` people see until when the run should have ended.
+    def _begin_overdue(self, runner: Runner, unit: WorkItem, now: float) -> OverdueItem:
+        """Called when its deadline has just passed."""
+        limits, stoppable, is_agent = self._limits, unit.handler.stoppable, unit.served.name == AGENTS_QUEUE
+        recovered_s = limits.agents_recovered_s if is_agent else limits.recovered_s
+        # As late as possible: people read in `working` until when the run should have ended.
         extend_at = max(now, unit.ends_at() + recovered_s - EXTENSION_S / 2)
         if not is_agent:
-            self._tell(runner, unit)
+            self._stop(runner, unit)
             if not stoppable:
-                return OverdueItem(strike_at=math.inf, keep_until=math.inf, extend_at=extend_at, told=True)
-        if patience.zombie_after is None:
-            return OverdueItem(strike_at=math.inf, keep_until=-math.inf, extend_at=extend_at, told=not is_agent)
-        # A batch ends as a whole: the most patient of its members decides.
-        zombie_at = unit.ends_at() + max(patience.zombie_after(claim.member) for claim, _ in unit.all())
+                return OverdueItem(stop_at=math.inf, keep_until=math.inf, extend_at=extend_at, stopped=True)
+        if limits.zombie_after is None:
+            return OverdueItem(stop_at=math.inf, keep_until=-math.inf, extend_at=extend_at, stopped=not is_agent)
+        # A batch ends as a whole, so its most patient member decides.
+        zombie_at = unit.ends_at() + max(limits.zombie_after(claim.member) for claim, _ in unit.all())
         keep_until = zombie_at + ENDING_S - recovered_s if stoppable else math.inf
-        return OverdueItem(zombie_at, keep_until, extend_at, told=not is_agent)
+        return OverdueItem(zombie_at, keep_until, extend_at, stopped=not is_agent)
 
-    def _tell(self, runner: Runner, unit: WorkItem) -> None:
+    def _stop(self, runner: Runner, unit: WorkItem) -> None:
         runner.stop("timeout")
         if not unit.handler.stoppable:
             log.warning(
@@ -134,25 +134,25 @@ class DeadlineSweep:
                 handler=unit.handler.name,
             )
 
-    def _strike_zombies(self, known: list[tuple[Runner, WorkItem, OverdueItem]], now: float) -> None:
-        budget = self._patience.budget_s
+    def _stop_zombies(self, known: list[tuple[Runner, WorkItem, OverdueItem]], now: float) -> None:
+        budget = self._limits.budget_s
         for runner, unit, late in known:
-            if late.strike_at > now:
+            if late.stop_at > now:
                 continue
-            late.strike_at = now + self._patience.interval_s
-            self._strike(runner, unit, late, now)
+            late.stop_at = now + self._limits.interval_s
+            self._stop_again(runner, unit, late, now)
             if budget > 0 and self._clock.monotonic() - now >= budget:
-                # The next pass goes on with the others.
+                # The next pass continues with the others.
                 return
 
-    def _strike(self, runner: Runner, unit: WorkItem, late: OverdueItem, now: float) -> None:
+    def _stop_again(self, runner: Runner, unit: WorkItem, late: OverdueItem, now: float) -> None:
         says = "run goes on although it was told to stop: it is told again, and others may recover it"
-        if late.told:
-            runner.strike(unit)
+        if late.stopped:
+            runner.cancel_again(unit)
         else:
             says = "agent is past its timeout by more than zombie-cleanup allows: it is told to stop"
-            late.told = True
-            self._tell(runner, unit)
+            late.stopped = True
+            self._stop(runner, unit)
         if not late.zombie:
             late.zombie = True
             self.zombies += 1
@@ -160,7 +160,7 @@ class DeadlineSweep:
             log.warning(says, run=unit.claim.run_id, handler=unit.handler.name, past_s=past_s)
 
     async def _keep_claims(self, known: list[tuple[Runner, WorkItem, OverdueItem]], now: float) -> None:
-        """One failure ends it for this pass: while the server is away deadlines are looked at all the same."""
+        """One failure ends this for the pass: deadlines must be looked at even while the server is away."""
         for runner, unit, late in known:
             if not late.extend_at <= now < late.keep_until:
                 continue
@@ -174,14 +174,15 @@ class DeadlineSweep:
             late.extend_at = now + EXTENSION_S / 2 if held else math.inf
 
     async def _extend(self, runner: Runner, unit: WorkItem, by: float) -> bool:
-        """In Redis its deadline moves on while it lives, so that nobody starts it twice. Whether any claim is held."""
+        """Move its deadline in Redis while it lives, so that no other worker starts it. Whether any claim is still
+        held."""
         held = False
         for claim, _ in unit.all():
             if runner.unit is not unit:
-                # It has ended meanwhile.
+                # The unit has ended meanwhile.
                 break
             try:
-                await self._runs().extend(unit.lane.queue, claim, int(by * 1000))
+                await self._incarnation.runs.extend(unit.served.queue, claim, int(by * 1000))
                 held = True
             except ClaimLost:
                 if runner.unit is unit:

@@ -1,4 +1,4 @@
-"""What becomes of a run: pure functions of (outcome, run, policy, now), so that each case is a line in a table."""
+"""Decide what becomes of a run: pure functions of (outcome, run, policy, now), so that a case is a line in a table."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from msgspec import Struct
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.failure_class import FailureClass
 from tocsin.model.job import PLAIN, Spec
+from tocsin.model.outcome import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 from tocsin.model.run import MAX_RECOVERIES, Claim
 from tocsin.model.skipped_ticks import SkippedTicks
 from tocsin.model.trigger import Every
 from tocsin.resilience.backoff import BackoffSettings, delay_ms
-from tocsin.store.transitions.claims import CANCELLED, FAILED, SKIPPED, SUCCEEDED
 from tocsin.triggers import misfires
 from tocsin.triggers.recurrence import counts_from_now, phase, tick_after, tick_from
 
 
 class Finish(Struct, frozen=True):
-    """The run has ended; the job waits for `next_due`, or with 0 ends too."""
+    """The run has ended. The job waits for `next_due`; 0: it ends too."""
 
     next_due: Millis
     outcome: int
-    # Ticks that the job passes on its way there.
+    # Ticks that the job skips on its way there.
     skips: tuple[SkippedTicks, ...] = ()
 
 
 class ExtraRun(Struct, frozen=True):
-    """The occurrence gets a run of its own, if `alone` in the place of the last one; the job waits for `next_due`."""
+    """This occurrence gets a run of its own, with `alone` instead of the last one. The job waits for `next_due`."""
 
     next_due: Millis
     alone: bool
@@ -34,14 +34,14 @@ class ExtraRun(Struct, frozen=True):
 
 
 class Advance(Struct, frozen=True):
-    """The run ended before, when nobody could tell what follows; the job waits for `next_due`, or with 0 ends."""
+    """The run ended earlier, when the next due time could not be computed. The job waits for `next_due`; 0: it ends."""
 
     next_due: Millis
     skips: tuple[SkippedTicks, ...] = ()
 
 
 class RetryIn(Struct, frozen=True):
-    """The run goes on with another attempt."""
+    """The run gets another attempt."""
 
     delay: Millis
 
@@ -51,20 +51,28 @@ class Dead(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Nothing happened; another worker may have it at once."""
+    """Nothing happened; any worker may claim the run again after the delay."""
+
+    delay: Millis = 0
 
 
-Decision = Finish | ExtraRun | Advance | RetryIn | Dead | Release
-BURY, RELEASE = Dead(), Release()
+class Park(Struct, frozen=True):
+    """This worker cannot execute the run or plan its job. A worker with other code may, after the wait."""
+
+    wait: Millis = 0
+
+
+Decision = Finish | ExtraRun | Advance | RetryIn | Dead | Release | Park
+DEAD = Dead()
 NO_BACKOFF = BackoffSettings(enabled=False, jitter_ratio=0.0)
-# Classes whose own delay goes before that of `Retry`, and those that may be over at once.
+# Classes whose own delay overrides that of `Retry`, and classes that an immediate retry may get past.
 _OWN_DELAY = frozenset([FailureClass.PERMANENT_FORBIDDEN, FailureClass.THROTTLED])
 _PASSING = frozenset([FailureClass.TRANSIENT, FailureClass.SERVER_ERROR])
 DONE = Finish(0, SUCCEEDED)
 
 
-def before(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> tuple[Decision, str] | None:
-    """A decision that needs no execution, and why; None: execute it."""
+def decide_before_run(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> tuple[Decision, str] | None:
+    """A decision without executing the run, and why; None: execute it."""
     if claim.has_ended:
         step = _ended(claim, spec, recurring, now, SKIPPED)
         return Advance(step.next_due, step.skips), "its run has ended"
@@ -74,7 +82,7 @@ def before(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> tuple[Deci
         why = f"recovered {claim.recoveries} times: each worker that tried it died or let its deadline pass"
         if recurring:
             return _ended(claim, spec, recurring, now, FAILED), why
-        return BURY, why
+        return DEAD, why
     return _before_a_tick(claim, spec, now) if recurring else None
 
 
@@ -83,7 +91,7 @@ def _before_a_tick(claim: Claim, spec: Spec, now: Millis) -> tuple[Decision, str
     if rules.misfire == "coalesce" and rules.overlap not in misfires.EXTRA_RUN_OVERLAPS:
         return None
     shift = _shift(claim, spec)
-    # What was begun in time and is tried again is not late.
+    # A run that began in time and is tried again is not late.
     if claim.attempt == 1 and misfires.is_misfire(spec, claim.due, now, shift):
         step = misfires.skip_misfire(spec, claim.due, now, shift, claim.held_since)
         return Finish(step.next_due or 0, SKIPPED, step.skips), "too late"
@@ -97,10 +105,10 @@ def after_success(claim: Claim, spec: Spec, recurring: bool, now: Millis) -> Dec
     return _ended(claim, spec, recurring, now, SUCCEEDED) if recurring else DONE
 
 
-def on_time(claim: Claim, spec: Spec, now: Millis) -> Millis:
-    """The next tick of an interval without an end, if that is to come; 0: only after_success knows what follows.
+def next_tick_if_on_time(claim: Claim, spec: Spec, now: Millis) -> Millis:
+    """The next tick of an interval without an end, if it is still to come; 0: only after_success knows what follows.
 
-    Most schedules are such, and most of their runs end before the next tick: this is the hot path."""
+    This is the hot path: most schedules are such, and most of their runs end before the next tick."""
     trigger, rules = spec.trigger, spec.policy
     if type(trigger) is not Every or trigger.anchor is not None or (rules is not None and rules.ends is not None):
         return 0
@@ -109,12 +117,12 @@ def on_time(claim: Claim, spec: Spec, now: Millis) -> Millis:
 
 
 class FailureFacts(Struct, frozen=True):
-    """How a run failed: its class, how often in a row by now on this worker, and the luck of its jitter."""
+    """How a run failed: its class, how often in a row on this worker, and a random number for the jitter."""
 
     chance: float = 0.0
     kind: FailureClass = FailureClass.UNKNOWN
     streak: int = 1
-    # Trying again cannot mend it; and when the other side wants to be asked again, if it said so.
+    # Whether retrying cannot help; and how long the receiver asks us to wait, if it does.
     final: bool = False
     wait: Millis | None = None
 
@@ -122,8 +130,8 @@ class FailureFacts(Struct, frozen=True):
 def after_failure(
     claim: Claim, spec: Spec, recurring: bool, now: Millis, setback: FailureFacts, backoff: BackoffSettings = NO_BACKOFF
 ) -> Decision:
-    """The class of the failure says how long, `Retry` how often. Out of retries, one-shots are dead, the others wait
-    for their next time. A failure that trying again cannot mend is not retried at all."""
+    """The class of the failure decides how long to wait, `Retry` how often. Without retries left, one-shots are dead
+    and the others wait for their next time. A failure that retrying cannot mend is not retried."""
     retry, kind = spec.retry, setback.kind
     may_retry = retry is not None and claim.attempt <= retry.retries and not setback.final
     if setback.wait is not None:
@@ -133,12 +141,12 @@ def after_failure(
         if may_retry and kind is not FailureClass.PERMANENT_FORBIDDEN:
             return RetryIn(wait)
         if not recurring:
-            return BURY
+            return DEAD
         return _failed(claim, spec, now, _not_before(claim, spec, now + wait))
     if retry is not None and may_retry:
         return RetryIn(ceil_ms(retry.delay(claim.attempt - 1, setback.chance)))
     if not recurring:
-        return BURY
+        return DEAD
     if backoff.enabled and kind in _PASSING and not setback.final and setback.streak <= backoff.max_immediate_retries:
         return RetryIn(0)
     error_interval = spec.rules.error_interval
@@ -151,12 +159,12 @@ def after_failure(
 def _as_asked(
     claim: Claim, spec: Spec, recurring: bool, now: Millis, setback: FailureFacts, may_retry: bool
 ) -> Decision:
-    """The other side said when to come back. Not all at that very moment: jitter comes on top."""
+    """The receiver asks us to come back later. Jitter keeps retries from arriving all at that moment."""
     wait = setback.wait or 0
     if may_retry and spec.retry is not None:
         return RetryIn(wait + ceil_ms(spec.retry.jitter * setback.chance))
     if not recurring:
-        return BURY
+        return DEAD
     return _failed(claim, spec, now, _not_before(claim, spec, now + wait))
 
 
@@ -186,7 +194,7 @@ def _failed(claim: Claim, spec: Spec, now: Millis, following: Millis | None) -> 
 
 
 def _shift(claim: Claim, spec: Spec) -> Millis:
-    """By how much jitter moves the job's ticks. The due times of Every have it in them: nothing to compute."""
+    """By how much jitter moves the job's ticks. The due times of `Every` include it already."""
     rules = spec.policy
     if rules is None or not rules.jitter or counts_from_now(spec.trigger):
         return 0

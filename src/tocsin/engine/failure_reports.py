@@ -1,11 +1,11 @@
-"""Failed attempts: the place where each is logged, counted and given to the program's hooks.
+"""Failure reports: each failed attempt is logged, counted and given to the program's hooks.
 
-A failing handler may fail ten thousand times a second. Per handler and second the first few are logged in full, and the
-others as one line with their number. The same goes for runs that could not be started, and for claims that were lost:
-a machine without a free thread, or a server that lost its last writes, makes thousands of them.
+A handler may fail ten thousand times a second. Per handler and second the first few failures are logged in full, the
+rest as one line with their number. Runs that could not be started and lost claims are limited the same way: a machine
+without a free thread, or a server that lost its last writes, causes thousands of them.
 
-What was decided is reported at once, before the server has written it down: a run whose claim turns out to be lost may
-be reported here, and again by the worker that has it.
+Outcomes are reported when they are decided, before the server has written them. A run whose claim turns out to be lost
+may be reported twice: here, and by the worker that has it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from tocsin.engine.decide import Finish
-from tocsin.engine.encode_outcome import EndedRun
+from tocsin.engine.decide import Finish, Park
+from tocsin.engine.incarnation import Incarnation
+from tocsin.engine.outcome import EndedRun
 from tocsin.engine.work_item import WorkItem
-from tocsin.model import codec
 from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import TocsinError
 from tocsin.model.follow_up import FollowUp
 from tocsin.model.job import Failure, Spec
+from tocsin.model.outcome import FAILED
+from tocsin.model.record import decode_failure, decode_header
 from tocsin.model.run import Claim, Run
-from tocsin.store.transitions.claims import FAILED
 from tocsin.telemetry.handler_metrics import HandlerTally
 from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import OTHER, Counters
@@ -34,22 +35,21 @@ log = get_logger("tocsin.failures")
 
 FailureHook = Callable[[Run, BaseException, FollowUp], Awaitable[None] | None]
 
-# So many lines per handler in each window of so many seconds are written in full.
+# How many lines per handler are written in full in each window, and how long a window is.
 IN_FULL = 5
 WINDOW_S = 1.0
 # Without failures a pass has nothing to do.
 REST_S = 60.0
-# How many calls of asynchronous hooks may be under way: beyond, failures are not given to them. When the worker ends
-# they have this long.
+# How many calls of asynchronous hooks may be under way; hooks do not get failures beyond that. When the worker ends,
+# the calls have this long to end.
 MOST_CALLS = 1000
 LAST_CALLS_S = 2.0
 # A hook must not end the worker.
 _HOOK_ERRORS = (Exception, SystemExit)
-# For failures that no handler is named for.
+# Stands for the handler where the record does not name one.
 UNREADABLE = "unreadable"
 
-
-# What the line with the number says, by the kind of the lines that it stands for.
+# The text of the line with the number, by the kind of the lines that it counts.
 _MORE = {
     "failed": "more runs failed",
     "hook": "failure hook failed more often",
@@ -63,29 +63,29 @@ _Key = tuple[str, str]
 class LogWindow:
     """What was logged of one kind, and one handler, in the last second."""
 
-    __slots__ = ("dead", "more", "since", "told")
+    __slots__ = ("dead", "in_full", "more", "since")
 
     def __init__(self, since: float) -> None:
         self.since = since
-        # Lines in full; those beyond them, and how many of these were the end of their job.
-        self.told = self.more = self.dead = 0
+        # Lines written in full; failures beyond them, and how many of these ended their job.
+        self.in_full = self.more = self.dead = 0
 
 
 class FailureReports:
-    """`report` gets each outcome that is no success; the pass writes the lines with the numbers."""
+    """`report` gets each outcome that is no success. A pass writes the lines with the numbers."""
 
     name = "failures"
 
     def __init__(
         self,
-        worker: Callable[[], str],
+        incarnation: Incarnation,
         namespace: str,
         clock: Clock,
         tally: Counters,
         hooks: Sequence[FailureHook] = (),
     ) -> None:
         self.wake = asyncio.Event()
-        self._worker = worker
+        self._incarnation = incarnation
         self._namespace = namespace
         self._clock = clock
         self._tally = tally
@@ -94,11 +94,12 @@ class FailureReports:
         self._windows: dict[_Key, LogWindow] = {}
 
     def report(self, ended: EndedRun, verb: str, due: Millis, now: Millis) -> None:
-        """What `Settler` decided: `due` is when the job waits for then, in server ms, 0 if it does not."""
-        if ended.how == "parked" or ended.stuck is not None:
-            failure = ended.stuck or codec.decode_failure(ended.error)
+        """`verb`: what the encoder decided. `due`: until when the job waits then, in server ms; 0 if it does not."""
+        parked = isinstance(ended.decision, Park)
+        if parked or ended.stuck is not None:
+            failure = ended.stuck or decode_failure(ended.error)
             self._log(ended, UNREADABLE if ended.spec is None else ended.spec.name, None, failure)
-        if ended.how == "parked":
+        if parked:
             return
         if ended.spec is None or not _has_failed(ended, verb):
             return
@@ -107,27 +108,27 @@ class FailureReports:
         tally.retried += verb == "retry"
         tally.dead += verb == "bury"
         window = self._window("failed", ended.spec.name)
-        if window.told < IN_FULL or self._hooks:
+        if window.in_full < IN_FULL or self._hooks:
             follows = _follow_up(ended.claim, ended.spec, verb, due, now)
-            self._log(ended, ended.spec.name, follows, codec.decode_failure(ended.error))
+            self._log(ended, ended.spec.name, follows, decode_failure(ended.error))
             for hook in self._hooks:
                 self._call(hook, ended, ended.spec, follows)
         else:
             self._count(window, verb == "bury")
 
     def not_started(self, unit: WorkItem, error: BaseException) -> None:
-        """A run that was claimed goes back, because this machine has no thread or process left for it."""
+        """A claimed run is released, because this machine has no thread or process left for it."""
         name = unit.handler.name
-        if self._is_told("not started", name):
-            facts = {"run": unit.claim.run_id, "handler": name, "worker": self._worker(), "error": str(error)}
+        if self._in_full("not started", name):
+            facts = {"run": unit.claim.run_id, "handler": name, "worker": self._incarnation.name, "error": str(error)}
             log.warning("run could not be started and goes back", **facts)
 
     def claim_lost(self, member: str) -> None:
-        if self._is_told("lost", ""):
+        if self._in_full("lost", ""):
             log.warning(
                 "claim lost: its outcome was not written, because the claim is gone or another worker holds it",
                 job=member,
-                worker=self._worker(),
+                worker=self._incarnation.name,
             )
 
     async def step(self) -> float:
@@ -139,7 +140,7 @@ class FailureReports:
         return WINDOW_S if any(window.more for window in self._windows.values()) else REST_S
 
     async def end(self) -> None:
-        """Write what is left, and let the hooks end."""
+        """Write the lines that are left, and let the hooks end."""
         for key, window in list(self._windows.items()):
             self._close(key, window)
         if self._calls:
@@ -148,14 +149,14 @@ class FailureReports:
     # Lines
 
     def _log(self, ended: EndedRun, name: str, follows: FollowUp | None, failure: Failure) -> None:
-        """`follows`: None for a job that is parked."""
+        """`follows`: None for a parked job."""
         is_dead = follows is not None and follows.kind == "dead"
-        if not self._is_told("failed", name, is_dead):
+        if not self._in_full("failed", name, is_dead):
             return
         claim = ended.claim
         facts: dict[str, Any] = {
             "job": claim.job_id, "run": claim.run_id, "queue": claim.queue, "handler": name, "attempt": claim.attempt,
-            "worker": self._worker(), "error": failure.error,
+            "worker": self._incarnation.name, "error": failure.error,
         }  # fmt: skip
         if follows is None:
             log.warning("job is parked", **facts)
@@ -167,13 +168,13 @@ class FailureReports:
         else:
             log.warning("run failed", follows=str(follows), **facts)
 
-    def _is_told(self, kind: str, name: str, is_dead: bool = False) -> bool:
-        """Whether another line of this kind may be written in full; otherwise it is counted."""
+    def _in_full(self, kind: str, name: str, is_dead: bool = False) -> bool:
+        """Whether to write another line of this kind in full; otherwise count it."""
         window = self._window(kind, name)
-        if window.told >= IN_FULL:
+        if window.in_full >= IN_FULL:
             self._count(window, is_dead)
             return False
-        window.told += 1
+        window.in_full += 1
         return True
 
     def _window(self, kind: str, name: str) -> LogWindow:
@@ -196,7 +197,7 @@ class FailureReports:
         if not window.more:
             return
         kind, name = key
-        facts: dict[str, Any] = {"worker": self._worker()}
+        facts: dict[str, Any] = {"worker": self._incarnation.name}
         if kind == "failed":
             facts |= {"handler": name, "failed": window.more, "dead": window.dead}
         else:
@@ -206,13 +207,13 @@ class FailureReports:
     # Numbers
 
     def _tally_of(self, name: str) -> HandlerTally:
-        """A handler that this worker does not have must not make the label grow."""
+        """Handlers that this worker does not have share one label, so that the number of labels stays bounded."""
         return self._tally.handlers.get(name) or self._tally.of_handler(OTHER)
 
     # Hooks
 
     def _call(self, hook: FailureHook, ended: EndedRun, spec: Spec, follows: FollowUp) -> None:
-        run = Run(ended.claim, codec.decode_header(ended.claim.record), spec, self._namespace, _has_ended)
+        run = Run(ended.claim, decode_header(ended.claim.record), spec, self._namespace, _has_ended)
         try:
             called = hook(run, _error(ended), follows)
         except _HOOK_ERRORS as error:
@@ -235,18 +236,18 @@ class FailureReports:
             self._hook_failed(hook, error)
 
     def _hook_failed(self, hook: FailureHook, error: BaseException) -> None:
-        """Logged like a handler's failures, a few in a second: it may fail as often as they do."""
+        """A hook may fail as often as the handlers do, so its log lines are limited like theirs."""
         name = getattr(hook, "__qualname__", repr(hook))
-        if self._is_told("hook", name):
+        if self._in_full("hook", name):
             log.error("failure hook failed", hook=name, exc_info=error)
 
 
 def _has_failed(ended: EndedRun, verb: str) -> bool:
     if ended.how == "failed":
         return True
-    # Decided before it was executed. Other verdicts are that it was cancelled, or too late.
+    # Decided without executing it: it may also have been cancelled, or be too late.
     decision = ended.decision
-    return ended.how == "settled" and (verb == "bury" or (isinstance(decision, Finish) and decision.outcome == FAILED))
+    return ended.how == "decided" and (verb == "bury" or (isinstance(decision, Finish) and decision.outcome == FAILED))
 
 
 def _follow_up(claim: Claim, spec: Spec, verb: str, due: Millis, now: Millis) -> FollowUp:
@@ -259,11 +260,11 @@ def _follow_up(claim: Claim, spec: Spec, verb: str, due: Millis, now: Millis) ->
 
 
 def _error(ended: EndedRun) -> BaseException:
-    """What the handler raised; where it raised nothing, what the record of the failure says."""
+    """The exception that the handler raised, or else one made from the recorded failure."""
     if ended.cause is not None:
         return ended.cause
-    failure: Failure = codec.decode_failure(ended.error)
-    return TocsinError(failure.error) if ended.how == "settled" else TimeoutError(failure.error)
+    failure: Failure = decode_failure(ended.error)
+    return TocsinError(failure.error) if ended.how == "decided" else TimeoutError(failure.error)
 
 
 def _has_ended(run: Run, seconds: float) -> Any:

@@ -1,4 +1,4 @@
-"""What this process can run: handlers by name, and how long each takes."""
+"""Handlers: the functions that this process can run, by name, and how long each takes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from tocsin.model.codec import handler_digest
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.job import Retry
+from tocsin.model.record import handler_digest
 from tocsin.telemetry.handler_metrics import HandlerTally
 
 Executor = Literal["loop", "thread", "process"]
@@ -23,31 +23,32 @@ _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class NotStarted(Exception):
-    """The target could not even begin, for lack of something here: nothing has happened, another worker may try."""
+    """The target could not begin, because this machine lacks something. Nothing has happened, so another worker may
+    try."""
 
 
 class TryLater(NotStarted):
-    """The other side takes no more for now: nothing has happened, and the run goes back for so many seconds."""
+    """The receiver takes no more for now. Nothing has happened; the run is released for some seconds."""
 
     def __init__(self, why: str, delay: float, *, is_trouble: bool = False) -> None:
-        """`is_trouble`: this machine lacks something, which is logged."""
+        """`is_trouble`: this machine lacks something, so it is logged."""
         super().__init__(why)
         self.delay = delay
         self.is_trouble = is_trouble
 
 
 class Deliver(Protocol):
-    """How runs reach what they are for; the targets satisfy it."""
+    """How runs reach their targets. Every target satisfies this."""
 
     # Whether cancelling the runner really ends the run.
     stoppable: bool
 
     def deliver(self, unit: Any) -> Awaitable[Any]:
-        """Execute the unit; what it returns is the result. A batch returns None or one outcome per run."""
+        """Execute the unit and return its result. A batch returns None or one outcome per run."""
 
 
 class Handler:
-    """A function that jobs name, and its defaults. Calling it calls the function."""
+    """A function that jobs name, with its defaults. Calling a handler calls the function."""
 
     def __init__(
         self,
@@ -68,19 +69,19 @@ class Handler:
         self.timeout = timeout
         self.retry = retry
         self.batch = batch
-        # Seconds; None: as usual.
+        # Seconds; None: the default.
         self.keep = keep
         self.digest = handler_digest(name)
         self.signature = inspect.signature(fn)
         self.wants_run = "run" in self.signature.parameters
-        # How many arguments, and which by name, are known to fit: bind() is slow.
+        # Known calls that fit: how many positional arguments, and which names. `bind()` is slow.
         self._fits: set[tuple[Any, ...]] = set()
         self._few_shapes = not any(each.kind in _ANY_NUMBER for each in self.signature.parameters.values())
-        # Mean seconds of a run. Unknown is slow: nothing is fetched ahead for it until some were measured.
+        # Mean seconds of a run. Nothing is claimed ahead for a handler until some runs were measured.
         self.mean = UNKNOWN_S
-        # What becomes of its runs; a worker gives each handler its own.
+        # Counts the outcomes of its runs; each worker gives its handlers their own.
         self.tally = HandlerTally()
-        # In a process: its arguments, from the unit, where they do not stand in the record.
+        # For a process: computes the arguments from the unit, if the record does not have them.
         self.process_args: Callable[[Any], tuple[Any, ...]] | None = None
         self.deliver: Callable[[Any], Awaitable[Any]] = _not_placed
         self.stoppable = True
@@ -92,7 +93,7 @@ class Handler:
         return self.fn(*args, **kwargs)
 
     def bind(self, *args: Any, **kwargs: Any) -> Bound:
-        """The handler with its arguments, checked now: for those whose names clash with options."""
+        """The handler with its arguments, checked now: for arguments whose names clash with options."""
         return Bound(handler=self, args=args, kwargs=self.check(args, kwargs))
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -113,8 +114,9 @@ class Handler:
             self._fits.add(shape)
         return kwargs
 
-    def deliver_by(self, target: Deliver) -> None:
-        """Where runs go; set by the worker. The method is kept itself: this is the hot path."""
+    def set_delivery(self, target: Deliver) -> None:
+        """Where runs go. A worker sets this for its own copies. It stores the method itself, because this is the hot
+        path."""
         self.deliver = target.deliver
         self.stoppable = target.stoppable
 
@@ -125,7 +127,7 @@ class Handler:
 def with_run(
     signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any], run: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with the run where the function wants it, if it does."""
+    """The arguments of a call, with the run added where the function takes it."""
     if "run" not in signature.parameters:
         return args, kwargs
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -170,7 +172,7 @@ class Catalog:
         return len(self.by_name)
 
     def copy(self) -> Catalog:
-        """For one worker: where runs go, and how long they take there, is its own affair."""
+        """A worker's own copies: each worker has its own targets and its own measurements."""
         copied = Catalog()
         copied.by_name = {name: copy.copy(handler) for name, handler in self.by_name.items()}
         return copied
@@ -183,7 +185,7 @@ class Catalog:
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """module.qualname; `__main__` becomes the name of its file, so that a worker that imports it agrees."""
+    """module.qualname. `__main__` becomes the name of its file, so that a worker that imports the file agrees."""
     module = fn.__module__
     if module in ("__main__", "__mp_main__"):
         main = sys.modules[module]

@@ -1,4 +1,4 @@
-"""The only loop. A running part is a passive object with one bounded pass; tests call the pass."""
+"""The loop: runs one part again and again. A part is a passive object with one bounded pass; tests call the pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.loop")
 
-# After a pass that failed: the first rest, and the longest.
+# The first rest after a failed pass, and the longest.
 SHORTEST_REST_S = 0.1
 LONGEST_REST_S = 1.0
 
@@ -24,7 +24,8 @@ class Part(Protocol):
     wake: asyncio.Event
 
     async def step(self) -> float:
-        """One bounded pass. Seconds to rest before the next, unless `wake` is set first; 0: there is more."""
+        """One bounded pass. Returns seconds to rest before the next, unless `wake` is set first; 0: there is more to
+        do."""
 
 
 async def repeat(
@@ -35,13 +36,13 @@ async def repeat(
     is_failing: Callable[[], bool] = lambda: False,
     held: Callable[[], float] = lambda: 0.0,
 ) -> None:
-    """Pass after pass until `stop`. A failed pass is logged once, rested for, and tried again: no part ever dies.
+    """Run passes until `stop`. A failed pass is logged once, and tried again after a rest: no part ever dies.
 
-    With `longest` a pass that hangs is cut off after so many seconds, and the next one begins anew. `is_waking`: the
-    event loop stood still until a moment ago, and time limits passed meanwhile. `is_failing`: nothing has succeeded
-    since the last failure. Then a pass that found nothing to do, or was held back by a breaker, is no recovery.
-    `held`: for how many seconds the part is to leave the server alone; asked again whenever it is woken.
-    """
+    `longest`: cut off a pass that takes more than so many seconds, and begin the next. `is_waking`: whether the event
+    loop was blocked until a moment ago, so that time limits passed meanwhile. `is_failing`: whether nothing has
+    succeeded since the last failure; then a pass that found nothing to do, or was held back by a breaker, is no
+    recovery. `held`: for how many seconds the part must leave the server alone; called again whenever the part is
+    woken."""
     failures = 0
     while not stop.is_set():
         part.wake.clear()
@@ -56,12 +57,12 @@ async def repeat(
                 failures = 0
         except Exception as error:
             rest = min(SHORTEST_REST_S * 2 ** min(failures, 10), LONGEST_REST_S)
-            _tell(part, error, failures, is_waking())
+            _log_failure(part, error, failures, is_waking())
             failures += 1
         await wait(part.wake, rest)
 
 
-def _tell(part: Part, error: Exception, failures: int, is_waking: bool) -> None:
+def _log_failure(part: Part, error: Exception, failures: int, is_waking: bool) -> None:
     if failures:
         return
     if isinstance(error, TimeoutError | StoreUnavailable) and is_waking:
@@ -77,7 +78,7 @@ def _tell(part: Part, error: Exception, failures: int, is_waking: bool) -> None:
 
 
 async def end(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel until they have ended: redis-py uses asyncio.wait_for, which in Python 3.11 may swallow a cancellation."""
+    """Cancel until they have ended: redis-py uses asyncio.wait_for, which may swallow a cancellation in Python 3.11."""
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()
@@ -85,7 +86,7 @@ async def end(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def wait(event: asyncio.Event, seconds: float) -> None:
-    """Until the event or the time, whichever is first; at least one turn for the other tasks."""
+    """Wait for the event or the time, whichever comes first; other tasks get at least one turn."""
     if seconds <= 0 or event.is_set():
         await asyncio.sleep(0)
         return

@@ -1,8 +1,8 @@
-"""The watch over the event loop: notices when a handler blocks it, and says where.
+"""The loop watch: notices when a handler blocks the event loop, and logs where.
 
 A coroutine that calls `time.sleep`, a blocking client or a long computation keeps everything else in the process from
 running: other runs, claims, outcomes, timeouts. The pass of this part marks that the loop turns; a thread looks at the
-mark. If that is old, the thread logs the stack of the loop while it is still blocked. If the thread was not running
+mark. If the mark is old, the thread logs the stack of the loop while it is still blocked. If the thread was not running
 either, the whole process stood still (stopped, suspended, or short of memory), and no handler is to blame.
 """
 
@@ -25,9 +25,9 @@ log = get_logger("tocsin.loop")
 BLOCKED_S = 1.0
 # How often the loop marks that it turns, and the thread looks.
 LOOK_S = 0.25
-# For so long after a blockage what fails, or is late, is its consequence.
+# For this long after a blockage, failures and delays count as its consequence.
 WAKING_S = 2.0
-# For so long a worker is called degraded after a blockage.
+# For this long after a blockage the worker is degraded.
 RECENT_S = 60.0
 LONGEST_STACK = 4000
 
@@ -43,19 +43,19 @@ class LoopWatch:
         running: Callable[[asyncio.Task[object] | None], str],
         now: Callable[[], float] = monotonic,
     ) -> None:
-        """`running` names the handler that a task is executing, '' if it executes none."""
+        """`running` returns the handler that a task is executing, '' if none."""
         self.wake = asyncio.Event()
         self._tally = tally
         self._running = running
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        # When the loop last turned, and when the thread last looked. Before the start neither says anything.
+        # When the loop last turned, and when the thread last looked. Before the start neither means anything.
         self._turned = math.inf
         self._looked: float | None = None
         # When the thread last found that it had not been running for a while.
         self._stood_still = -math.inf
-        # When the blockage began that was warned of, and who caused it.
+        # When the blockage began that the last warning was about, and which handler caused it.
         self._warned_of: float | None = None
         self._culprit = ""
         # When the last blockage or standstill ended. Of the last blockages, when each ended and how long it was.
@@ -95,16 +95,16 @@ class LoopWatch:
         return gap if gap >= BLOCKED_S and self._stood_still < self._turned else 0.0
 
     def blocked_by(self) -> str:
-        """The handler that blocks it, if that is known."""
+        """The handler that blocks the loop, if known."""
         return self._culprit
 
     def longest(self) -> float:
-        """Seconds of the longest blockage within the last minute, also of one that goes on."""
+        """Seconds of the longest blockage within the last minute, including one that goes on."""
         now = self._now()
         return max([self.blocked_for(), *(lasted for ended, lasted in self._recent if now - ended < RECENT_S)])
 
     def is_waking(self) -> bool:
-        """Whether the loop stood still until a moment ago, so that what is late or cut off has that for a reason."""
+        """Whether the loop stood still until a moment ago, which explains late or cut-off calls."""
         return self._gap() >= BLOCKED_S or self._now() - self._woke < WAKING_S
 
     def _gap(self) -> float:
@@ -118,7 +118,7 @@ class LoopWatch:
         now, before = self._now(), self._looked
         self._looked = now
         if before is not None and now - before >= BLOCKED_S:
-            # The loop could not turn either: it is given until the next look.
+            # The loop could not turn either: give it until the next look.
             self._stood_still = now
             return
         turned = self._turned
@@ -149,6 +149,6 @@ class LoopWatch:
 
 
 def _stack_of(thread: int) -> str:
-    """Where it is, the innermost last: names and lines of code, no values."""
+    """Where the thread is, the innermost call last: names and lines of code, no values."""
     frame = sys._current_frames().get(thread)
     return "" if frame is None else "".join(traceback.format_stack(frame))[-LONGEST_STACK:]

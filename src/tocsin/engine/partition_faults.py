@@ -1,8 +1,8 @@
-"""Partitions that fail by themselves: they rest, and the others go on.
+"""Partition faults: a partition that fails by itself rests, and the others go on.
 
-A script that fails in one partition says nothing about the server if another partition was served a moment ago: one of
-its keys is garbled. So such a failure opens no breaker and ends no pass. The partition is asked again after a while,
-and less and less often. Where no other partition is served, the failure is the server's, and the breaker's.
+If a script fails in one partition and another partition was served a moment ago, the server is fine: a key of the
+partition is garbled. Such a failure opens no breaker and ends no pass. The partition is asked again after a while, less
+and less often. If no other partition is served, the failure counts as the server's, and goes to the breaker.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ SERVED_S = 10.0
 SHORTEST_REST_S, LONGEST_REST_S = 1.0, 30.0
 # How often a partition that goes on failing is logged.
 LOG_EVERY_S = 60.0
-# So many are named among the reasons for a worker's health.
-MOST_TOLD = 5
+# At most this many are named among the reasons for a worker's health.
+MOST_NAMED = 5
 
 # A queue's name and the number of one of its partitions.
 Place = tuple[str, int]
 
 
 class PartitionFault(Struct):
-    """A partition that fails: what the server said, and until when it rests, in monotonic seconds."""
+    """A failing partition: the server's error, and until when it rests, in monotonic seconds."""
 
     error: str
     times: int = 0
@@ -44,18 +44,20 @@ class PartitionFaults:
     def __init__(self, clock: Clock) -> None:
         self.by_place: dict[Place, PartitionFault] = {}
         self._clock = clock
-        # The place that was served last, and the last one before it that is another; and when.
+        # The partition that was served last, and the last one before it that is another; and when.
         self._last: tuple[Place | None, float] = (None, -math.inf)
         self._before: tuple[Place | None, float] = (None, -math.inf)
 
-    def tell(self, breaker: Breaker, permit: Permit, places: Sequence[Place], answers: Sequence[object]) -> list[bool]:
-        """Like `own`, and the breaker gets the answers that are not."""
+    def report(
+        self, breaker: Breaker, permit: Permit, places: Sequence[Place], answers: Sequence[object]
+    ) -> list[bool]:
+        """Like `own`, and report the other answers to the breaker."""
         own = self.own(places, answers)
         breaker.answered(permit, [answer for answer, is_own in zip(answers, own, strict=True) if not is_own])
         return own
 
     def own(self, places: Sequence[Place], answers: Sequence[object]) -> list[bool]:
-        """Of each answer, whether it is a failure of its place alone, which rests from now on."""
+        """For each answer, whether it is a failure of its partition alone; such a partition rests from now on."""
         now = self._clock.monotonic()
         for place, answer in zip(places, answers, strict=True):
             if not isinstance(answer, StoreError):
@@ -66,7 +68,7 @@ class PartitionFaults:
         ]
 
     def add(self, place: Place, error: Exception) -> None:
-        """It fails, whatever becomes of the others."""
+        """This partition fails, whatever the others do."""
         now = self._clock.monotonic()
         fault = self.by_place.setdefault(place, PartitionFault(str(error)))
         fault.error, fault.times = str(error), fault.times + 1
@@ -82,9 +84,9 @@ class PartitionFaults:
                 times=fault.times,
             )
 
-    def told(self) -> tuple[str, ...]:
-        """For people: the first few."""
-        first = list(self.by_place.items())[:MOST_TOLD]
+    def reasons(self) -> tuple[str, ...]:
+        """The first few, for people."""
+        first = list(self.by_place.items())[:MOST_NAMED]
         return tuple(f"partition {number} of queue {queue} fails: {fault.error}" for (queue, number), fault in first)
 
     def rests_for(self, place: Place) -> float:

@@ -1,4 +1,4 @@
-"""How many runs the passes of a worker are asking for: permits that are as good as given."""
+"""Requested runs: how many runs the passes of a worker are asking for. Their permits are as good as taken."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 
 from tocsin.model.clock import Clock
 
-# What a node of a cluster has not answered for this long may not keep permits from what the other nodes have.
+# Runs that one node of a cluster has not answered for this long must not keep permits from the other nodes.
 SLOW_S = 0.25
 
 
@@ -16,11 +16,11 @@ class RequestedRuns:
         self._clock = clock
         self._several_nodes = several_nodes
         self._keys = itertools.count()
-        # When, and how many.
+        # When each request began, and for how many runs.
         self._asked: dict[int, tuple[float, int]] = {}
 
     def begin(self, count: int) -> int:
-        """A key to end it with."""
+        """Returns a key for `end`."""
         key = next(self._keys)
         self._asked[key] = (self._clock.monotonic(), count)
         return key

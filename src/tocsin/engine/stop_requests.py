@@ -1,35 +1,31 @@
-"""Letters: workers are asked to stop runs that others replace."""
+"""Stop requests: mail to workers whose runs another run replaces (overlap "cancel_other")."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tocsin.model.errors import StoreError
-
-Tell = Callable[[str, dict[str, Any]], Awaitable[None]]
+from tocsin.store.transitions.fleet import Fleet
 
 
 class StopRequests:
-    """Written while answers are read, posted when there is time to wait for the server."""
+    """Collected while answers are read, posted when there is time to wait for the server."""
 
-    def __init__(self, tell: Tell | None) -> None:
-        """None: nobody is told."""
-        self._tell = tell
-        self._written: list[tuple[str, dict[str, Any]]] = []
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._collected: list[tuple[str, dict[str, Any]]] = []
 
-    def write(self, runs: Sequence[Any]) -> None:
-        """member, owner, token of each run that is to be stopped."""
+    def add(self, runs: Sequence[Any]) -> None:
+        """`runs`: member, owner and token of each run to stop, one after the other."""
         for member, owner, token in zip(*[iter(runs)] * 3, strict=True):
             to, run = (name.decode(errors="replace") for name in (owner, member))
-            self._written.append((to, {"cancel": run, "token": token}))
+            self._collected.append((to, {"cancel": run, "token": token}))
 
     async def post(self) -> None:
-        """A worker that does not hear of it ends the run by itself, later."""
-        tell, letters, self._written = self._tell, self._written, []
-        if tell is None:
-            return
-        for owner, message in letters:
+        """If a request is lost, its worker finds out later that it no longer holds the run."""
+        requests, self._collected = self._collected, []
+        for owner, message in requests:
             with contextlib.suppress(StoreError):
-                await tell(owner, message)
+                await self._fleet.post(owner, message)

@@ -1,30 +1,30 @@
-"""How fast runs come to their end."""
+"""Throughput: how many runs per second end."""
 
 from __future__ import annotations
 
 import math
 
 WINDOW_S = 0.02
-# A longer one was not full of work.
+# A longer window was not full of work.
 LONGEST_S = 5 * WINDOW_S
-# How much of the best pace counts after each window that was slower: the server, not the runs, may have made it so.
+# How much of the best rate remains after each slower window: the server, not the runs, may have been the reason.
 KEEP = 0.8
-# More than was measured, so that the pace can be found out.
+# The rate is set above the measurement, so that it can grow.
 HEADROOM = 2.0
 
 
 class Throughput:
-    """Runs per second. Those that share a processor do not take place all at once, however short each of them is:
-    fetched ahead by their number and their time alone, most of what was claimed would have to go back."""
+    """Runs per second. Runs that share a processor do not happen all at once, however short each is: judged only by the
+    number of permits and the time of a run, most of what was claimed ahead would have to be released."""
 
     def __init__(self) -> None:
-        # Not measured yet: no reason to hold back.
+        # Not measured yet: no limit.
         self.rate = math.inf
         self._ran = 0
         self._at = -math.inf
 
     def look(self, ran: int, now: float) -> None:
-        """How many have run by now."""
+        """`ran`: how many have run in all."""
         took = now - self._at
         if took < WINDOW_S:
             return

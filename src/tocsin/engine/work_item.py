@@ -1,4 +1,4 @@
-"""A unit: what one runner executes at a time, a run or a batch of them."""
+"""A work item, or unit: what one runner executes at a time, a run or a batch of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from tocsin.engine.handlers import Handler
 from tocsin.engine.served_queue import ServedQueue
 from tocsin.model.job import Spec
 from tocsin.model.run import Claim, Run
-from tocsin.store.store import Call
-from tocsin.store.transitions.claims import Item
 
 
 class WorkItem(Struct, eq=False, weakref=False, gc=False):
@@ -18,13 +16,13 @@ class WorkItem(Struct, eq=False, weakref=False, gc=False):
     claim: Claim
     spec: Spec
     handler: Handler
-    lane: ServedQueue
-    # Monotonic seconds: when it was claimed, and when it must end unless it is extended.
+    served: ServedQueue
+    # In monotonic seconds: when it was claimed, and when it must end unless it is extended.
     taken: float
     deadline: float
-    # The rest of a batch; None for a single run.
+    # The other runs of a batch; None for a single run.
     others: list[tuple[Claim, Spec]] | None = None
-    # Whether a run of it was recovered before.
+    # Whether one of its runs was recovered before.
     recovered: bool = False
     run: Run | None = None
     runs: list[Run] | None = None
@@ -36,13 +34,14 @@ class WorkItem(Struct, eq=False, weakref=False, gc=False):
         return 1 if self.others is None else 1 + len(self.others)
 
     def ends_at(self) -> float:
-        """Monotonic seconds when it must end. A batch ends as a whole: the run that was extended furthest decides."""
+        """When it must end, in monotonic seconds. A batch ends as a whole, so the run that was extended furthest
+        decides."""
         if self.run is not None:
             return self.run.extended_until or self.deadline
         return max([self.deadline, *(run.extended_until or 0.0 for run in self.runs or ())])
 
     def is_overdue(self, now: float) -> bool:
-        """A batch has up to 1000 runs: they are looked at only when the batch may be overdue."""
+        """A batch has up to 1000 runs: look at each only when the batch may be overdue."""
         return (self.run is not None or self.deadline <= now) and self.ends_at() <= now
 
     def set_cancelled(self) -> None:
@@ -50,13 +49,3 @@ class WorkItem(Struct, eq=False, weakref=False, gc=False):
             self.run.cancelled = True
         for run in self.runs or ():
             run.cancelled = True
-
-
-class PendingCall(Struct, frozen=True):
-    """A call that settles claims and is not answered yet, with what it is about."""
-
-    lane: ServedQueue
-    call: Call
-    items: list[Item]
-    # Which try this is of one that was refused before (engine/refused_outcomes.py); 0: the first of its runs.
-    tries: int = 0

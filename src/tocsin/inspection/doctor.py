@@ -17,11 +17,11 @@ from msgspec import Struct
 from tocsin.inspection.doctor_garbage import GarbageAudit
 from tocsin.inspection.doctor_lines import LineAudit
 from tocsin.inspection.findings import Finding, Findings, diagnose
-from tocsin.model.codec import read_record
 from tocsin.model.durations import Millis
 from tocsin.model.errors import QueueRepartitioned, QueueRepartitioning, RecordUnreadable
 from tocsin.model.ids import partition_of
 from tocsin.model.queue import AGENTS_QUEUE, outgrown
+from tocsin.model.record import read_record
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue
 from tocsin.store.transitions.fleet import Fleet

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tocsin.inspection.findings import Findings
+from tocsin.store.formats import id_of_member
 from tocsin.store.store import OpenQueue
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.views.audit_line import TENANTS_AT_ONCE, FairLineReader, Place, TenantFault, id_of
+from tocsin.store.views.audit_line import TENANTS_AT_ONCE, FairLineReader, Place, TenantFault
 
 KINDS = {
     TenantFault.PASSED_OVER: "passed-over",
@@ -33,7 +34,7 @@ class LineAudit:
                 found, repaired = await self._check_places(queue, partition, [p for p in page if p not in strays])
                 strays.update(found)
                 mended += repaired
-        names = sorted(id_of(member) for _, member in strays)
+        names = sorted(id_of_member(member) for _, member in strays)
         self._findings.add("stray-place", queue.name, *map(_name, names), mended=mended)
         return set(names)
 

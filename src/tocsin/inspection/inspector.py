@@ -13,16 +13,18 @@ from tocsin.model.errors import ConflictingJobs, UnknownJob
 from tocsin.model.human_time import span
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import PRIORITIES, Job, Stage
+from tocsin.model.outcome import Outcome
 from tocsin.model.queue import SETTINGS
+from tocsin.store.formats import due_score_bound
 from tocsin.store.keys import BANDS, COUNTERS, STAGE_KEYS
 from tocsin.store.numbers import time_of, whole
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.dependencies import Outbox, Upstream
 from tocsin.store.transitions.fleet import Fleet, WorkerInfo
-from tocsin.store.transitions.jobs import Jobs, Outcome, due_by
 from tocsin.store.transitions.queue_settings import shown
 from tocsin.store.views import line
 from tocsin.store.views.audit import AuditReader
+from tocsin.store.views.jobs import JobReader, stage_counts
 from tocsin.store.views.tenants import TenantReader, read_tenants
 from tocsin.upkeep import silent_workers
 from tocsin.upkeep.silent_workers import WorkerPulse
@@ -107,7 +109,7 @@ class Inspector:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._reader = AuditReader(store)
-        self._jobs = Jobs(store)
+        self._jobs = JobReader(store)
         self._fleet = Fleet(store)
 
     async def now(self) -> Millis:
@@ -156,26 +158,22 @@ class Inspector:
         return hits[0]
 
     async def _view(self, queue: OpenQueue, now: Millis) -> QueueView:
-        sets = (*STAGE_KEYS, "done", *BANDS)
-
         async def ask(client: Any) -> Any:
             async with client.pipeline(transaction=False) as pipe:
                 for keys in queue.keys:
-                    for name in sets:
-                        pipe.zcard(keys[name])
-                    pipe.zcount(keys["waiting"], "-inf", due_by(now))
+                    pipe.zcount(keys["waiting"], "-inf", due_score_bound(now))
                     pipe.hgetall(keys["meta"])
                 return await pipe.execute()
 
-        found, width = await self._store.read(ask), len(sets) + 2
-        counts = {name: sum(found[i::width]) for i, name in enumerate((*sets, "due"))}
-        metas, bands = found[width - 1 :: width], [counts[band] for band in BANDS]
+        counts = await stage_counts(self._store, queue, (*STAGE_KEYS, "done", *BANDS))
+        found = await self._store.run_repeatable(ask)
+        due, metas, bands = sum(found[::2]), found[1::2], [counts[band] for band in BANDS]
         return QueueView(
             name=queue.name,
             order=queue.queue.order,
             partitions=queue.partitions,
             paused=any(b"paused" in meta for meta in metas),
-            due=counts["due"] + sum(bands),
+            due=due + sum(bands),
             stages={stage: counts[stage] for stage in STAGE_KEYS} | {"ready": sum(bands)},
             ready={} if queue.queue.order == "due" else dict(zip(PRIORITIES, bands, strict=True)),
             done=counts["done"],
@@ -191,7 +189,7 @@ class Inspector:
         deadline = None
         if job is not None and job.stage is Stage.WORKING:
             working = queue.keys[queue.partition_of(job_id)]["working"]
-            deadline = await self._store.read(lambda c: c.zscore(working, job_id))
+            deadline = await self._store.run_repeatable(lambda c: c.zscore(working, job_id))
         wait = ahead = None
         if job is not None and job.stage is Stage.BLOCKED:
             wait = await Outbox(self._store).wait_of(queue, job_id)

@@ -1,1 +1,1 @@
-"""Data, errors, the codec and the clock. Nothing here talks to anything."""
+"""Data, errors, records, msgpack and the clock. Nothing here talks to anything."""

@@ -11,6 +11,7 @@ from msgspec import Struct
 from tocsin.model.durations import Duration, Millis, moment, seconds
 from tocsin.model.ids import idempotency_key, job_of, run_id
 from tocsin.model.job import PRIORITIES, Header, Spec
+from tocsin.model.record import timeout_of
 
 MAX_RECOVERIES = 5
 # A run recovered this often may be the one that kills workers, so it is claimed alone. One recovery proves nothing: all
@@ -55,7 +56,7 @@ class Claim(Struct, frozen=True, gc=False):
     @property
     def started(self) -> Millis:
         """When it was claimed: the deadline minus the timeout in its record."""
-        return self.deadline - int.from_bytes(self.record[5:9], "big")
+        return self.deadline - timeout_of(self.record)
 
 
 class Run:

@@ -151,13 +151,13 @@ class AgentScheduler:
             settings = replace(settings, owns=_both(settings.owns, shard))
         queue = await app.store.open_queue(app.declarations.queues[AGENTS_QUEUE])
         classifier = app.declarations.classifier
-        worker = Worker(app.store, [queue], self._catalog, settings, lambda: self._puts, classifier)
+        worker = Worker(app.store, [queue], self._catalog, settings, agents=lambda: self._puts, classifier=classifier)
         if worker.reconciler is not None:
             await worker.reconciler.register()
         handlers = worker.catalog.by_name
         on_loop, in_thread, in_process = (handlers[f"{HANDLER}{end}"] for end in ("", ".thread", ".process"))
-        in_process.deliver_by(InstrumentedProcess(in_process, self._scheduled_for, self.app.store.clock))
-        on_loop.deliver_by(AgentDelivery(on_loop, {"thread": in_thread, "process": in_process}, self._executor_of))
+        in_process.set_delivery(InstrumentedProcess(in_process, self._scheduled_for, self.app.store.clock))
+        on_loop.set_delivery(AgentDelivery(on_loop, {"thread": in_thread, "process": in_process}, self._executor_of))
         return worker
 
     def _settings_now(self) -> WorkerSettings:

@@ -14,16 +14,17 @@ from typing import Any
 from msgspec import Struct
 
 from tocsin.app import Tocsin
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import Duration, epoch_ms, moment
 from tocsin.model.errors import ClaimLost, InvalidArgument
 from tocsin.model.ids import LONGEST_ID, check_job_id
 from tocsin.model.job import Header, check_timeout
+from tocsin.model.outcome import NEW, REPLACE, SUCCEEDED
 from tocsin.model.queue import Queue
+from tocsin.model.record import encode_header
 from tocsin.model.run import Claim
 from tocsin.patterns.manual_claims import ManualClaims
-from tocsin.store.transitions.claims import SUCCEEDED
-from tocsin.store.transitions.jobs import NEW, REPLACE, PutItem
+from tocsin.store.transitions.jobs import PutItem
 
 _NAME = "tocsin.patterns.DelayQueue"
 _GIVEN_UP = "given out {n} times and never removed"
@@ -48,7 +49,7 @@ class DelayQueue:
         """Enqueue an object, or give an enqueued object another time. True if the object was not enqueued yet."""
         due = epoch_ms(expiring_time, "expiring_time")
         header = Header(recurring=False, timeout=60_000, handler=self._claims.handler)
-        record = codec.encode_header(header) + self._claims.body(obj)
+        record = encode_header(header) + self._claims.body(obj)
         queue = await self._claims.open()
         code, _ = await self._claims.jobs.put(queue, PutItem(_id_of(obj), record, max(due, 0), mode=REPLACE))
         return code == NEW
@@ -78,6 +79,6 @@ def _id_of(obj: Any) -> str:
     if isinstance(obj, str) and obj and len(obj.encode()) <= LONGEST_ID - 1:
         return check_job_id(obj)
     try:
-        return "#" + hashlib.blake2b(codec.encode(obj), digest_size=16).hexdigest()
+        return "#" + hashlib.blake2b(msgpack.encode(obj), digest_size=16).hexdigest()
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{reprlib.repr(obj)} cannot be stored: {error}") from None

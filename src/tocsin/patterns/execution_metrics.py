@@ -7,6 +7,7 @@ import math
 import weakref
 
 from tocsin.model.errors import InvalidConfig, StoreError
+from tocsin.model.record import band_of
 from tocsin.model.run import Claim
 from tocsin.patterns.manual_claims import ManualClaims
 from tocsin.store.store import OpenQueue, Store
@@ -28,7 +29,7 @@ class ExecutionMetrics:
 
     def scheduled(self, store: Store, claim: Claim) -> None:
         if not claim.recoveries:
-            band = claim.record[2]
+            band = band_of(claim.record)
             shared().waited(claim.queue, band, (store.clock.server_ms() - claim.due) / 1000)
 
     async def refresh(self, claims: ManualClaims) -> None:

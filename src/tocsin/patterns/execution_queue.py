@@ -15,17 +15,17 @@ from msgspec.structs import replace
 
 from tocsin.app import Tocsin
 from tocsin.app.job_options import check_tenant
-from tocsin.model import codec
 from tocsin.model.durations import Duration
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.ids import check_job_id
 from tocsin.model.job import DEFAULT_KEEP, NORMAL, PRIORITIES, Header, check_keep, check_priority, check_timeout
+from tocsin.model.outcome import CANCELLED, CONFLICT, EDIT_IN_LINE, MISSING, SUCCEEDED
 from tocsin.model.queue import Queue
+from tocsin.model.record import encode_header, encode_record
 from tocsin.patterns.execution_metrics import ExecutionMetrics
 from tocsin.patterns.manual_claims import ManualClaims
 from tocsin.store.keys import BANDS
-from tocsin.store.transitions.claims import CANCELLED, SUCCEEDED
-from tocsin.store.transitions.jobs import CONFLICT, EDIT_IN_LINE, MISSING, PutItem, record_of
+from tocsin.store.transitions.jobs import PutItem
 
 _NAME = "tocsin.patterns.ExecutionQueue"
 _GIVEN_UP = "scheduled {n} times and never released"
@@ -109,7 +109,7 @@ class ExecutionQueue:
             # Leave alone a job that is no execution, or that we cannot read: we would overwrite it.
             if job is None or job.header.handler != self._claims.handler:
                 return False
-            record = record_of(replace(job.header, band=band), job.spec)
+            record = encode_record(replace(job.header, band=band), job.spec)
             code, _ = await self._claims.jobs.put(queue, PutItem(member, record, 0, False, EDIT_IN_LINE, job.version))
             if code != CONFLICT:
                 return code != MISSING
@@ -157,7 +157,7 @@ class ExecutionQueue:
             keep=self._keep,
             tenant=_named("user_id", check_tenant, fields.get("user_id")),
         )
-        return member, codec.encode_header(header) + self._claims.body(fields)
+        return member, encode_header(header) + self._claims.body(fields)
 
     def _remember(self, execution_id: str, token: int) -> None:
         # Kept even after the slot has returned: a late release must not free the slot that another process has by then.

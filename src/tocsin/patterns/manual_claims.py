@@ -13,16 +13,18 @@ from typing import Any
 from msgspec import Struct
 
 from tocsin.app import Tocsin
-from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidConfig, QueueRepartitioned, RecordUnreadable, StoreChanged, StoreError
 from tocsin.model.ids import check_queue_name
 from tocsin.model.job import Failure, Spec
+from tocsin.model.outcome import CANCELLED
 from tocsin.model.queue import Queue
+from tocsin.model.record import decode_header, decode_spec, encode_failure, encode_spec, handler_digest
 from tocsin.model.run import MAX_RECOVERIES, Claim
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.claims import CANCELLED, ClaimRequest, Item, Runs, failed_item, finish_item, settle_as
+from tocsin.store.transitions.claims import ClaimRequest, Runs
 from tocsin.store.transitions.jobs import Jobs
+from tocsin.store.transitions.settle import Item, bury_or_park_item, finish_item, settle_for_owner
 
 _NO_LEASE = 1e15
 
@@ -49,10 +51,10 @@ class ManualClaims:
 
     @property
     def handler(self) -> int:
-        return codec.handler_digest(self._kind)
+        return handler_digest(self._kind)
 
     def body(self, obj: Any) -> bytes:
-        return codec.encode_spec(Spec(self._kind, (obj,)), self._app.config.limits.arguments_bytes)
+        return encode_spec(Spec(self._kind, (obj,)), self._app.config.limits.arguments_bytes)
 
     @property
     def store(self) -> Store:
@@ -107,7 +109,7 @@ class ManualClaims:
         # `open` refuses a queue with several partitions, because claims need one line. Ending works in any partition.
         queue = await self._app.store.open_queue(self._queue)
         held = await self.jobs.held(queue, member)
-        if held is None and await self._app.store.catch_up(queue):
+        if held is None and await self._app.store.queues.refresh_if_repartitioned(queue):
             held = await self.jobs.held(queue, member)
         if held is None or token not in (None, held.token):
             return False
@@ -116,10 +118,10 @@ class ManualClaims:
     async def end_as(self, owner: str, member: str, token: int, outcome: int, keep: int = 0) -> bool:
         queue = await self._app.store.open_queue(self._queue)
         claim = Claim(queue.name, 0, member.encode(), token, 0, 1, 0, False, 0, b"")
-        return await settle_as(self._app.store, owner, "finish", queue, finish_item(claim, 0, outcome, keep))
+        return await settle_for_owner(self._app.store, owner, "finish", queue, finish_item(claim, 0, outcome, keep))
 
     async def _settle(self, verb: str, queue: OpenQueue, item: Item) -> None:
-        await settle_as(self._app.store, self._claims().owner, verb, queue, item)
+        await settle_for_owner(self._app.store, self._claims().owner, verb, queue, item)
 
     async def _claim(self, wish: ClaimRequest, timeout: Millis) -> Claim | None:
         """Repeats the call while the server is away. `Runs` repeats it under the same seq, also for the next caller."""
@@ -132,12 +134,12 @@ class ManualClaims:
             return answer.claims
 
         try:
-            claims = await self._app.store.read(ask)
+            claims = await self._app.store.run_repeatable(ask)
         except StoreChanged:
-            if not await self._app.store.catch_up(wish.queue):
+            if not await self._app.store.queues.refresh_if_repartitioned(wish.queue):
                 raise
             await self.open()
-            claims = await self._app.store.read(ask)
+            claims = await self._app.store.run_repeatable(ask)
         return claims[0] if claims else None
 
     def _claims(self) -> Runs:
@@ -150,11 +152,11 @@ class ManualClaims:
 
 def _read(claim: Claim) -> tuple[int, Any]:
     """For how many seconds to remember the job when it has ended, and its object."""
-    header, spec = codec.decode_header(claim.record), codec.decode_spec(claim.record)
+    header, spec = decode_header(claim.record), decode_spec(claim.record)
     if len(spec.args) != 1:
         raise RecordUnreadable(f"the record of {claim.member!r} holds no object")
     return header.keep, spec.args[0]
 
 
 def _failed(claim: Claim, error: str) -> Item:
-    return failed_item(claim, codec.encode_failure(Failure(error, at=claim.due)))
+    return bury_or_park_item(claim, encode_failure(Failure(error, at=claim.due)))

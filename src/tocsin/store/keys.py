@@ -3,13 +3,13 @@
 Per partition of a queue, all under one hash tag, so in one slot of a Redis Cluster:
 
 meta      HASH    epoch, order, partitions, sealed, seq, fence, widest, walk, counters, settings
-jobs      HASH    id -> record: header and body (model/codec.py)
+jobs      HASH    id -> record: header and body (model/record.py)
 waiting   ZSET    id -> not before, epoch ms; below the ms, in sixteenths: successes the record lacks (order `due`);
                   suspects that are due: below -2^51, by band and due time (lua/lib/score.lua)
 ready0…4  ZSET    by priority band, what is due: id -> due and place; in a fair queue tenant, due, place, id -> 0
-turns0…4  ZSET    in a fair queue, whose turn it is: tenant -> start tag
+turns0…4  ZSET    in a fair queue, the order of turns: tenant -> start tag
 tenants   HASH    tenant -> its runs, its rate's time, its finish tags
-spots     HASH    id -> where it stands in `ready`
+spots     HASH    id -> its place in `ready`
 resting   ZSET    tenant at its cap, or ahead of its rate -> until ms
 weights   HASH    tenant -> weight
 working   ZSET    id -> deadline ms
@@ -23,31 +23,31 @@ dead      ZSET    id -> since ms
 errors    HASH    id -> last failure, until it succeeds
 done      ZSET    id -> remembered until ms
 results   HASH    id -> outcome, time, result
-unnamed   ZSET    id -> ended ms, of those in `done` that nobody named: `results.max` bounds them, the oldest go first
+unnamed   ZSET    id -> ended ms, of jobs in `done` that nobody named: `results.max` bounds them, the oldest go first
 blocked   ZSET    id -> not before ms, once it waits for nobody
 needs     HASH    id -> which wait this is, its policy, and what it still waits for
-watchers  ZSET    who is told when a job ends (lua/lib/outbox_entry.lua)
-outbox    ZSET    what is to be carried to other partitions (lua/lib/outbox_entry.lua)
+watchers  ZSET    jobs that wait for the end of another (lua/lib/outbox_entry.lua)
+outbox    ZSET    effects on other partitions that must be carried there (lua/lib/outbox_entry.lua)
 events    STREAM  one entry per changing call
 
 For the whole fleet, under one tag of their own:
 
-queues    HASH    queue -> order, partitions, the last change of them and the one under way (store/queue_directory.py)
-workers   HASH    worker -> what it says of itself
+queues    HASH    queue -> order, partitions, the last change of them and the one under way (store/queue_entry.py)
+workers   HASH    worker -> what it says about itself
 beats     HASH    worker -> counter
 pulses    ZSET    worker -> when it last beat, ms
-buried    ZSET    worker that died -> until when somebody brings back its runs, ms
+buried    ZSET    dead worker -> until when a worker brings back its runs, ms
 steps     STRING  how the server's clock was set (lua/lib/clock_steps.lua)
 declared  HASH    set of agents that some workers declare -> their digests (store/transitions/declared_agents.py)
 zones     STRING  the version of the zone database by which jobs are planned
-hosts     ZSET    host that fails -> nobody sends to it before ms
-outages   HASH    such a host -> since ms, and the probe that was let through last
+hosts     ZSET    host that fails -> nothing is sent to it before ms
+outages   HASH    such a host -> since ms, and the last probe
 bell:Q    LIST    partitions of queue Q with work
 mail:W    LIST    messages for worker W
 
-For the cleanup, under the agents' queue's tag and seed 000's name:
+For the cleanup, under the tag of the agents' queue and the name that the Redis Priority Scheduler uses:
 
-cleanup-leader  STRING  the worker whose term it is
+cleanup-leader  STRING  the worker that leads
 """
 
 from __future__ import annotations
@@ -70,24 +70,24 @@ BANDS = ("ready0", "ready1", "ready2", "ready3", "ready4")
 TURNS = ("turns0", "turns1", "turns2", "turns3", "turns4")
 FLEET_KEYS = ("queues", "workers", "beats", "pulses", "buried", "steps", "declared", "zones", "hosts", "outages")
 LEADER_KEY = "cleanup-leader"
-# What kind of data each holds, as Redis names it.
+# The type of each key, as Redis names it.
 TYPES = (
     dict.fromkeys((*PARTITION_KEYS, "pulses", "buried", "hosts"), "zset")
     | dict.fromkeys((*_HASHES, *_FLEET_HASHES), "hash")
     | {"events": "stream", "zones": "string", "steps": "string", LEADER_KEY: "string", "bell": "list", "mail": "list"}
 )
 _BASES = (*PARTITION_KEYS, *FLEET_KEYS, LEADER_KEY, "bell", "mail")
-# What stands before the tag in a key of any prefix: a base, and for most a queue or worker. Where an operator has
+# The end of the part before the tag, whatever the prefix: a base, and mostly a queue or worker. If an operator has
 # renamed the base, the tag of a partition still ends in its number.
 _BEFORE_TAG = re.compile(rf"(?:{'|'.join(_BASES)})[:{{]")
 _PARTITION_TAG = re.compile(r":\d+\}\Z")
 _FLEET_TAG = "tocsin"
-# Of receivers, which remember requests in a Redis of theirs (receive/redis_memory.py): it may be the same one.
+# The keys of receivers, which remember requests in Redis (receive/redis_memory.py): it may be the same Redis.
 _RECEIVERS = "tocsin:receive:"
-# The fields of `meta` that count something, as lua/*.lua names them.
+# The counters in `meta`, as lua/*.lua names them.
 COUNTERS = ("put", "claimed", "succeeded", "failed", "skipped", "cancelled", "retried", "recovered", "buried")
 
-# The stages that are kept as sorted sets, in the order in which a reader meets them.
+# The stages that are one sorted set each, in the order in which readers look.
 STAGE_KEYS = ("waiting", "working", "blocked", "paused", "parked", "dead")
 
 
@@ -95,7 +95,7 @@ class Keys:
     """Names of keys, from a prefix and, for Redis Cluster, a hash tag."""
 
     def __init__(self, prefix: str = "", hash_tag: str = "", names: Mapping[str, str] | None = None) -> None:
-        """`names`: what an operator calls `waiting`, `working` and `cleanup-leader`."""
+        """`names`: an operator's own names of `waiting`, `working` and `cleanup-leader`."""
         self.prefix = prefix
         self.hash_tag = hash_tag
         self._names = dict(names or {})
@@ -119,7 +119,7 @@ class Keys:
         return self._name(LEADER_KEY, AGENTS_QUEUE, 0)
 
     def owns(self, key: str) -> bool:
-        """Whether a key of that name is one of these, or could become one."""
+        """Whether a key of that name is ours, or could become ours."""
         own, _, rest = key.partition(self.prefix) if self.prefix else ("", "", key)
         base, brace, _ = rest.partition("{")
         if own or base.partition(":")[0] not in {*_BASES, *self._names.values()}:
@@ -127,7 +127,7 @@ class Keys:
         return bool(brace) or base in (*PARTITION_KEYS, LEADER_KEY, *self._names.values())
 
     def types_of_fleet(self) -> dict[str, str]:
-        """What each key of the whole fleet holds, but for bells and mail."""
+        """The type of each key of the whole fleet, except bells and mail."""
         return {key: TYPES[base] for base, key in self.fleet().items()} | {self.leader(): TYPES[LEADER_KEY]}
 
     def _fleet_tag(self) -> str:
@@ -136,14 +136,14 @@ class Keys:
     def _name(self, base: str, queue: str, partition: int) -> str:
         base = self._names.get(base, base)
         if queue == AGENTS_QUEUE:
-            # Seed 000's own names, so that its redis-cli commands answer.
+            # The names of the Redis Priority Scheduler, so that its redis-cli commands work.
             return f"{self.prefix}{base}{{{self.hash_tag}}}" if self.hash_tag else f"{self.prefix}{base}"
         return f"{self.prefix}{base}:{queue}{{{self.hash_tag or queue}:{partition}}}"
 
 
 def is_shaped_like_ours(key: str) -> bool:
-    """Whether some Tocsin, with whatever prefix and hash tag, has or could have a key of that name, or a receiver has.
-    Keys of the agents' queue without a hash tag are plain words, which anybody may use: see `registers_beside`."""
+    """Whether a Tocsin with any prefix and hash tag, or a receiver, has or could have a key of that name. Keys of the
+    agents' queue without a hash tag are plain words, which anybody may use: see `registers_beside`."""
     if key.startswith(_RECEIVERS):
         return True
     head, brace, tag = key.rpartition("{")
@@ -153,6 +153,6 @@ def is_shaped_like_ours(key: str) -> bool:
 
 
 def registers_beside(key: str) -> list[str]:
-    """Registers of queues, for a key that ends in one of our words: where one of them exists, the key is Tocsin's."""
+    """Names of registers, for a key that ends in one of our words: if one of them exists, the key is Tocsin's."""
     prefixes = [key.removesuffix(base) for base in (*PARTITION_KEYS, LEADER_KEY) if key.endswith(base)]
     return [f"{prefix}queues{{{_FLEET_TAG}}}" for prefix in prefixes]

@@ -1,4 +1,4 @@
-"""Numbers as they stand in Redis, where somebody else may have written anything."""
+"""Numbers read from Redis, where another program may have written anything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tocsin.model.durations import LATEST_MS, Millis
 
-# As many digits as a signed number of 64 bits has.
+# The digits of a signed 64-bit number.
 _MOST_DIGITS = 19
 
 
@@ -17,12 +17,12 @@ def is_whole(raw: bytes | None) -> bool:
 
 
 def whole(raw: bytes | None, otherwise: int = 0) -> int:
-    """`otherwise` for none and for garbage."""
+    """The number; `otherwise` for none and for garbage."""
     return int(raw) if raw is not None and is_whole(raw) else otherwise
 
 
 def number(raw: Any) -> float | None:
-    """None for none, for garbage, and for what is not finite."""
+    """None for none, for garbage, and for infinity."""
     try:
         found = math.nan if raw is None else float(raw)
     except ValueError:
@@ -31,7 +31,7 @@ def number(raw: Any) -> float | None:
 
 
 def time_of(score: Any) -> Millis:
-    """A score as a time that can be shown: garbage may be anything, also infinite."""
+    """A score as a time that can be shown. Garbage may be anything, even infinite."""
     try:
         found = float(score)
     except ValueError:

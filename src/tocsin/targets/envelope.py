@@ -9,10 +9,10 @@ from urllib.parse import quote
 import msgspec
 
 from tocsin.engine.work_item import WorkItem
-from tocsin.model.codec import decode_header
 from tocsin.model.durations import moment
 from tocsin.model.ids import idempotency_key
 from tocsin.model.job import PRIORITIES
+from tocsin.model.record import decode_header
 
 # Characters that go into a header unchanged. Ids may hold any character, also line breaks.
 _PLAIN = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")

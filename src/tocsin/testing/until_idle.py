@@ -14,10 +14,10 @@ async def run_until_idle(app: Tocsin, *, queues: Iterable[str] | None = None, co
     worker = await app.worker(queues=queues, concurrency=concurrency)
     try:
         while True:
-            before = worker.fetcher.claimed, worker.carrier.carried
+            before = worker.fetcher.claimed, worker.parts.upkeep.outbox_carrier.carried
             await _run_due(worker, app)
             await _carry_everything(worker)
-            if (worker.fetcher.claimed, worker.carrier.carried) == before:
+            if (worker.fetcher.claimed, worker.parts.upkeep.outbox_carrier.carried) == before:
                 return worker.pool.ran
     finally:
         await worker.stop(grace=0)
@@ -25,9 +25,9 @@ async def run_until_idle(app: Tocsin, *, queues: Iterable[str] | None = None, co
 
 async def _run_due(worker: Worker, app: Tocsin) -> None:
     """Ask every partition once, a few at a time if permits are few, and wait until the claimed runs have ended."""
-    for lane in worker.lanes.values():
-        lane.forget_dues()
-    while any(min(lane.next_due) <= app.store.clock.server_ms() for lane in worker.lanes.values()):
+    for served in worker.served.values():
+        served.forget_dues()
+    while any(min(served.next_due) <= app.store.clock.server_ms() for served in worker.served.values()):
         # Renew the lease each time: a handler may have moved the clock beyond it.
         await asyncio.to_thread(worker.heart.beat)
         await worker.fetcher.step()
@@ -35,7 +35,7 @@ async def _run_due(worker: Worker, app: Tocsin) -> None:
 
 
 async def _carry_everything(worker: Worker) -> None:
-    while await worker.carrier.step() == 0:
+    while await worker.parts.upkeep.outbox_carrier.step() == 0:
         pass
 
 

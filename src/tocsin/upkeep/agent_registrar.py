@@ -17,15 +17,16 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tocsin.model import codec
 from tocsin.model.clock import Clock, monotonic
 from tocsin.model.durations import Millis, ceil_ms
 from tocsin.model.errors import StoreChanged, StoreFull, StoreUnavailable
+from tocsin.model.outcome import IGNORE, NEW, UNCHANGED
+from tocsin.model.record import decode_spec
 from tocsin.model.trigger import Every
+from tocsin.store.formats import not_before
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.suspect_scores import not_before
-from tocsin.store.transitions.jobs import IGNORE, Jobs, PutItem
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.store.views.audit import AuditReader
 from tocsin.telemetry import agent_log
 from tocsin.telemetry.logs import get_logger
@@ -233,12 +234,12 @@ class AgentRegistrar:
 
     async def _put(self, puts: list[PutItem], there: set[str]) -> None:
         codes, head = await self._jobs.put_many(self._queue, puts)
-        self.added += codes.count(b"1")
+        self.added += codes.count(NEW)
         if agent_log.is_wanted():
-            agent_log.registered(put.member for put, code in zip(puts, codes, strict=True) if code == ord("1"))
+            agent_log.registered(put.member for put, code in zip(puts, codes, strict=True) if code == NEW)
         # These have a record but are in no stage: somebody removed them from it.
         lost = [
-            put.member for put, code in zip(puts, codes, strict=True) if code == ord("0") and put.member not in there
+            put.member for put, code in zip(puts, codes, strict=True) if code == UNCHANGED and put.member not in there
         ]
         if lost:
             mended = await self._audit.mend(self._queue, 0, [member.encode() for member in lost])
@@ -258,7 +259,7 @@ class AgentRegistrar:
                     pipe.zcard(keys[stage])
                 return list(await pipe.execute())
 
-        records, *names = await self._store.read(ask)
+        records, *names = await self._store.run_repeatable(ask)
         return bool(records < sum(names))
 
     async def _without_record(self, members: list[str]) -> list[str]:
@@ -270,7 +271,7 @@ class AgentRegistrar:
                     pipe.hexists(key, member)
                 return list(await pipe.execute())
 
-        return [member for member, has in zip(members, await self._store.read(ask), strict=True) if not has]
+        return [member for member, has in zip(members, await self._store.run_repeatable(ask), strict=True) if not has]
 
     async def _find_in_stages(self, members: list[str]) -> set[str]:
         """Return the agents that are in some stage, as every job should be. Report to `on_waiting` when they are due,
@@ -283,7 +284,7 @@ class AgentRegistrar:
                     pipe.zmscore(keys[stage], members)
                 return list(await pipe.execute())
 
-        scores = await self._store.read(ask)
+        scores = await self._store.run_repeatable(ask)
         waiting, working = (zip(members, scores[STAGE_KEYS.index(stage)], strict=True) for stage in _INSPECTED)
         self._on_waiting({member: math.floor(not_before(at)) for member, at in waiting if at is not None})
         if running := [member for member, at in working if at is not None]:
@@ -295,7 +296,7 @@ class AgentRegistrar:
         """Put agents back in line that are working without a claim. A worker without a claim cannot end its run, and
         nobody else would look at the agent before the deadline."""
         key = self._queue.keys[0]["claims"]
-        claims = await self._store.read(lambda client: client.hmget(key, members))
+        claims = await self._store.run_repeatable(lambda client: client.hmget(key, members))
         bare = [member for member, claim in zip(members, claims, strict=True) if claim is None]
         # The script checks again, because most runs without a claim have just ended.
         mended = await self._audit.mend(self._queue, 0, [member.encode() for member in bare])
@@ -318,5 +319,5 @@ class AgentRegistrar:
 
 
 def _interval_of(put: PutItem) -> Millis:
-    trigger = codec.decode_spec(put.record).trigger
+    trigger = decode_spec(put.record).trigger
     return ceil_ms(trigger.interval) if isinstance(trigger, Every) else 0

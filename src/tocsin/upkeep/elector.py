@@ -35,8 +35,16 @@ class Elector:
     name = "elect"
 
     def __init__(
-        self, terms: LeaderKey, worker: Callable[[], str], clock: Clock, ttl_ms: Millis, *, force_all: bool = False
+        self,
+        terms: LeaderKey,
+        worker: Callable[[], str],
+        clock: Clock,
+        ttl_ms: Millis,
+        *,
+        force_all: bool = False,
+        on_lead: Callable[[], None] = lambda: None,
     ) -> None:
+        """`worker` returns its present name. `on_lead` is called when this worker becomes the leader."""
         self.wake = asyncio.Event()
         self._terms = terms
         self._worker = worker
@@ -46,8 +54,7 @@ class Elector:
         # Until when we trust our term, in monotonic seconds.
         self._trusted_until = -math.inf
         self._was_leading = False
-        # Called when we become the leader.
-        self.on_lead: Callable[[], None] = lambda: None
+        self._on_lead = on_lead
         self._resigned = False
         # A call that takes the term must not reach the server after the call that gives it up.
         self._calling = asyncio.Lock()
@@ -81,7 +88,7 @@ class Elector:
 
     def _note_leader(self, ours: bool, holder: str) -> None:
         if ours and not self._was_leading:
-            self.on_lead()
+            self._on_lead()
         if ours != self._was_leading:
             log.info("leads the cleanup" if ours else "leads the cleanup no more", leader=holder)
         self._was_leading = ours

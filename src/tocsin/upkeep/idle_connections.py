@@ -17,5 +17,5 @@ class IdleConnections:
         self._store = store
 
     async def step(self) -> float:
-        await self._store.tend()
+        await self._store.refill_idle_connections()
         return EVERY_S

@@ -14,23 +14,30 @@ from collections.abc import Callable, Sequence
 
 from tocsin.model.clock import Clock
 from tocsin.model.errors import InvalidConfig, StoreError, StoreUnavailable
+from tocsin.model.outcome import CANCELLED, SUCCEEDED
 from tocsin.store.connection.nodes import is_away
+from tocsin.store.formats import (
+    decode_ask,
+    decode_watcher,
+    encode_watcher,
+    is_ask,
+    is_end,
+    is_watcher,
+    job_of_entry,
+    outcome_of_end,
+    source_of,
+)
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import CANCELLED, SUCCEEDED
 from tocsin.store.transitions.dependencies import (
     GONE,
     LATER,
     PAGE,
     RECURRING,
-    UNKNOWN,
+    UPSTREAM_UNKNOWN,
     WATCHING,
     Outbox,
     UpstreamEnd,
-    is_ask,
-    is_end,
-    is_watcher,
 )
-from tocsin.store.transitions.queue_settings import open_all
 from tocsin.store.views.events import succeeded_last
 from tocsin.telemetry.log_throttle import LogThrottle
 from tocsin.telemetry.logs import get_logger
@@ -107,11 +114,11 @@ class OutboxCarrier:
             self._unchecked = await self._all_partitions()
         some, self._unchecked = self._unchecked[:OUTBOXES], self._unchecked[OUTBOXES:]
         some = [where for where in some if not is_away(self._store, *where)]
-        for queue, partition in await self._outbox.filled(some):
+        for queue, partition in await self._outbox.non_empty(some):
             self.note_filled(queue, partition)
 
     async def _all_partitions(self) -> list[QueuePartition]:
-        partitions = [(queue, p) for queue in await open_all(self._store) for p in range(queue.partitions)]
+        partitions = [(queue, p) for queue in await self._store.queues.open_all() for p in range(queue.partitions)]
         # Each worker takes its own order, so that together they find entries sooner.
         random.shuffle(partitions)
         return partitions
@@ -148,7 +155,7 @@ class OutboxCarrier:
         job has ended. Returns how many entries are done."""
         by_name: dict[bytes, list[bytes]] = {}
         for entry in entries:
-            by_name.setdefault(entry.split(b"\0")[3], []).append(entry)
+            by_name.setdefault(decode_ask(entry)[2], []).append(entry)
         codes: dict[bytes, str] = {}
         for name, some in by_name.items():
             answer = await self._watch(name, [_watch_of(queue, entry) for entry in some])
@@ -190,14 +197,14 @@ class OutboxCarrier:
 
     async def _pass_on_ends(self, queue: OpenQueue, partition: int, entries: Sequence[bytes]) -> int:
         """Pass these ends on to the jobs that wait for them. Returns how many ends reached all their watchers."""
-        upstreams = [entry.split(b"\0")[1] for entry in entries]
+        upstreams = [job_of_entry(entry) for entry in entries]
         found = await self._outbox.watchers(queue, partition, entries)
         by_name: dict[bytes, list[UpstreamEnd]] = {}
         for entry, upstream, watchers in zip(entries, upstreams, found, strict=True):
-            source = queue.name.encode() + b"\0" + upstream
+            source = source_of(queue.name.encode(), upstream)
             for watcher in filter(is_watcher, watchers):
-                name, member, life = watcher.split(b"\0")[1:]
-                by_name.setdefault(name, []).append(UpstreamEnd(member, life, source, int(entry[-1:])))
+                name, member, life = decode_watcher(watcher)
+                by_name.setdefault(name, []).append(UpstreamEnd(member, life, source, outcome_of_end(entry)))
         unreached: set[bytes] = set()
         for name, ends in by_name.items():
             try:
@@ -210,7 +217,11 @@ class OutboxCarrier:
                 unreached.add(name)
         reached = [
             # A garbled watcher names no job, so it counts as reached and its watch ends.
-            (entry, upstream, [watcher for watcher in watchers if watcher.split(b"\0")[1] not in unreached])
+            (
+                entry,
+                upstream,
+                [watcher for watcher in watchers if not unreached or job_of_entry(watcher) not in unreached],
+            )
             for entry, upstream, watchers in zip(entries, upstreams, found, strict=True)
         ]
         for there, left in (await self._outbox.end_watch(queue, reached)).items():
@@ -229,12 +240,12 @@ class OutboxCarrier:
 
 def _watch_of(queue: OpenQueue, entry: bytes) -> tuple[bytes, bytes]:
     """Return (upstream, watcher) of a W entry in an outbox of this queue."""
-    _, member, life, _, upstream = entry.split(b"\0")
-    return upstream, b"\0".join((queue.name.encode(), member, life))
+    member, life, _, upstream = decode_ask(entry)
+    return upstream, encode_watcher(queue.name.encode(), member, life)
 
 
 def _upstream_end(entry: bytes, code: str) -> UpstreamEnd:
-    _, member, life, name, upstream = entry.split(b"\0")
+    member, life, name, upstream = decode_ask(entry)
     # A recurring job never ends, so it counts as cancelled; a job that nobody knows has not succeeded.
-    outcome = {GONE: UNKNOWN, RECURRING: CANCELLED}.get(code)
-    return UpstreamEnd(member, life, name + b"\0" + upstream, int(code) if outcome is None else outcome)
+    outcome = {GONE: UPSTREAM_UNKNOWN, RECURRING: CANCELLED}.get(code)
+    return UpstreamEnd(member, life, source_of(name, upstream), int(code) if outcome is None else outcome)

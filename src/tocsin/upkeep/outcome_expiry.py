@@ -13,7 +13,6 @@ from tocsin.model.clock import Clock
 from tocsin.model.errors import StoreError, StoreUnavailable
 from tocsin.store.store import Store
 from tocsin.store.transitions.expired_outcomes import ExpiredOutcomes, Place
-from tocsin.store.transitions.queue_settings import open_all
 from tocsin.telemetry.log_throttle import LogThrottle
 from tocsin.telemetry.logs import get_logger
 
@@ -59,7 +58,7 @@ class OutcomeExpiry:
     async def _check_some(self) -> list[Place]:
         if not self._unchecked:
             # All queues, because those that no worker serves have outcomes too.
-            queues = await open_all(self._store)
+            queues = await self._store.queues.open_all()
             self._unchecked = [(queue, p) for queue in queues for p in range(queue.partitions)]
         some, self._unchecked = self._unchecked[:PARTITIONS], self._unchecked[PARTITIONS:]
         return await self._outcomes.past(some, int(self._clock.server_ms())) if some else []

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from tocsin.model.clock import Clock
+from tocsin.engine.incarnation import Incarnation
 from tocsin.model.durations import Millis
 from tocsin.model.errors import (
     ClockDisagrees,
@@ -30,10 +30,10 @@ from tocsin.model.errors import (
     StoreUnavailable,
 )
 from tocsin.model.queue import AGENTS_QUEUE
+from tocsin.store.sessions import prune_sessions
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import ANY_DEADLINE, Deadlines, Runs
+from tocsin.store.transitions.claims import ANY_DEADLINE, Deadlines
 from tocsin.store.transitions.fleet import LATE_BEATS, Fleet, HeartbeatReply
-from tocsin.store.transitions.queue_settings import open_registered
 from tocsin.telemetry import agent_log
 from tocsin.telemetry.logs import get_logger
 from tocsin.upkeep.liveness_watch import LivenessWatch
@@ -73,9 +73,8 @@ class Reaper:
         *,
         store: Store,
         fleet: Fleet,
-        runs: Callable[[], Runs],
+        incarnation: Incarnation,
         queues: list[OpenQueue],
-        clock: Clock,
         look_again: Callable[[OpenQueue, int], None],
         ttl_s: float,
         beat_s: float,
@@ -87,9 +86,9 @@ class Reaper:
         self.from_dead = 0
         self._store = store
         self._fleet = fleet
-        self._runs = runs
+        self._incarnation = incarnation
         self._queues = queues
-        self._clock = clock
+        self._clock = store.clock
         self._look_again = look_again
         self._watch = LivenessWatch(ttl_s, look_s=2 * beat_s, late_s=LATE_BEATS * beat_s)
         self._overdue_ms = int(overdue_s * 1000)
@@ -121,7 +120,7 @@ class Reaper:
     async def step(self) -> float:
         for worker, counter in list(self._dead.items()):
             self._dead.pop(worker, None)
-            if held := await self._fleet.bury(worker, counter, RECOVERY_TERM_MS):
+            if held := await self._fleet.declare_dead(worker, counter, RECOVERY_TERM_MS):
                 log.warning("worker is dead, bringing back its runs", worker=worker)
                 self._recoveries[worker] = WorkerRecovery(held, self._clock.monotonic(), set())
         for worker in list(self._abandoned):
@@ -153,7 +152,7 @@ class Reaper:
         False if another worker has taken over, or if a queue is being repartitioned or on a node that is away; a later
         pass brings back the runs from there."""
         brought = 0
-        queues, unready = await open_registered(self._store)
+        queues, unready = await self._store.queues.open_registered()
         for queue in queues:
             if queue.name in recovery.walked:
                 continue
@@ -208,7 +207,7 @@ class Reaper:
                 await self._recover(queue, partition, "", deadlines)
             self._disagreeing.discard(queue.name)
             if prune:
-                await self._store.prune_sessions(queue, partition)
+                await prune_sessions(self._store, queue, partition)
         except NodeUnavailable:
             pass
         except StoreUnavailable:
@@ -224,7 +223,7 @@ class Reaper:
 
     async def _recover(self, queue: OpenQueue, partition: int, worker: str, deadlines: Deadlines = ANY_DEADLINE) -> int:
         try:
-            brought = await self._runs().recover(queue, partition, worker, deadlines)
+            brought = await self._incarnation.runs.recover(queue, partition, worker, deadlines)
         except StoreChanged:
             await self._store.reopen(queue)
             return 0

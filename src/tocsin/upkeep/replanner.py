@@ -15,11 +15,12 @@ from tocsin.model.clock import Clock
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument, InvalidTrigger, StoreError, StoreUnavailable, TriggerFailed
 from tocsin.model.job import Job, Stage
+from tocsin.model.outcome import CONFLICT, EDIT
+from tocsin.model.record import encode_record
 from tocsin.model.trigger import by_the_wall_clock
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.fleet import Fleet
-from tocsin.store.transitions.jobs import CONFLICT, EDIT, Jobs, PutItem, record_of
-from tocsin.store.transitions.queue_settings import open_all
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.store.views import job_pages
 from tocsin.telemetry.logs import get_logger
 from tocsin.triggers import zone_version
@@ -37,7 +38,6 @@ DAY_MS = 86_400_000
 BUDGET_S = 1.0
 EVERY_S = 60.0
 # CONFLICT as the byte that the script returns.
-CONFLICT_CODE = ord(str(CONFLICT))
 STAGES = (Stage.WAITING, Stage.PAUSED)
 
 
@@ -82,7 +82,7 @@ class Replanner:
             return 0.0 if self._leading() else EVERY_S
         if self._leading():
             # If we lose the term before this, the next leader starts the round again.
-            await self._fleet.planned_by(ours)
+            await self._fleet.set_zone_version(ours)
             log.info("planned by a new zone database", version=ours, before=theirs, moved=self.moved)
         return EVERY_S
 
@@ -96,7 +96,7 @@ class Replanner:
         ends = self._clock.monotonic() + BUDGET_S
         if self._left is None:
             # All queues, also those that this worker does not serve.
-            self._left = partition_stages(await open_all(self._store), [stage.value for stage in STAGES])
+            self._left = partition_stages(await self._store.queues.open_all(), [stage.value for stage in STAGES])
         while self._left:
             if not self._leading() or self._clock.monotonic() >= ends:
                 return False
@@ -137,7 +137,7 @@ class Replanner:
             if not puts:
                 return
             codes, head = await self._jobs.put_many(place.queue, puts)
-            conflicts = [put.member.encode() for put, code in zip(puts, codes, strict=True) if code == CONFLICT_CODE]
+            conflicts = [put.member.encode() for put, code in zip(puts, codes, strict=True) if code == CONFLICT]
             self.moved += len(puts) - len(conflicts)
             for partition in {place.queue.partition_of(put.member) for put in puts} if head >= 0 else ():
                 self._look_again(place.queue, partition)
@@ -156,7 +156,7 @@ def _put_at(job: Job, due: Millis) -> list[PutItem]:
     """The put that changes the due time; empty if the job has invalid arguments, because somebody wrote its record by
     hand."""
     try:
-        return [PutItem(job.id, record_of(job.header, job.spec), due, False, EDIT, job.version)]
+        return [PutItem(job.id, encode_record(job.header, job.spec), due, False, EDIT, job.version)]
     except InvalidArgument:
         return []
 

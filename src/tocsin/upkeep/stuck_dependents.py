@@ -20,7 +20,6 @@ from tocsin.model.clock import Clock
 from tocsin.model.errors import StoreError, StoreUnavailable
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.dependencies import Outbox
-from tocsin.store.transitions.queue_settings import open_all
 from tocsin.store.views.blocked_jobs import BlockedJobs, UnheardEnd
 from tocsin.telemetry.logs import get_logger
 
@@ -107,10 +106,10 @@ class StuckDependents:
         """Return how many partitions were asked, and which have blocked jobs."""
         if not self._unchecked:
             # All queues as they are now, because those that no worker serves have blocked jobs too.
-            self._queues = {queue.name: queue for queue in await open_all(self._store)}
+            self._queues = {queue.name: queue for queue in await self._store.queues.open_all()}
             self._unchecked = [(queue, p) for queue in self._queues.values() for p in range(queue.partitions)]
         some, self._unchecked = self._unchecked[:PARTITIONS], self._unchecked[PARTITIONS:]
-        return len(some), await self._outbox.filled(some, "needs")
+        return len(some), await self._outbox.non_empty(some, "needs")
 
     async def _check_page(self, queue: OpenQueue, partition: int) -> None:
         try:
@@ -131,7 +130,7 @@ class StuckDependents:
         """True if one of these queues was repartitioned since this round began. Then watchers are in other partitions,
         and the next round looks there. Raises QueueRepartitioning."""
         names = {queue.name, *(each.upstream.queue for each in stuck)} & self._queues.keys()
-        return any([await self._store.catch_up(self._queues[name]) for name in names])
+        return any([await self._store.queues.refresh_if_repartitioned(self._queues[name]) for name in names])
 
     async def _renew(self, queue: OpenQueue, stuck: list[UnheardEnd]) -> None:
         members = list(dict.fromkeys(each.member for each in stuck))

@@ -63,12 +63,12 @@ class UnheldRuns:
         held_runs: HeldRuns,
         queues: Sequence[OpenQueue],
         clock: Clock,
-        names: Callable[[], Sequence[str]],
+        names: Collection[str],
         held_by_us: Callable[[OpenQueue, int], HeldByWorker | None],
         on_release: Callable[[OpenQueue, int, Sequence[bytes]], None],
         beat_s: float,
     ) -> None:
-        """`names` returns all names that this worker has had. `held_by_us` returns None at moments when the worker
+        """`names`: all that this worker has had; more may come. `held_by_us` returns None at moments when the worker
         cannot know what it holds."""
         self.wake = asyncio.Event()
         self.released = 0
@@ -115,7 +115,7 @@ class UnheldRuns:
             return
         layout = queue.layout
         try:
-            cursor, found = await self._held_runs.look(queue, partition, self._cursor, self._names())
+            cursor, found = await self._held_runs.look(queue, partition, self._cursor, list(self._names))
         except NodeUnavailable:
             # When the node is back, the worker checks each partition.
             cursor, found = b"0", []

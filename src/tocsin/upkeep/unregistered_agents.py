@@ -77,7 +77,7 @@ class UnregisteredAgents:
     async def _walk(self, queue: OpenQueue, declared: frozenset[int]) -> None:
         waiting, before, at = queue.keys[0]["waiting"], await self._store.now() - self._threshold_ms, 0
         for _ in range(MOST_PAGES):
-            page: Sequence[bytes] = await self._store.read(
+            page: Sequence[bytes] = await self._store.run_repeatable(
                 lambda client, at=at: client.zrangebyscore(waiting, "-inf", before, at, LARGEST_BATCH)  # type: ignore
             )
             undeclared = [member for member in page if self._is_undeclared(member, declared)]

@@ -1,4 +1,4 @@
-"""The composition root: takes a store, a catalog and settings, builds the parts, runs the loops."""
+"""The worker: builds the parts from a store, handlers and settings, and runs their loops."""
 
 from tocsin.worker.settings import WorkerSettings
 from tocsin.worker.stats import Stats

@@ -6,6 +6,7 @@ import gc
 
 
 def freeze_loaded_objects() -> None:
-    """Each full collection would scan modules and handlers again, and delay all runs by about twenty milliseconds."""
+    """Otherwise each full collection scans modules and handlers again, and delays all runs by about twenty
+    milliseconds."""
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The part that reads the numbers of queues for their metrics, as long as somebody asks for them."""
+"""Queue gauges: reads the numbers of queues for their metrics, as long as somebody asks for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tocsin.model.errors import StoreUnavailable
 from tocsin.store.views.queue_counts import QueueCountReader
 from tocsin.telemetry.queue_metrics import QueueMetrics
 
-# Exporters ask once a minute or more often. When nobody has for so long, nothing is read.
+# Exporters ask once a minute or more often. After this long without a question nothing is read.
 ASKED_WITHIN_S = 150.0
 
 
@@ -27,7 +27,7 @@ class QueueGauges:
         self._clock = clock
         self._every_s = every_s
         self._asked = metrics.asked
-        # Once at the beginning, so that the first who asks finds something.
+        # Read once at the beginning, so that the first question finds something.
         self._until = clock.monotonic()
         self._forget: Callable[[], None] | None = None
 
@@ -44,7 +44,7 @@ class QueueGauges:
         if self._metrics.asked != self._asked:
             self._asked, self._until = self._metrics.asked, now + ASKED_WITHIN_S
         if now <= self._until:
-            # That the server is away is for health to tell; the last numbers stay.
+            # Health reports outages; here the last numbers stay.
             with contextlib.suppress(StoreUnavailable):
                 await self._counts.look()
         return self._every_s

@@ -1,4 +1,4 @@
-"""What a worker can be told, and how the configuration says it."""
+"""Worker settings, and how the configuration sets them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tocsin.config.schema import CircuitBreaker, OrphanCleanup, Reconcile, Sched
 from tocsin.engine.claim_planner import MOST_PER_PASS, Batching
 from tocsin.engine.deadline_sweep import OverrunLimits
 from tocsin.engine.heartbeat import BEAT_S, TTL_S
-from tocsin.model.codec import LARGEST_RESULT
 from tocsin.model.durations import Millis
+from tocsin.model.outcome import LARGEST_RESULT
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.resilience.breaker import BreakerSettings
 from tocsin.targets.external import TargetPermissions
@@ -23,14 +23,14 @@ from tocsin.upkeep.reaper import OVERDUE_S
 
 
 class StopTimes(Struct, frozen=True):
-    """How long a stop lets a running pass of upkeep end, and how long after cancelling it."""
+    """How long a stop lets a running pass of upkeep end, and how long it waits after cancelling it."""
 
     await_s: float = 10.0
     force_s: float = 5.0
 
 
 class Cleanup(Struct, frozen=True):
-    """The leader's slow net. Without an election every worker casts it, each over what it owns."""
+    """The slow cleanup of the leader. With `force_all`, every worker cleans up what it owns instead."""
 
     orphans: orphan_cleaner.OrphanRules = orphan_cleaner.OrphanRules()
     term_ms: Millis = 120_000
@@ -46,22 +46,22 @@ class ZombieRules(Struct, frozen=True):
 
 
 class WorkerSettings(Struct, frozen=True):
-    """What a worker can be told."""
+    """The settings of one worker."""
 
     concurrency: int = 100
-    # How queues that have work share the permits; 1 for those that are not named.
+    # How queues that have work share the permits; queues that are not named weigh 1.
     weights: dict[str, int] = {}
-    # What its name begins with, before the host; claims show it as part of their owner.
+    # The beginning of its name, before the host. Claims show it as part of their owner.
     name: str = ""
-    # A worker that is not enabled lives and shows itself, and claims nothing.
+    # A worker that is not enabled lives and shows itself, but claims nothing.
     enabled: bool = True
     poll_s: float = 1.0
     beat_s: float = BEAT_S
     ttl_s: float = TTL_S
-    # How far past its deadline a run of a job is recovered although its worker lives. Agents: see Cleanup.
+    # How far past its deadline a job's run is recovered although its worker lives. For agents, see Cleanup.
     overdue_s: float = OVERDUE_S
     batching: Batching = Batching()
-    # Which agents are this worker's to run, and how their registration is kept true.
+    # Which agents this worker may run, and how it keeps them registered.
     owns: Callable[[str], bool] = Ownership()
     reconcile: agent_registrar.RegistrationRules = agent_registrar.RegistrationRules()
     reconcile_ending: StopTimes = StopTimes(5.0, 2.0)
@@ -70,20 +70,20 @@ class WorkerSettings(Struct, frozen=True):
     # None: off.
     zombies: ZombieRules | None = ZombieRules()
     cleanup: Cleanup | None = Cleanup()
-    # How often health is told in the log; 0 or less: never.
+    # How often the log says how healthy the worker is; 0 or less: never.
     summary_s: float = 600.0
-    # What is handed over at a stop comes back spread over this long.
+    # Runs that a stop releases come back spread over this long.
     shutdown_jitter_s: float = 0.0
     # Where jobs may go outside this process.
     reach: TargetPermissions = TargetPermissions()
-    # Bytes of what a handler returns, packed.
+    # In bytes, packed: a larger result of a handler is not kept.
     largest_result: int = LARGEST_RESULT
 
 
-def patience_of(settings: WorkerSettings) -> OverrunLimits:
-    """How long runs may take to end after their deadline, in the words of the sweep."""
+def overrun_limits_of(settings: WorkerSettings) -> OverrunLimits:
+    """How long runs may take to end after their deadline, for the deadline sweep."""
     rules, orphan_s = settings.zombies, (settings.cleanup or Cleanup()).orphans.threshold_ms / 1000
-    # The leader's cleanup brings back jobs too, if it is the first to come by.
+    # The leader's cleanup recovers jobs too, if it comes first.
     recovered_s = min(settings.overdue_s, orphan_s)
     if rules is None:
         return OverrunLimits(recovered_s=recovered_s, agents_recovered_s=orphan_s)
@@ -98,7 +98,7 @@ def patience_of(settings: WorkerSettings) -> OverrunLimits:
 
 
 def settings_of(config: Config, shard: Callable[[str], bool] | None = None) -> WorkerSettings:
-    """The configuration in the worker's words. Patterns that are no regexes were refused when it was read."""
+    """Settings from the configuration. Patterns that are no regexes were refused when it was read."""
     agent, scheduler = config.redis.agent, config.redis.scheduler
     return WorkerSettings(
         concurrency=agent.max_concurrent_agents,

@@ -1,4 +1,4 @@
-"""A worker in numbers: for the program that has it, and for the fleet, which reads them with each beat."""
+"""The statistics of a worker: for the program around it, and for the fleet, which reads them with each heartbeat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tocsin.store.transitions.fleet import WorkerInfo
 from tocsin.upkeep.health import Health
 
 if TYPE_CHECKING:
-    from tocsin.worker.build import WorkerParts
+    from tocsin.worker.worker import Worker
 
 
 class Stats(Struct, frozen=True):
@@ -30,7 +30,7 @@ class Stats(Struct, frozen=True):
     recovered: int
     stuck: int
     health: Health
-    # What has gone wrong slowly, for three cycles in a row.
+    # What has gone wrong for three cycles in a row.
     signals: tuple[str, ...]
     acquisition_breaker: BreakerStatus
     redis_breaker: BreakerStatus
@@ -39,44 +39,47 @@ class Stats(Struct, frozen=True):
     leading: bool
 
 
-def stats(worker: WorkerParts) -> Stats:
+def stats(worker: Worker) -> Stats:
+    parts, elector = worker.parts, worker.parts.upkeep.elector
     return Stats(
         worker=worker.name,
         claimed=worker.fetcher.claimed,
         ran=worker.pool.ran,
         running=worker.running,
         backlog=worker.pool.waiting,
-        unwritten=worker.finisher.unwritten.count,
+        unwritten=worker.finisher.outcomes.count,
         lost=worker.finisher.lost,
-        recovered=worker.reaper.recovered,
+        recovered=parts.upkeep.reaper.recovered,
         stuck=worker.sweep.stuck,
-        health=worker.vitals.health(),
-        signals=tuple(worker.vitals.check.signals),
-        acquisition_breaker=worker.acquisition_breaker.status(),
-        redis_breaker=worker.redis_breaker.status(),
+        health=worker.telemetry.health(),
+        signals=tuple(worker.telemetry.check.signals),
+        acquisition_breaker=parts.acquisition_breaker.status(),
+        redis_breaker=parts.redis_breaker.status(),
         zombies=worker.sweep.zombies,
         orphans=orphans_cleaned(worker).total(),
-        leading=worker.election is not None and worker.election.leading(),
+        leading=elector is not None and elector.leading(),
     )
 
 
-def orphans_cleaned(worker: WorkerParts) -> Counter[str]:
+def orphans_cleaned(worker: Worker) -> Counter[str]:
     """By kind, since the start: what the leader's cleanup found, and what the reaper brought back before it."""
-    reaper, cleaned = worker.reaper, worker.orphans.cleaned if worker.orphans else Counter[str]()
+    upkeep = worker.parts.upkeep
+    reaper, cleaned = upkeep.reaper, upkeep.orphan_cleaner.cleaned if upkeep.orphan_cleaner else Counter[str]()
     overdue = reaper.recovered - reaper.from_dead + cleaned["recovered"]
-    stray, unregistered = cleaned.total() - cleaned["recovered"], worker.unregistered
-    nobodys = unregistered.parked if unregistered else 0
-    return Counter(dead_worker=reaper.from_dead, overdue=overdue, stray=stray, unregistered=nobodys)
+    stray, unregistered = cleaned.total() - cleaned["recovered"], upkeep.unregistered_agents
+    parked = unregistered.parked if unregistered else 0
+    return Counter(dead_worker=reaper.from_dead, overdue=overdue, stray=stray, unregistered=parked)
 
 
-def about(worker: WorkerParts, host: str, started: Millis, state: str) -> WorkerInfo:
-    """On the heart's thread."""
-    health = worker.vitals.health()
+def about(worker: Worker, host: str, started: Millis, state: str) -> WorkerInfo:
+    """Called on the heartbeat's thread."""
+    announcer = worker.parts.upkeep.announcer
+    health = worker.telemetry.health()
     return WorkerInfo(
         host=host,
         pid=os.getpid(),
         started=started,
-        queues=sorted(worker.lanes),
+        queues=sorted(worker.served),
         handlers=worker.catalog.names(),
         concurrency=worker.settings.concurrency,
         running=worker.running,
@@ -85,7 +88,7 @@ def about(worker: WorkerParts, host: str, started: Millis, state: str) -> Worker
         state=state if worker.settings.enabled else "disabled",
         health=str(health.state),
         reasons=list(health.reasons),
-        signals=[str(signal) for signal in worker.vitals.check.signals],
-        breakers=worker.vitals.open_breakers(),
-        agents=worker.announcer.stored_set if worker.announcer else None,
+        signals=[str(signal) for signal in worker.telemetry.check.signals],
+        breakers=worker.telemetry.open_breakers(),
+        agents=announcer.stored_set if announcer else None,
     )

@@ -1,4 +1,4 @@
-"""What a worker tells of itself: metrics and health. It reads the parts and changes none."""
+"""The telemetry of a worker: its metrics and its health. It reads the parts and changes none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tocsin.worker.queue_gauges import QueueGauges
 from tocsin.worker.stats import orphans_cleaned
 
 if TYPE_CHECKING:
-    from tocsin.worker.build import WorkerParts
+    from tocsin.worker.worker import Worker
 
 # How often the server is asked whether it has memory left.
 MEMORY_EVERY_S = 10.0
@@ -34,55 +34,55 @@ MEMORY_EVERY_S = 10.0
 class WorkerTelemetry:
     """One per worker; its parts run with the others."""
 
-    def __init__(self, worker: WorkerParts, tally: Counters) -> None:
+    def __init__(self, worker: Worker) -> None:
         settings = worker.settings
         self._worker = worker
-        self._tally = tally
-        self._ready = BacklogReader(worker.store, worker.queues, self._own)
+        self._parts = worker.parts
+        self._ready = BacklogReader(worker.store, worker.queues, self._own_agents)
         self._backlog = Backlog()
         self._claimed = 0
         self._turned_away = 0
         self._full: tuple[str, ...] = ()
         self._next_memory = -math.inf
-        # What was told of the store's own counts: it may serve others before and after this worker.
+        # The store's counts as last reported: it may serve others before and after this worker.
         store = worker.store
-        self._scripts = (store.script_errors, store.scripts_reloaded, store.script_fallbacks)
+        self._scripts = (store.scripts.errors, store.scripts.reloaded, store.scripts.fallbacks)
         self._zombies = 0
         self._orphans: Counter[str] = Counter()
         self.check = HealthCheck(self._read, worker.clock, settings.poll_s, settings.summary_s)
         counts = QueueCountReader(worker.store, worker.queues)
         self.gauges = QueueGauges(counts, queue_metrics(), worker.clock, settings.poll_s)
         self._forget: Callable[[], None] | None = None
-        self._teller: MetricsFlusher | None = None
+        self._flusher: MetricsFlusher | None = None
 
     def parts(self) -> list[Part]:
-        """Begin to tell. OpenTelemetry sees the worker only from now on. Of these none fails without the server."""
+        """Begin to report. OpenTelemetry sees the worker only from now on. These parts do not need the server."""
         self._forget = shared().watch(self._levels)
-        self._teller = MetricsFlusher(shared(), self._tally, self._gather, self._worker.settings.poll_s)
+        self._flusher = MetricsFlusher(shared(), self._worker.tally, self._gather, self._worker.settings.poll_s)
         self.gauges.begin()
-        return [self.check, self._teller]
+        return [self.check, self._flusher]
 
     def end(self) -> None:
-        if self._teller is not None:
-            self._teller.flush()
+        if self._flusher is not None:
+            self._flusher.flush()
         self.gauges.end()
         if self._forget is not None:
             self._forget()
-        self._teller = self._forget = None
+        self._flusher = self._forget = None
 
     # Metrics
 
     def _gather(self, tally: Counters) -> None:
-        worker = self._worker
-        for name, breaker in (("acquisition", worker.acquisition_breaker), ("redis", worker.redis_breaker)):
+        worker, parts = self._worker, self._parts
+        for name, breaker in (("acquisition", parts.acquisition_breaker), ("redis", parts.redis_breaker)):
             status = breaker.status()
             tally.breaker(name, status.trips, status.blocked, status.recoveries)
-        gates = worker.gates
+        gates = parts.host_gates
         tally.breaker("host", gates.trips, gates.blocked, gates.recoveries)
         tally.submission_failures += worker.pool.not_started
         worker.pool.not_started = 0
         store = worker.store
-        counted = (store.script_errors, store.scripts_reloaded, store.script_fallbacks)
+        counted = (store.scripts.errors, store.scripts.reloaded, store.scripts.fallbacks)
         errors, reloads, fallbacks = (now - before for now, before in zip(counted, self._scripts, strict=True))
         self._scripts = counted
         tally.script_errors += errors
@@ -106,35 +106,35 @@ class WorkerTelemetry:
         )
 
     def _capacity(self) -> float:
-        """What one cycle can take: a batch, if their size is limited, and no more than there are permits."""
+        """How many runs one cycle can claim: at most the permits, and at most a batch if its size is limited."""
         permits, batch = self._worker.pool.permits, self._worker.settings.batching.size
         return permits if batch >= MOST_PER_PASS else min(permits, batch)
 
     # Health
 
     async def _read(self) -> Snapshot:
-        worker = self._worker
+        worker, parts = self._worker, self._parts
         away = worker.held() > 0
         if not away:
             try:
                 self._backlog = await self._ready.look()
                 await self._look_at_memory()
             except NodeUnavailable:
-                # The rest of the cluster works on; these are the values from before.
+                # The other nodes work on; keep the last values.
                 pass
             except StoreUnavailable:
                 # A call that was cut off because our own event loop was blocked says nothing about the server.
-                if not worker.watch.is_waking():
+                if not parts.loop_watch.is_waking():
                     raise
         backlog, claimed = self._backlog, worker.fetcher.claimed
         acquired, self._claimed = claimed - self._claimed, claimed
-        permits = worker.gates.permits
+        permits = parts.host_gates.permits
         turned_away, self._turned_away = permits.turned_away - self._turned_away, permits.turned_away
         return Snapshot(
             enabled=worker.settings.enabled,
             registered=worker.reconciler.registered if worker.reconciler else 0,
             active=worker.running,
-            scripts=worker.store.scripts_loaded,
+            scripts=worker.store.scripts.loaded,
             ready=backlog.ready,
             ready_is_estimate=backlog.ready_is_estimate,
             oldest_overdue_s=backlog.oldest_overdue_s,
@@ -144,20 +144,20 @@ class WorkerTelemetry:
             permits_total=worker.pool.permits,
             backlog=worker.pool.waiting,
             acquired=acquired,
-            acquisition_breaker=worker.acquisition_breaker.state,
-            redis_breaker=worker.redis_breaker.state,
+            acquisition_breaker=parts.acquisition_breaker.state,
+            redis_breaker=parts.redis_breaker.state,
             zombies_cleaned=worker.sweep.zombies,
             orphans_cleaned=orphans_cleaned(worker).total(),
             queue_depth=backlog.depth,
             stuck=worker.sweep.stuck,
-            loop_blocked_s=worker.watch.longest(),
+            loop_blocked_s=parts.loop_watch.longest(),
             outside_limit=permits.limit,
             outside_still_s=permits.stalled_for_s(),
             outside_handed_back=turned_away,
             away=away,
             full=self._full,
             nodes_away=nodes_away(worker.store),
-            faults=worker.fetcher.faults.told(),
+            faults=worker.fetcher.faults.reasons(),
             advice=backlog.outgrown,
         )
 
@@ -168,20 +168,20 @@ class WorkerTelemetry:
             self._next_memory = now + MEMORY_EVERY_S
 
     def health(self) -> Health:
-        """As it was when it was looked at, and whether the event loop, which looks, is blocked. For any thread."""
-        blocked = self._worker.watch.blocked_for()
+        """The last health check, and whether the event loop, which runs the check, is blocked. For any thread."""
+        blocked = self._parts.loop_watch.blocked_for()
         if not blocked:
             return self.check.health
-        by = self._worker.watch.blocked_by()
+        by = self._parts.loop_watch.blocked_by()
         reason = f"the event loop has been blocked for {blocked:.0f} s" + (f" by {by}" if by else "")
         return Health(HealthState.DEGRADED, (reason, *self.check.health.reasons))
 
     def open_breakers(self) -> dict[str, str]:
-        """Those that were not closed when health was looked at: this is asked on the heart's thread, and a breaker is
-        for the event loop alone."""
+        """The breakers that were not closed at the last health check. Called on the heartbeat's thread, while only the
+        event loop may use a breaker."""
         seen = self.check.snapshot
         states = {"acquisition": seen.acquisition_breaker, "redis": seen.redis_breaker}
         return {name: str(state) for name, state in states.items() if state is not BreakerState.CLOSED}
 
-    def _own(self, queue: OpenQueue) -> Collection[str] | None:
-        return self._worker.lanes[queue.name].timetable
+    def _own_agents(self, queue: OpenQueue) -> Collection[str] | None:
+        return self._worker.served[queue.name].timetable

@@ -274,7 +274,7 @@ QUICK = BreakerSettings(failure_threshold=3, failure_window_ms=10_000, cooldown_
 
 async def refuse_calls(app: Tocsin, queue: str) -> str:
     """A key that holds another type makes every script that writes to it fail."""
-    [sessions] = [each.keys[0]["sessions"] for each in app.store._queues.values() if each.name == queue]
+    [sessions] = [each.keys[0]["sessions"] for each in app.store.open_queues.values() if each.name == queue]
     await app.store.client.delete(sessions)
     await app.store.client.set(sessions, "not ours")
     return sessions
@@ -297,7 +297,7 @@ async def test_an_open_breaker_of_the_workers_is_told(tocsin_app, mail, make_wor
         with pytest.raises(StoreError):
             await step()
     await tocsin_app.store.client.delete(sessions)
-    await worker.vitals.check.step()
+    await worker.telemetry.check.step()
     await says_again(worker)
     worker.heart.start()
     _, reasons = await told(tocsin_app, "j")

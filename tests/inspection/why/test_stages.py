@@ -219,7 +219,7 @@ async def test_a_run_whose_worker_is_silent_or_gone_says_so(tocsin_app, tocsin_c
     tocsin_clock.advance("3s")
     why = JobExplainer(tocsin_app.store, patience_s=0.05)
     assert (await why.ask("j")).kinds == ["running", "worker_silent"]
-    assert await worker._fleet.bury(worker.name, b"1", 10_000)
+    assert await worker.parts.fleet.declare_dead(worker.name, b"1", 10_000)
     assert (await why.ask("j")).kinds == ["running", "worker_gone"]
 
 
@@ -230,7 +230,7 @@ async def test_a_run_that_was_brought_back_says_how_often(tocsin_app, tocsin_clo
         await asyncio.to_thread(dead.heart.beat)
         await claim(dead)
         tocsin_clock.advance("1h")
-        assert await dead.runs.recover(dead.queues[-1], 0, "") == 1
+        assert await dead.parts.incarnation.runs.recover(dead.queues[-1], 0, "") == 1
     worker = await make_worker(queues=["mail"])
     suspect = (await JobExplainer(tocsin_app.store, patience_s=0.05).ask("j")).reasons[1]
     assert (suspect.kind, suspect.facts) == ("suspect", {"recoveries": 2})

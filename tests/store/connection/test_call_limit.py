@@ -85,7 +85,7 @@ async def test_calls_that_take_longer_than_max_wait_altogether_do_not_fail_for_b
     await store.open()
     try:
         slow = "for n = 1, 2000 do redis.sha1hex('') end return ARGV[1]"
-        answers = await asyncio.gather(*(store._guard(store.client.eval(slow, 0, n)) for n in range(3000)))
+        answers = await asyncio.gather(*(store.run_once(lambda c, n=n: c.eval(slow, 0, n)) for n in range(3000)))
         assert answers == [b"%d" % n for n in range(3000)]
     finally:
         await store.close()

@@ -8,7 +8,8 @@ from tests.support.foreign_server import Foreign
 from tests.support.servers import SERVICE, Server, ask, available, cluster, follow, sentinel
 from tocsin.model.errors import StoreRefused, StoreUnavailable
 from tocsin.store.connection.address import parse
-from tocsin.store.connection.client import ServerInfo, check_server, open_client
+from tocsin.store.connection.client import open_client
+from tocsin.store.connection.server_check import ServerInfo, check_server
 
 
 async def check(url: str) -> ServerInfo:

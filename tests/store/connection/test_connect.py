@@ -24,17 +24,10 @@ from tocsin.model.errors import (
     StoreUnavailable,
 )
 from tocsin.store.connection.address import parse
-from tocsin.store.connection.client import (
-    DEFAULTS,
-    FAILURES,
-    Client,
-    check_server,
-    open_blocking_client,
-    open_client,
-    open_waiting_client,
-    translate,
-)
+from tocsin.store.connection.client import DEFAULTS, Client, open_blocking_client, open_client, open_waiting_client
+from tocsin.store.connection.errors import FAILURES, translate
 from tocsin.store.connection.pool import ConnectionSettings
+from tocsin.store.connection.server_check import check_server
 
 FLAVOURS = available()
 needs_redis7 = pytest.mark.skipif("redis7" not in FLAVOURS, reason="redis-server 7 is not installed")

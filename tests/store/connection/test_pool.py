@@ -17,7 +17,8 @@ from tests.support.waiting import eventually
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store.connection import pool
 from tocsin.store.connection.address import parse
-from tocsin.store.connection.client import FAILURES, open_blocking_client, translate
+from tocsin.store.connection.client import open_blocking_client
+from tocsin.store.connection.errors import FAILURES, translate
 from tocsin.store.connection.pool import ConnectionSettings
 from tocsin.store.store import Store
 
@@ -117,7 +118,7 @@ async def opened(url: str, settings: ConnectionSettings) -> AsyncIterator[Store]
 
 async def once(store: Store, *command: Any) -> Any:
     """Without the patience of store.read."""
-    return await store._guard(store.client.execute_command(*command))
+    return await store.run_once(lambda c: c.execute_command(*command))
 
 
 @contextlib.asynccontextmanager
@@ -158,7 +159,7 @@ async def test_min_idle_connections_are_opened_with_the_store_and_again_after_th
         assert max(place.connections()) == 0
 
         async def reopened() -> bool:
-            await store.tend()
+            await store.refill_idle_connections()
             return set(place.connections()) == {3}
 
         await eventually(reopened, "it is open again")
@@ -173,7 +174,7 @@ async def test_idle_connections_above_max_idle_are_closed_after_a_burst(place: P
 
         async def closed() -> bool:
             if kind == "cluster":
-                await store.tend()
+                await store.refill_idle_connections()
             return max(place.connections()) == 4
 
         await eventually(closed, "it is closed")
@@ -199,7 +200,7 @@ async def test_what_stands_ready_is_within_the_other_bounds(tcp: Server, setting
         await eventually(lambda: _holds(place, expected), "as many connections are open")
         with tcp.client() as plain:
             before = plain.info("stats")["total_connections_received"]
-            await store.tend()
+            await store.refill_idle_connections()
             assert plain.info("stats")["total_connections_received"] == before
 
 
@@ -230,7 +231,7 @@ async def test_a_server_that_is_away_takes_no_connection_from_the_pool(kind: str
 
 async def _tended(store: Store) -> bool:
     """False: the ends of the connections were not noticed yet."""
-    await store.tend()
+    await store.refill_idle_connections()
     return False
 
 

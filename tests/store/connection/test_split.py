@@ -12,7 +12,8 @@ from tests.support.servers import SERVICE, Server, Watched, ask, flavours, senti
 from tests.support.waiting import until
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store.connection.address import parse
-from tocsin.store.connection.client import FAILURES, leave_former_primary, open_blocking_client, open_client, translate
+from tocsin.store.connection.client import leave_former_primary, open_blocking_client, open_client
+from tocsin.store.connection.errors import FAILURES, translate
 from tocsin.store.connection.pool import ConnectionSettings, SingleServerClient
 
 WRITE = "return redis.call('SET', KEYS[1], ARGV[1])"

@@ -14,8 +14,9 @@ from redis.crc import key_slot
 from tests.support.servers import Cluster, Server, ask, cluster
 from tests.support.waiting import until
 from tocsin.store.connection.address import parse
-from tocsin.store.connection.client import FAILURES, open_blocking_client, open_client
+from tocsin.store.connection.client import open_blocking_client, open_client
 from tocsin.store.connection.cluster import ClusterClient as Client
+from tocsin.store.connection.errors import FAILURES
 
 # On the first node.
 KEY = next(key for n in itertools.count() if key_slot((key := f"k{n}").encode()) < 5000)

@@ -18,7 +18,8 @@ import redis
 from tocsin import Tocsin
 from tocsin.model.errors import StoreRefused
 from tocsin.store.connection.address import parse
-from tocsin.store.connection.client import open_blocking_client, open_client, translate
+from tocsin.store.connection.client import open_blocking_client, open_client
+from tocsin.store.connection.errors import translate
 from tocsin.store.embedded.server import EmbeddedServer, keeper
 
 STRANGER = 7602

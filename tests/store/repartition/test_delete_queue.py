@@ -11,7 +11,7 @@ from tests.support.records import record
 from tocsin.model.errors import InvalidArgument, QueueRepartitioning
 from tocsin.model.queue import Queue
 from tocsin.store import queue_directory
-from tocsin.store import store as store_module
+from tocsin.store.queue_entry import decode_entry
 from tocsin.store.repartition import delete_queue, repartition
 from tocsin.store.store import Store
 from tocsin.store.transitions.jobs import Jobs, PutItem
@@ -47,14 +47,14 @@ async def test_a_deletion_that_was_killed_is_ended_by_the_next(made, monkeypatch
         die_before(patch, call)
         with pytest.raises(Killed):
             await delete_queue.delete(made, "line")
-    assert await made.queue_names() == ["line"]
+    assert await made.queues.names() == ["line"]
     await delete_queue.delete(made, "line")
-    assert await made.queue_names() == []
+    assert await made.queues.names() == []
     assert await keys_of(made) == []
 
 
 async def test_while_it_goes_on_nobody_can_put(made, monkeypatch):
-    monkeypatch.setattr(store_module, "MOVING_PATIENCE_S", 0)
+    monkeypatch.setattr(queue_directory, "REPARTITION_PATIENCE_S", 0)
     queue = await made.open_queue(Queue("line", partitions=3))
     with monkeypatch.context() as patch:
         die_before(patch, 4)
@@ -74,7 +74,7 @@ async def test_one_that_has_jobs_is_as_it_was(made):
     with pytest.raises(InvalidArgument, match="has 1 job"):
         await delete_queue.delete(made, "line")
     raw = await made.client.hget(made.keys.fleet()["queues"], "line")
-    assert queue_directory.read(raw).moving is None
+    assert decode_entry(raw).moving is None
     # Under the epochs that it had: calls in doubt can be repeated.
     before = list(queue.epochs)
     assert (await Jobs(made).put(queue, PutItem("b", record(), 0, True)))[0] == 1

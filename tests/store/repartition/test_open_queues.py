@@ -17,13 +17,15 @@ from tocsin.model.errors import (
     StoreChanged,
     StoreUnavailable,
 )
+from tocsin.model.outcome import NEW, SUCCEEDED
 from tocsin.model.queue import Queue
 from tocsin.store import queue_directory
-from tocsin.store import store as store_module
+from tocsin.store.queue_entry import decode_entry
 from tocsin.store.repartition import repartition
 from tocsin.store.store import Store
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, finish_item
+from tocsin.store.transitions.claims import ClaimRequest
 from tocsin.store.transitions.jobs import PutItem
+from tocsin.store.transitions.settle import finish_item
 from tocsin.testing import ManualClock
 
 
@@ -51,7 +53,7 @@ class TestWhoHasItOpen:
         line, its = await wide(store, clock, partitions=1), await wide(other, clock, partitions=1)
         await repartition.repartition(store, "wide", 5)
         puts = [PutItem(f"n{n}", record(), 0) for n in range(30)]
-        assert await its.jobs.put_many(its.queue, puts) == (b"1" * 30, 0)
+        assert await its.jobs.put_many(its.queue, puts) == (bytes([NEW]) * 30, 0)
         await store.reopen(line.queue)
         assert len(await line.content()) == 30
 
@@ -82,8 +84,8 @@ class TestWhoHasItOpen:
         await other.reopen(its.queue)
         with pytest.raises(QueueRepartitioned):
             await other.call(call)
-        assert await other.answer_of(call) == first
-        assert await other.answer_of(unmade) is None
+        assert await other.find_kept_answer(call) == first
+        assert await other.find_kept_answer(unmade) is None
 
     async def test_a_claim_that_was_made_unseen_is_known(self, store, other, clock):
         line, its = await wide(store, clock), await wide(other, clock)
@@ -102,9 +104,9 @@ class TestWhoHasItOpen:
         other.call_all = honest
         await repartition.repartition(store, "wide", 7)
         await other.reopen(its.queue)
-        [call] = runs.in_doubt(its.queue)
-        [(key, token)] = await runs.claimed_unseen(call)
-        assert runs.in_doubt(its.queue) == []
+        [call] = runs.unanswered_claims(its.queue)
+        [(key, token)] = await runs.read_unseen_claims(call)
+        assert runs.unanswered_claims(its.queue) == []
         assert not runs.unanswered
         await store.reopen(line.queue)
         entry = (await line.content())["a"]["claims"]
@@ -116,7 +118,7 @@ class TestWhoHasItOpen:
         mortal.dies_at = 6
         with pytest.raises(Killed):
             await repartition.repartition(store, "wide", 7)
-        monkeypatch.setattr(store_module, "MOVING_PATIENCE_S", 0.0)
+        monkeypatch.setattr(queue_directory, "REPARTITION_PATIENCE_S", 0.0)
         with pytest.raises(QueueRepartitioning, match=r"run `tocsin queues repartition wide 7` again"):
             await its.put("a")
         with pytest.raises(QueueRepartitioning):
@@ -124,7 +126,7 @@ class TestWhoHasItOpen:
         with pytest.raises(QueueRepartitioning):
             await other.reopen(its.queue)
         assert await line.troubles() == ["moving: ['to 7 partitions']"]
-        monkeypatch.setattr(store_module, "MOVING_PATIENCE_S", 10.0)
+        monkeypatch.setattr(queue_directory, "REPARTITION_PATIENCE_S", 10.0)
         mortal.dies_at = -1
         waiting = asyncio.create_task(its.put("a"))
         await repartition.repartition(store, "wide", 7)
@@ -138,7 +140,7 @@ class TestWhoHasItOpen:
             await other.open_queue(Queue("wide", partitions=8))
         await repartition.repartition(store, "wide", 7)
         assert (await other.open_queue(Queue("wide", partitions=8))).partitions == 7
-        other._queues.clear()
+        other.open_queues.clear()
         with pytest.raises(InvalidConfig, match="order"):
             await other.open_queue(Queue("wide", "fair", partitions=7))
 
@@ -151,7 +153,7 @@ class TestWhoHasItOpen:
             await store.client.delete(key)
         await its.put("b")
         raw = await store.client.hget(store.keys.fleet()["queues"], "wide")
-        assert queue_directory.read(raw).partitions == 7
+        assert decode_entry(raw).partitions == 7
         fresh = await wide(store, clock)
-        await store.catch_up(fresh.queue)
+        await store.queues.refresh_if_repartitioned(fresh.queue)
         assert fresh.queue.partitions == 7

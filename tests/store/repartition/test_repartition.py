@@ -11,19 +11,21 @@ import pytest
 from tests.support.crashes import DyingRepartition, Killed
 from tests.support.many_partitions import EACH, wide
 from tests.support.servers import cluster
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import (
     InvalidArgument,
     StoreChanged,
 )
 from tocsin.model.ids import partition_of
+from tocsin.model.outcome import SUCCEEDED
 from tocsin.model.run import Claim
 from tocsin.store.repartition import repartition
 from tocsin.store.repartition.repartition import RepartitionResult
 from tocsin.store.scripts.script import script
 from tocsin.store.store import Store
 from tocsin.store.transitions import queue_settings
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, finish_item, key_of, release_item, retry_item
+from tocsin.store.transitions.claims import ClaimRequest
+from tocsin.store.transitions.settle import finish_item, key_of, release_item, retry_item
 
 ORDERS = ("due", "priority", "fair")
 
@@ -238,8 +240,13 @@ async def test_a_sealed_partition_takes_nothing_from_another_move(store, clock):
     )
     for name in names:
         what = script(name, "due")
-        given = {"now": 1, "move": "other", "items": codec.encode(["a"]), "arriving": codec.encode(["a\0wide\0b\x001"])}
-        args = [given.get(arg, codec.encode([])) for arg in what.args]
+        given = {
+            "now": 1,
+            "move": "other",
+            "items": msgpack.encode(["a"]),
+            "arriving": msgpack.encode(["a\0wide\0b\x001"]),
+        }
+        args = [given.get(arg, msgpack.encode([])) for arg in what.args]
         for partition in range(2):
             assert await what(client, line.queue.keys_of(what, partition), args) == 0
     assert await line.content() == before

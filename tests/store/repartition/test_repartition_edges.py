@@ -11,16 +11,15 @@ from tests.support.many_partitions import EACH, Wide
 from tests.support.records import record
 from tests.support.servers import Server
 from tocsin.inspection.doctor import Doctor
+from tocsin.model.outcome import NEW, SUCCEEDED
 from tocsin.model.queue import Queue
-from tocsin.store import store as store_module
+from tocsin.store import queue_directory
 from tocsin.store.repartition import repartition
 from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED
 from tocsin.store.transitions.dependencies import WATCHING, DependencyWait, Upstream, UpstreamEnd
 from tocsin.store.transitions.fleet import Fleet
 from tocsin.store.transitions.jobs import PutItem
-from tocsin.store.transitions.queue_settings import open_all
 from tocsin.store.views.audit import AuditReader, PartitionMeta
 from tocsin.testing import ManualClock
 from tocsin.upkeep.outbox_carrier import OutboxCarrier
@@ -146,11 +145,11 @@ class TestWhoCarries:
         upstreams = [f"u{n}" for n in range(MANY)]
         puts = [PutItem(upstream, record(), 0, relative=True) for upstream in upstreams]
         await moves(7)
-        assert await its.jobs.put_many(its.queue, puts) == (b"1" * MANY, its.clock.ms)
+        assert await its.jobs.put_many(its.queue, puts) == (bytes([NEW]) * MANY, its.clock.ms)
         waits = [DependencyWait("1", False, [Upstream("wide", upstream)]) for upstream in upstreams]
         dependents = [PutItem(f"d{n}", record(), 0, relative=True) for n in range(MANY)]
         await moves(3)
-        assert await its.outbox.block(its.queue, list(zip(dependents, waits, strict=True))) == b"1" * MANY
+        assert await its.outbox.block(its.queue, list(zip(dependents, waits, strict=True))) == bytes([NEW]) * MANY
         pairs = [(f"u{n}".encode(), f"wide\0d{n}\x001".encode()) for n in range(MANY)]
         await moves(16)
         assert await its.outbox.watch(its.queue, pairs) == WATCHING * MANY
@@ -213,11 +212,11 @@ class TestWhoCarries:
         mortal.dies_at = 3
         with pytest.raises(Killed):
             await repartition.repartition(store, "wide", 2)
-        assert await open_all(its.store) == [other]
+        assert await its.store.queues.open_all() == [other]
         assert await carrier.step() > 0
 
     async def test_a_queue_that_is_moving_holds_up_only_those_who_wait_in_it(self, store, its, clock, monkeypatch):
-        monkeypatch.setattr(store_module, "MOVING_PATIENCE_S", 0)
+        monkeypatch.setattr(queue_directory, "REPARTITION_PATIENCE_S", 0)
         other = Wide(its.store, await its.store.open_queue(Queue("other", partitions=1)), clock)
         await other.put("u")
         wait = DependencyWait("1", False, [Upstream("other", "u")])

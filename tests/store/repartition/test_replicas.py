@@ -15,7 +15,7 @@ from tests.support.servers import Server, ask, available, cluster, follow, senti
 from tests.support.waiting import eventually, until
 from tocsin.model.errors import StoreError
 from tocsin.model.queue import Queue
-from tocsin.store import queue_directory
+from tocsin.store.queue_entry import decode_entry
 from tocsin.store.repartition import delete_queue, repartition, replicas
 from tocsin.store.repartition.replicas import Replicas
 from tocsin.store.store import Store
@@ -139,7 +139,7 @@ async def test_a_move_does_not_begin_while_a_replica_lags_and_says_what_to_do(re
     with pytest.raises(StoreError, match=r"1 of the 1 replicas .* INFO replication .* run the same command again"):
         await repartition.repartition(line.store, "wide", 5)
     raw = await line.store.client.hget(line.store.keys.fleet()["queues"], "wide")
-    assert queue_directory.read(raw).moving is None
+    assert decode_entry(raw).moving is None
     assert await line.content() == content
     for spare in spares:
         spare.resume()

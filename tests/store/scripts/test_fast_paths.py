@@ -8,13 +8,15 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.one_queue import Line
-from tocsin.model import codec
+from tocsin.model import msgpack
+from tocsin.model.outcome import FAILED, SUCCEEDED
 from tocsin.model.queue import Queue
-from tocsin.store.transitions.claims import FAILED, SUCCEEDED, ClaimRequest, Item, finish_item
+from tocsin.store.transitions.claims import ClaimRequest, Item
+from tocsin.store.transitions.settle import finish_item
 from tocsin.testing import ManualClock
 
 EVERY = 5
-OUTCOME = codec.encode(7)
+OUTCOME = msgpack.encode(7)
 
 
 async def state(line: Line) -> dict[str, Any]:

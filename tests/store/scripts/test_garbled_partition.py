@@ -9,7 +9,9 @@ import pytest
 from tests.support.one_queue import Line
 from tests.support.records import record
 from tests.support.script_examples import CHANGES, in_each_order
-from tocsin.store.transitions.jobs import NEW, PutItem
+from tocsin.model.outcome import NEW
+from tocsin.store.sessions import prune_sessions
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.views.garbage import NUMBERS
 
 GARBAGE = [b"\xff\xfe", b"nan", b"-1e400", b"9" * 400]
@@ -61,7 +63,7 @@ async def test_sessions_that_cannot_be_read_are_pruned(line: Line):
     await line.store.client.hset(
         sessions, mapping={b"\xff": b"", "short": b"x" * 16, "kept": struct.pack(">QQ", 1, line.now) + b"\xc0"}
     )
-    assert await line.store.prune_sessions(line.queue, 0) == 2
+    assert await prune_sessions(line.store, line.queue, 0) == 2
     assert await line.store.client.hkeys(sessions) == [b"kept"]
 
 

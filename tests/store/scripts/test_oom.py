@@ -11,9 +11,10 @@ from tests.support.one_queue import Line
 from tests.support.script_examples import CHANGES, IDLE, in_each_order
 from tests.support.servers import Server, flavours
 from tocsin.model.errors import StoreFull
+from tocsin.model.outcome import EDIT
 from tocsin.model.queue import Queue
 from tocsin.store.store import Store
-from tocsin.store.transitions.jobs import EDIT, Jobs, PutItem
+from tocsin.store.transitions.jobs import REMOVED, REVIVED, Jobs, PutItem
 
 ADDING = ("job_put", "job_fire", "dependency_block")
 
@@ -135,8 +136,8 @@ async def test_a_program_that_comes_now_can_look_and_remove(full: Line):
         assert queue is not None
         jobs, members = Jobs(store), [f"j{n}".encode() for n in range(50)]
         assert len(await jobs.get_all(queue, 0, members)) == 50
-        assert await jobs.revive_many(queue, [b"j0", b"j1"]) == b"10"
-        assert await jobs.delete_many(queue, members) == b"1" * 50
+        assert await jobs.revive_many(queue, [b"j0", b"j1"]) == bytes([REVIVED, 0])
+        assert await jobs.delete_many(queue, members) == bytes([REMOVED]) * 50
         assert await jobs.get_all(queue, 0, members) == []
     finally:
         await store.close()

@@ -15,10 +15,12 @@ from tests.support.records import record
 from tests.support.script_examples import CHANGES, in_each_order
 from tests.support.servers import Server
 from tocsin.model.errors import StoreUnavailable
+from tocsin.model.outcome import SUCCEEDED
 from tocsin.model.queue import Queue
 from tocsin.store.store import Store
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimReply, ClaimRequest, Runs, finish_item
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest, Runs
 from tocsin.store.transitions.jobs import PutItem
+from tocsin.store.transitions.settle import finish_item
 from tocsin.testing import ManualClock
 
 WORKERS_OWN = [name for name in CHANGES if name.startswith("run_") and name != "run_extend"]

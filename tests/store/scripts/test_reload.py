@@ -15,8 +15,9 @@ from tests.support.captured_logs import capture_logs
 from tests.support.one_queue import FOR_EVER, Line
 from tests.support.records import record
 from tests.support.servers import Cluster, Server, ask, available, cluster
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import StoreChanged, StoreFull, StoreUnavailable, WrongKeyType
+from tocsin.model.outcome import NEW
 from tocsin.model.queue import Queue
 from tocsin.store.connection.address import parse
 from tocsin.store.connection.client import Client, open_client
@@ -26,13 +27,13 @@ from tocsin.store.scripts.reload import ScriptReloader
 from tocsin.store.scripts.script import all_scripts, script
 from tocsin.store.store import Store
 from tocsin.store.transitions.claims import ClaimReply, ClaimRequest
-from tocsin.store.transitions.jobs import NEW, Jobs, PutItem
+from tocsin.store.transitions.jobs import Jobs, PutItem
 
 FORGOTTEN = "script was forgotten by the server and is loaded again"
 IN_FULL = "script is still unknown to the server and is sent in full, which is slower"
 NOT_LOADED = "script cannot be loaded"
 # For a bell to ring.
-ITEMS = codec.encode(["0"])
+ITEMS = msgpack.encode(["0"])
 
 
 def forget(server: Server) -> None:
@@ -68,8 +69,8 @@ def told(logs: list[Any], event: str) -> list[str]:
 async def test_all_scripts_are_loaded_when_the_store_is_opened(store: Store):
     shas = [each.sha for each in all_scripts()]
     assert await store.client.script_exists(*shas) == [True] * len(shas)
-    assert store.scripts_loaded == len(shas)
-    assert (store.scripts_reloaded, store.script_fallbacks, store.script_errors) == (0, 0, 0)
+    assert store.scripts.loaded == len(shas)
+    assert (store.scripts.reloaded, store.scripts.fallbacks, store.scripts.errors) == (0, 0, 0)
 
 
 async def test_a_storm_after_a_flush_loads_each_script_once(line: Line, any_server: Server):
@@ -82,10 +83,10 @@ async def test_a_storm_after_a_flush_loads_each_script_once(line: Line, any_serv
         assert answers[:150] == [NEW] * 150
         assert counted(any_server, "script|load") == 2
         assert counted(any_server, "eval") == 0
-        assert (line.store.scripts_reloaded, line.store.script_fallbacks) == (2 * storm, 0)
+        assert (line.store.scripts.reloaded, line.store.scripts.fallbacks) == (2 * storm, 0)
         # The second time within the minute nothing is said.
         assert sorted(told(logs, FORGOTTEN)) == (["bell_ring", "job_put"] if storm == 1 else [])
-    assert line.store.script_errors == 0
+    assert line.store.scripts.errors == 0
 
 
 async def test_a_storm_of_round_trips_for_several_partitions_loads_once(line: Line, any_server: Server):
@@ -98,7 +99,7 @@ async def test_a_storm_of_round_trips_for_several_partitions_loads_once(line: Li
     claimed = [claim.member for answer in (*first, *second) for claim in answer.claims]
     assert sorted(map(int, claimed)) == list(range(40))
     assert counted(any_server, "script|load") == 1
-    assert (line.store.scripts_reloaded, line.store.script_fallbacks) == (1, 0)
+    assert (line.store.scripts.reloaded, line.store.scripts.fallbacks) == (1, 0)
 
 
 # A cluster: the node that forgot is told, once.
@@ -113,7 +114,7 @@ def nodes() -> Iterator[Cluster]:
 async def test_a_node_of_a_cluster_that_forgot_is_told_once(nodes: Cluster):
     async with opened(nodes.url) as store:
         queue = await store.open_queue(Queue("wide", partitions=12))
-        assert store.scripts_loaded == len(all_scripts())
+        assert store.scripts.loaded == len(all_scripts())
         assert [_known(node) for node in nodes.nodes] == [len(all_scripts())] * 3
 
         async def storm(name: str) -> list[int]:
@@ -127,7 +128,7 @@ async def test_a_node_of_a_cluster_that_forgot_is_told_once(nodes: Cluster):
         assert await storm("all") == [1, 1, 1]
         forget(nodes.nodes[1])
         assert await storm("one") == [1, 1, 1]
-        assert (store.scripts_reloaded, store.script_fallbacks) == (4, 0)
+        assert (store.scripts.reloaded, store.scripts.fallbacks) == (4, 0)
 
 
 def _known(node: Server) -> int:
@@ -159,24 +160,24 @@ async def strict(strict_server: Server) -> AsyncIterator[Store]:
 async def test_a_call_is_sent_in_full_where_loading_does_not_help(
     strict: Store, strict_server: Server, monkeypatch: pytest.MonkeyPatch
 ):
-    assert strict.scripts_loaded == 0
+    assert strict.scripts.loaded == 0
     jobs, queue = Jobs(strict), await strict.open_queue(Queue("line"))
     # EVAL loads it as well: each flush makes one more call fall back.
-    fallbacks, later = strict.script_fallbacks, 0.0
+    fallbacks, later = strict.scripts.fallbacks, 0.0
     monkeypatch.setattr(reload, "monotonic", lambda: time.monotonic() + later)
     with capture_logs() as logs:
         for n in range(3):
             forget(strict_server)
             assert (await jobs.put(queue, PutItem(f"{n}", record(), 0)))[0] == NEW
             assert counted(strict_server, "eval") == 1
-    assert strict.script_fallbacks - fallbacks == 3
+    assert strict.scripts.fallbacks - fallbacks == 3
     assert told(logs, IN_FULL) == told(logs, NOT_LOADED) == ["job_put"]
     later = reload.QUIET_S
     forget(strict_server)
     with capture_logs() as logs:
         await jobs.put(queue, PutItem("late", record(), 0))
     assert told(logs, IN_FULL) == ["job_put"]
-    assert (strict.scripts_reloaded, strict.script_errors) == (0, 0)
+    assert (strict.scripts.reloaded, strict.scripts.errors) == (0, 0)
 
 
 # What fails while it is loaded.
@@ -267,18 +268,18 @@ async def test_a_script_that_fails_is_counted(line: Line):
         await line.store.client.set(keys["waiting"], "not ours")
     answers = await line.runs.claim([ClaimRequest(wide, partition, 1) for partition in range(3)], FOR_EVER)
     assert [type(answer) for answer in answers] == [WrongKeyType, WrongKeyType, ClaimReply]
-    assert line.store.script_errors == 2
+    assert line.store.scripts.errors == 2
     await line.store.client.set(line.keys["waiting"], "not ours")
     with pytest.raises(WrongKeyType, match="holds a string where Tocsin keeps a zset"):
         await line.put("a")
-    assert line.store.script_errors == 3
+    assert line.store.scripts.errors == 3
 
 
 async def test_a_partition_that_changed_is_no_error_of_a_script(line: Line):
     await line.store.client.hset(line.keys["meta"], "sealed", 1)
     with pytest.raises(StoreChanged):
         await line.put("a")
-    assert line.store.script_errors == 0
+    assert line.store.scripts.errors == 0
 
 
 async def test_a_server_that_is_full_or_away_is_no_error_of_a_script():
@@ -290,5 +291,5 @@ async def test_a_server_that_is_full_or_away_is_no_error_of_a_script():
                 await Jobs(store).put(queue, PutItem("a", record(), 0))
             server.kill()
             with pytest.raises(StoreUnavailable):
-                await store._guard(script("bell_ring")(store.client, ["bell"], [ITEMS]))
-            assert store.script_errors == 0
+                await store.run_once(lambda c: script("bell_ring")(c, ["bell"], [ITEMS]))
+            assert store.scripts.errors == 0

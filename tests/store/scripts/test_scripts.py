@@ -12,13 +12,15 @@ from tests.support.lua_code import Chunk
 from tests.support.one_queue import FOR_EVER, Line
 from tests.support.records import record
 from tests.support.script_examples import CHANGES, IDLE, changing_scripts, in_each_order
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import StoreChanged
+from tocsin.model.outcome import NEW, UNCHANGED
 from tocsin.model.queue import Queue
 from tocsin.store.keys import BANDS, FLEET_KEYS, PARTITION_KEYS, TURNS
 from tocsin.store.scripts.script import Script, script, script_names
+from tocsin.store.sessions import end_sessions
 from tocsin.store.transitions.claims import ClaimRequest
-from tocsin.store.transitions.jobs import NEW, UNCHANGED, PutItem
+from tocsin.store.transitions.jobs import PutItem
 
 KNOWN_KEYS = {*PARTITION_KEYS, *FLEET_KEYS, "bells*", "parts*", "mail", "leader", "misused", "elsewhere", "garbled"}
 
@@ -144,7 +146,7 @@ async def test_an_ended_session_leaves_nothing(line: Line):
     await line.put("a")
     await line.claim()
     await line.runs.forget_sessions(line.queue)
-    await line.store.end_sessions(line.queue, line.store.lanes.names())
+    await end_sessions(line.store, line.queue, line.store.sessions.names())
     assert await line.store.client.hlen(line.keys["sessions"]) == 0
 
 
@@ -199,8 +201,8 @@ async def test_an_opened_partition_keeps_what_it_was_created_with(line: Line):
 async def test_a_bell_rings_once_until_it_is_heard(line: Line):
     client, bells = line.store.client, [line.store.keys.bell("line"), line.store.keys.bell("other")]
     ring, take = script("bell_ring"), script("bell_take")
-    assert [await ring(client, bells[:1], [codec.encode([n])]) for n in ("0", "0", "3")] == [1, 0, 1]
-    assert await ring(client, [bells[1], bells[0]], [codec.encode(["7", "3"])]) == 1
+    assert [await ring(client, bells[:1], [msgpack.encode([n])]) for n in ("0", "0", "3")] == [1, 0, 1]
+    assert await ring(client, [bells[1], bells[0]], [msgpack.encode(["7", "3"])]) == 1
     assert await client.lrange(bells[0], 0, -1) == [b"0", b"3"]
     assert await take(client, bells, []) == [1, b"0", 1, b"3", 2, b"7"]
     assert await take(client, bells, []) == []

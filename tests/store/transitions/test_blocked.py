@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.blocked_jobs import block
 from tests.support.one_queue import Line
+from tocsin.model.outcome import CANCELLED, EDIT, FAILED, IGNORE, POSTPONE, REPLACE, SKIPPED, SUCCEEDED
 from tocsin.store.store import RESULTS_MAX
-from tocsin.store.transitions.claims import CANCELLED, FAILED, SKIPPED, SUCCEEDED, columns, finish_item
 from tocsin.store.transitions.dependencies import DependencyWait, Outbox, Upstream, UpstreamEnd
-from tocsin.store.transitions.jobs import EDIT, IGNORE, POSTPONE, REPLACE
+from tocsin.store.transitions.settle import columns, finish_item
 
 encode = msgspec.msgpack.encode
 U, V = "line\0u", "line\0v"

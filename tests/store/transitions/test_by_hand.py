@@ -6,11 +6,13 @@ import pytest
 
 from tests.support.one_queue import FOR_EVER, Line
 from tests.support.records import record
+from tocsin.model.outcome import CHANGED, CONFLICT, EDIT_IN_LINE, MISSING, SUCCEEDED
 from tocsin.store.scripts.script import ORDERS
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimRequest, Runs, finish_item, settle_as
-from tocsin.store.transitions.jobs import CHANGED, CONFLICT, EDIT_IN_LINE, MISSING, PutItem
+from tocsin.store.transitions.claims import ClaimRequest, Runs
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.transitions.queue_settings import update
+from tocsin.store.transitions.settle import finish_item, settle_for_owner
 
 in_each_order = pytest.mark.parametrize("queue", ORDERS, indirect=True)
 
@@ -104,8 +106,8 @@ class TestHeld:
         assert held is not None
         assert (held.owner, held.token) == (line.runs.owner, taken.token)
         item = finish_item(taken, 0, SUCCEEDED)
-        assert not await settle_as(line.store, "another", "finish", line.queue, item)
-        assert await settle_as(line.store, held.owner, "finish", line.queue, item)
+        assert not await settle_for_owner(line.store, "another", "finish", line.queue, item)
+        assert await settle_for_owner(line.store, held.owner, "finish", line.queue, item)
         assert await line.jobs.held(line.queue, "a") is None
 
     async def test_what_came_back_is_held_by_nobody(self, line: Line):

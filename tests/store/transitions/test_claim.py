@@ -6,8 +6,10 @@ import pytest
 
 from tests.support.one_queue import Line
 from tests.support.records import HANDLER, STRANGE, record
-from tocsin.model.codec import decode, handler_digest
-from tocsin.store.transitions.jobs import EDIT, PutItem
+from tocsin.model.msgpack import decode
+from tocsin.model.outcome import EDIT
+from tocsin.model.record import handler_digest
+from tocsin.store.transitions.jobs import PutItem
 
 MIB = 1024 * 1024
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.one_queue import Line
-from tocsin.store.transitions.claims import (
-    FAILED,
-    SUCCEEDED,
-    finish_item,
-)
+from tocsin.model.outcome import FAILED, SUCCEEDED
+from tocsin.store.transitions.settle import finish_item
 
 
 class TestExtraRuns:

@@ -9,8 +9,8 @@ import pytest
 from tests.support.one_queue import Line
 from tests.support.records import STRANGE
 from tests.support.tenant_jobs import active, put_many
+from tocsin.model.outcome import EDIT
 from tocsin.store.transitions.claims import ClaimRequest
-from tocsin.store.transitions.jobs import EDIT
 
 pytestmark = pytest.mark.parametrize("queue", ["fair"], indirect=True)
 

@@ -75,9 +75,9 @@ async def test_one_worker_at_a_time_brings_back_the_runs_of_a_dead_one(
     sends: Sends, fleet: Fleet, clock: ManualClock
 ) -> None:
     await sends("dead")
-    held = await fleet.bury("dead", b"1", 10_000)
+    held = await fleet.declare_dead("dead", b"1", 10_000)
     assert held == clock.ms + 10_000
-    assert not await fleet.bury("dead", b"1", 10_000)
+    assert not await fleet.declare_dead("dead", b"1", 10_000)
     assert (await sends("other")).buried == []
     assert not await fleet.take_burial("dead", 0, 10_000)
     clock.advance("9s")
@@ -96,7 +96,7 @@ async def test_one_worker_at_a_time_brings_back_the_runs_of_a_dead_one(
 
 async def test_a_clock_that_is_set_back_leaves_no_burial_undone(sends: Sends, fleet: Fleet, clock: ManualClock) -> None:
     await sends("dead")
-    await fleet.bury("dead", b"1", 10_000)
+    await fleet.declare_dead("dead", b"1", 10_000)
     clock.move_to(clock.now.replace(year=clock.now.year - 1))
     assert (await sends("other")).buried == ["dead"]
     assert await fleet.take_burial("dead", 0, 10_000)

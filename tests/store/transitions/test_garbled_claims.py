@@ -11,8 +11,8 @@ import pytest
 from tests.support.one_queue import Line
 from tests.support.records import STRANGE, packed_block, record
 from tocsin.model.errors import ClaimLost
+from tocsin.model.outcome import CHANGED, EDIT, REPLACE
 from tocsin.model.run import Claim
-from tocsin.store.transitions.jobs import CHANGED, EDIT, REPLACE
 
 each_order = pytest.mark.parametrize("queue", ["due", "fair"], indirect=True)
 garbled = pytest.mark.parametrize("garbage", [b"xxx", b"x" * 60, b"\xff" * 24], ids=len)

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.support.one_queue import Line
+from tocsin.model.outcome import CANCELLED, CHANGED, EDIT, IGNORE, MISSING, REPLACE, UPDATE
 from tocsin.model.run import Claim
-from tocsin.store.transitions.claims import CANCELLED, finish_item
-from tocsin.store.transitions.jobs import CHANGED, EDIT, IGNORE, MISSING, REPLACE, UPDATE
+from tocsin.store.transitions.settle import finish_item
 
 End = Callable[[Line, Claim], Awaitable[object]]
 

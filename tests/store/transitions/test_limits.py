@@ -10,19 +10,14 @@ import pytest
 
 from tests.support.one_queue import FOR_EVER, Line
 from tests.support.records import HANDLER
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import InvalidArgument, StoreError
+from tocsin.model.outcome import SUCCEEDED
 from tocsin.model.queue import Queue, queue_from_code, settings_as_text
-from tocsin.store.transitions.claims import (
-    SUCCEEDED,
-    ClaimRequest,
-    Runs,
-    failed_item,
-    finish_item,
-    release_item,
-    retry_item,
-)
-from tocsin.store.transitions.queue_settings import open_queue, settings_of
+from tocsin.model.record import handler_digest
+from tocsin.store.transitions.claims import ClaimRequest, Runs
+from tocsin.store.transitions.queue_settings import open_and_declare, settings_of
+from tocsin.store.transitions.settle import bury_or_park_item, finish_item, release_item, retry_item
 
 ORDERS = ["due", "priority", "fair"]
 in_each_order = pytest.mark.parametrize("queue", ORDERS, indirect=True)
@@ -56,12 +51,12 @@ class TestCap:
                 "finish": lambda: finish_item(claim, 0, SUCCEEDED),
                 "retry": lambda: retry_item(claim, 0, b"\x91\xa3bad"),
                 "release": lambda: release_item(claim),
-            }.get(verb, lambda: failed_item(claim, b"\x91\xa3bad"))()
+            }.get(verb, lambda: bury_or_park_item(claim, b"\x91\xa3bad"))()
 
         async def work(n: int) -> None:
             nonlocal most
             chance = random.Random(n)
-            runs = Runs(line.store, f"worker-{n}.1", [codec.handler_digest(HANDLER)])
+            runs = Runs(line.store, f"worker-{n}.1", [handler_digest(HANDLER)])
             for _ in range(6):
                 [answer] = await runs.claim([ClaimRequest(line.queue, 0, chance.randint(1, 5))], FOR_EVER)
                 assert not isinstance(answer, StoreError)
@@ -126,7 +121,7 @@ class TestCap:
         name = "run_claim" if line.queue.queue.order == "due" else "run_claim_ordered"
         args = [line.runs.owner, line.now, b"", 0, 1000, "1", 10]
         first = await line.raw(name, args, seq=5)
-        assert len(codec.decode(first[3])) == 2
+        assert len(msgpack.decode(first[3])) == 2
         assert await line.raw(name, args, seq=5) == first
         assert await line.store.client.zcard(line.keys["working"]) == 2
 
@@ -217,7 +212,7 @@ class TestRate:
 class TestSettings:
     async def test_code_declares_until_an_operator_says_otherwise(self, line: Line):
         declared_queue = Queue("line", line.queue.queue.order, 1, {"max_active": "5"})
-        await open_queue(line.store, declared_queue)
+        await open_and_declare(line.store, declared_queue)
         assert await settings_of(line.store, line.queue) == {"max_active": "5"}
         await line.set(max_active=2)
         assert await settings_of(line.store, line.queue) == {"max_active": "2"}
@@ -239,7 +234,7 @@ class TestSettings:
 async def again(line: Line, queue: Queue) -> None:
     """As a process that starts declares it."""
     line.queue.declared = {}
-    await open_queue(line.store, queue)
+    await open_and_declare(line.store, queue)
 
 
 @pytest.mark.parametrize("setting", ["max_active", "rate", "tenant_max_active", "tenant_rate"])

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.one_queue import Line
 from tests.support.tenant_jobs import active, put_each, put_many, tenants_of
+from tocsin.model.outcome import EDIT, SUCCEEDED
 from tocsin.model.run import Claim
-from tocsin.store.transitions.claims import SUCCEEDED, finish_item
-from tocsin.store.transitions.jobs import EDIT
+from tocsin.store.transitions.settle import finish_item
 
 pytestmark = pytest.mark.parametrize("queue", ["fair"], indirect=True)
 

@@ -9,8 +9,9 @@ import pytest
 from tests.support.one_queue import Line
 from tests.support.records import STRANGE, record
 from tocsin.app.bulk import Bulk
+from tocsin.model.outcome import EDIT, IGNORE, POSTPONE, REPLACE, UPDATE
 from tocsin.store.transitions.claims import ClaimRequest
-from tocsin.store.transitions.jobs import EDIT, IGNORE, POSTPONE, REPLACE, UPDATE, PutItem
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.views import line as ready
 
 pytestmark = pytest.mark.parametrize("queue", ["priority"], indirect=True)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.one_queue import Line
 from tests.support.records import HANDLER
-from tocsin.model import codec
+from tocsin.model.record import handler_digest
 from tocsin.store.transitions.claims import ClaimRequest
 from tocsin.store.views.strays import StrayReader
 
@@ -30,7 +30,7 @@ async def test_what_was_due_for_long_enough_is_parked_under_its_handler_and_the_
     names = [b"old", b"young", b"later", b"held", b"nobody"]
     assert await strays.park(line.queue, 0, names, MINUTE + 1) == 1
     parked = await line.store.client.zrange(line.keys["parked"], 0, -1, withscores=True)
-    assert parked == [(b"old", codec.handler_digest(HANDLER))]
+    assert parked == [(b"old", handler_digest(HANDLER))]
     assert await line.store.client.zscore(line.keys["waiting"], "young") == before
     assert await strays.park(line.queue, 0, names, MINUTE + 1) == 0
 

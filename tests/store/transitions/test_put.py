@@ -6,8 +6,7 @@ import pytest
 
 from tests.support.one_queue import Line
 from tests.support.records import packed, record
-from tocsin.model.run import Claim
-from tocsin.store.transitions.jobs import (
+from tocsin.model.outcome import (
     CHANGED,
     CONFLICT,
     EDIT,
@@ -19,8 +18,9 @@ from tocsin.store.transitions.jobs import (
     REPLACE,
     UNCHANGED,
     UPDATE,
-    PutItem,
 )
+from tocsin.model.run import Claim
+from tocsin.store.transitions.jobs import PutItem
 
 STAGES = ("waiting", "working", "paused", "parked", "dead")
 IDLE_STAGES = ("paused", "parked", "dead")
@@ -224,14 +224,14 @@ async def test_a_batch_answers_for_each_job(line: Line):
         PutItem("old2", record(), line.now, mode=EDIT),
         PutItem("done", record(), line.now),
     ]
-    assert await line.jobs.put_many(line.queue, puts) == (b"2153", line.now)
+    assert await line.jobs.put_many(line.queue, puts) == (bytes([CHANGED, NEW, MISSING, REMEMBERED]), line.now)
     assert (await line.meta())["put"] == 3
 
 
 async def test_a_thousand_jobs_are_one_call(line: Line):
     puts = [PutItem(f"{n:04}", record(), line.now + n) for n in range(1000)]
     codes, _ = await line.jobs.put_many(line.queue, puts)
-    assert codes == b"1" * 1000
+    assert codes == bytes([NEW]) * 1000
     assert len(await line.events()) == 1
     assert (await line.jobs.count(line.queue))["waiting"] == 1000
 

@@ -11,10 +11,11 @@ import pytest
 from tests.support.proxy import CUTS, Proxy
 from tests.support.servers import Server, cluster
 from tocsin.model.errors import StoreFull, StoreUnavailable
+from tocsin.model.outcome import CHANGED, NEW, REPLACE, UNCHANGED
 from tocsin.model.queue import Queue
-from tocsin.store import store as store_module
+from tocsin.store import calls as store_calls
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.jobs import CHANGED, NEW, REPLACE, UNCHANGED, Jobs
+from tocsin.store.transitions.jobs import Jobs
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ async def test_a_server_that_comes_back_in_time_fails_nobody(proxy, behind, make
 
 
 async def test_if_the_server_stays_away_all_that_waited_as_long_fail_with_it(proxy, behind, make_put, monkeypatch):
-    monkeypatch.setattr(store_module, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(store_calls, "PATIENCE_S", 0.2)
     queue = await behind.open_queue(Queue("line", partitions=1))
     tries = 0
     revive = behind.revive_server

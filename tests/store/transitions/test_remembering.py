@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.one_queue import Line
-from tocsin.model.codec import encode
-from tocsin.store.transitions.claims import (
-    SUCCEEDED,
-    finish_item,
-)
-from tocsin.store.transitions.jobs import NEW, REMEMBERED, REPLACE
+from tocsin.model.msgpack import encode
+from tocsin.model.outcome import NEW, REMEMBERED, REPLACE, SUCCEEDED
+from tocsin.store.transitions.settle import finish_item
 
 
 class TestRemembering:

@@ -6,10 +6,9 @@ import pytest
 
 from tests.support.one_queue import Line
 from tests.support.planned_runs import claimed, extra
+from tocsin.model.outcome import CANCELLED, EDIT, SUCCEEDED
 from tocsin.model.run import Claim
 from tocsin.model.skipped_ticks import SkippedTicks, SkipReason
-from tocsin.store.transitions.claims import CANCELLED, SUCCEEDED
-from tocsin.store.transitions.jobs import EDIT
 
 SOLE = "a\x1f0"
 

@@ -5,18 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.one_queue import Line
-from tocsin.store.transitions.claims import (
-    CANCELLED,
-    FAILED,
-    SKIPPED,
-    SUCCEEDED,
-    failed_item,
-    finish_item,
-    next_item,
-    release_item,
-    retry_item,
-)
-from tocsin.store.transitions.jobs import EDIT
+from tocsin.model.outcome import CANCELLED, EDIT, FAILED, SKIPPED, SUCCEEDED
+from tocsin.store.transitions.settle import bury_or_park_item, finish_item, on_time_item, release_item, retry_item
 
 VERBS = ("finish", "retry", "release", "bury", "park")
 
@@ -99,7 +89,7 @@ async def test_finish_says_who_is_first_in_line(line: Line):
 async def test_a_success_of_which_nothing_is_told_has_the_item_of_any_other(line: Line, member: str):
     await line.put(member, every=5)
     claim = await line.take(member)
-    assert next_item(claim, claim.due + 5000) == finish_item(claim, claim.due + 5000, SUCCEEDED)
+    assert on_time_item(claim, claim.due + 5000) == finish_item(claim, claim.due + 5000, SUCCEEDED)
 
 
 @pytest.mark.parametrize("queue", ["due", "priority", "fair"], indirect=True)
@@ -186,7 +176,7 @@ async def test_a_record_that_became_garbage_during_its_run_stops_nobody(line: Li
     if verb == "recover":
         assert await line.recover() == 2
     else:
-        make = items.get(verb, lambda claim: failed_item(claim, b"bad"))
+        make = items.get(verb, lambda claim: bury_or_park_item(claim, b"bad"))
         assert await line.settle(verb, *map(make, claims)) == []
     stage = {"bury": "dead", "park": "parked"}.get(verb, "waiting")
     assert await line.stage("b") == stage

@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.one_queue import Line
 from tests.support.planned_runs import claimed, extra
+from tocsin.model.outcome import EDIT, REPLACE, SUCCEEDED
 from tocsin.model.skipped_ticks import SkippedTicks, SkipReason
-from tocsin.store.transitions.claims import SUCCEEDED, finish_item
-from tocsin.store.transitions.jobs import EDIT, REPLACE
+from tocsin.store.transitions.settle import finish_item
 
 
 async def test_ticks_that_a_finish_passes_are_told_in_its_event(line: Line):

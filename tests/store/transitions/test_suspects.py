@@ -6,11 +6,12 @@ import pytest
 
 from tests.support.one_queue import Line
 from tests.support.records import HANDLER, STRANGE, record
-from tocsin.model.codec import handler_digest
+from tocsin.model.outcome import EDIT
+from tocsin.model.record import handler_digest
+from tocsin.store.formats import is_apart
 from tocsin.store.repartition import repartition
-from tocsin.store.suspect_scores import is_apart
 from tocsin.store.transitions.claims import ClaimRequest, Runs
-from tocsin.store.transitions.jobs import EDIT, PutItem
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.views.parked_handlers import parked_in
 
 MANY = 2300

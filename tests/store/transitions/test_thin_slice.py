@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tocsin.store.transitions.claims import SUCCEEDED, ClaimReply, ClaimRequest, finish_item
+from tocsin.model.outcome import SUCCEEDED
+from tocsin.store.transitions.claims import ClaimReply, ClaimRequest
+from tocsin.store.transitions.settle import finish_item
 
 
 async def test_a_put_job_is_claimed_when_due_and_finished_once(store, queue, jobs, runs, clock, make_put):

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.blocked_jobs import block
 from tests.support.one_queue import Line
-from tocsin.model.codec import decode_header
-from tocsin.store.transitions.claims import FAILED, SKIPPED, next_item
-from tocsin.store.transitions.jobs import EDIT, REPLACE, UPDATE
+from tocsin.model.outcome import EDIT, FAILED, REPLACE, SKIPPED, UPDATE
+from tocsin.model.record import decode_header
+from tocsin.store.transitions.settle import on_time_item
 
 EVERY = 5
 
@@ -251,7 +251,7 @@ async def test_one_batch_holds_jobs_that_have_run_more_and_less_often(line: Line
     await line.finish(claims["b"], claims["b"].due + 5000)
     line.clock.advance("5s")
     claims |= {claim.member: claim for claim in await line.claim()}
-    assert await line.settle("finish", *(next_item(claims[name], line.now + 5000) for name in "abc")) == []
+    assert await line.settle("finish", *(on_time_item(claims[name], line.now + 5000) for name in "abc")) == []
     assert await counts(line) == (16, 0, 16)
     assert [(await line.job(name)).succeeded for name in "bc"] == [2, 1]
     assert {await line.stage(name) for name in "abc"} == {"waiting"}

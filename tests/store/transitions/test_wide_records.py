@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.one_queue import Line
 from tests.support.records import HANDLER, record
-from tocsin.store.transitions.jobs import EDIT, PutItem
+from tocsin.model.outcome import EDIT
+from tocsin.store.transitions.jobs import PutItem
 
 LARGE = 500_000
 

@@ -6,10 +6,10 @@ import pytest
 
 from tests.support.one_queue import Line
 from tests.support.records import HANDLER
-from tocsin.model import codec
 from tocsin.model.job import Header, Spec
+from tocsin.model.record import encode_record, handler_digest
 from tocsin.store.transitions import queue_settings
-from tocsin.store.transitions.jobs import PutItem, record_of
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.views import backlog_ordered
 from tocsin.store.views.backlog import Backlog, BacklogReader
 
@@ -24,8 +24,8 @@ def ready(line: Line) -> BacklogReader:
 
 
 async def put(line: Line, member: str, tenant: str = "acme", band: int = 2, delay: int = 0) -> None:
-    header = Header(False, 60_000, codec.handler_digest(HANDLER), band=band, tenant=tenant)
-    await line.jobs.put(line.queue, PutItem(member, record_of(header, Spec(HANDLER)), delay, relative=True))
+    header = Header(False, 60_000, handler_digest(HANDLER), band=band, tenant=tenant)
+    await line.jobs.put(line.queue, PutItem(member, encode_record(header, Spec(HANDLER)), delay, relative=True))
 
 
 async def limit(line: Line, **settings: str) -> None:

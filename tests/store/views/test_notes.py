@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tests.support.one_queue import Line
-from tocsin.model import codec
+from tocsin.model import msgpack
+from tocsin.model.outcome import FAILED, SUCCEEDED
 from tocsin.model.run import Claim
 from tocsin.model.skipped_ticks import SkippedTicks, SkipReason
-from tocsin.store.transitions.claims import FAILED, SUCCEEDED, failed_item, finish_item, retry_item
+from tocsin.store.transitions.settle import bury_or_park_item, finish_item, retry_item
 from tocsin.store.views.events import past_runs, succeeded_last
 
 NOTE = '{"status":503,"head":"später"}'.encode()
@@ -32,7 +33,7 @@ async def test_each_end_of_an_attempt_may_have_one(line: Line) -> None:
     done, tried, dead, plain = await taken(line, "done", "tried", "dead", "plain")
     await line.settle("finish", finish_item(done, 0, SUCCEEDED, note=NOTE))
     await line.settle("retry", retry_item(tried, 1000, b"\x91\xa3bad", NOTE))
-    await line.settle("bury", failed_item(dead, b"\x91\xa3bad", NOTE))
+    await line.settle("bury", bury_or_park_item(dead, b"\x91\xa3bad", NOTE))
     await line.finish(plain)
     assert await told(line) == [("succeeded", {}), ("dead", TOLD), ("retried", TOLD), ("succeeded", TOLD)]
 
@@ -83,7 +84,7 @@ async def test_garbage_where_notes_should_be_hides_no_run(line: Line) -> None:
         {},
         {"kind": "finish"},
         {"kind": "finish", "ids": b"\x91\xa1\xff"},
-        {"kind": "finish", "ids": codec.encode(["a"]), "runs": b"short"},
+        {"kind": "finish", "ids": msgpack.encode(["a"]), "runs": b"short"},
     ],
 )
 async def test_garbage_among_the_events_does_not_hide_that_a_job_succeeded(line: Line, garbled: dict[str, Any]) -> None:

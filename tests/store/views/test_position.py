@@ -7,25 +7,25 @@ import random
 import pytest
 
 from tests.support.records import HANDLER
-from tocsin.model import codec
 from tocsin.model.job import Header, Spec
 from tocsin.model.queue import Queue, settings_as_text
+from tocsin.model.record import encode_record, handler_digest
 from tocsin.store.transitions.claims import ClaimRequest, Runs
-from tocsin.store.transitions.jobs import PutItem, record_of
+from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.transitions.queue_settings import update
 from tocsin.store.views import position
 
 
 def put(member: str, due: int, band: int = 2, tenant: str = "") -> PutItem:
     header = Header(
-        recurring=False, timeout=60_000, handler=codec.handler_digest(HANDLER), band=band, tenant=tenant
+        recurring=False, timeout=60_000, handler=handler_digest(HANDLER), band=band, tenant=tenant
     )  # fmt: skip
-    return PutItem(member, record_of(header, Spec(HANDLER)), due)
+    return PutItem(member, encode_record(header, Spec(HANDLER)), due)
 
 
 async def line_of(store, queue, jobs, clock, member):
     job = await jobs.get(queue, member)
-    return (await position.look(store, queue, job, clock.ms)).line
+    return (await position.read_position(store, queue, job, clock.ms)).line
 
 
 async def claim_one(runs, queue):
@@ -95,11 +95,11 @@ async def test_rates_and_caps_are_read_as_the_claim_counts_them(store, jobs, run
     for n in range(3):
         await jobs.put(queue, put(f"job {n}", clock.ms, tenant="acme"))
     job = await jobs.get(queue, "job 2")
-    before = await position.look(store, queue, job, clock.ms)
+    before = await position.read_position(store, queue, job, clock.ms)
     assert (before.limit.is_full, before.limit.held_until(clock.ms)) == (False, None)
     assert (before.tenant.is_full, before.tenant.held_until(clock.ms)) == (False, None)
     await claim_one(runs, queue)
-    after = await position.look(store, queue, job, clock.ms)
+    after = await position.read_position(store, queue, job, clock.ms)
     assert (after.limit.active, after.limit.held_until(clock.ms)) == (1, clock.ms + 1000)
     assert (after.tenant.is_full, after.tenant.held_until(clock.ms)) == (True, clock.ms + 60_000)
     assert [answer.next_due for answer in await runs.claim([ClaimRequest(queue, 0, 1)], 1e15)] == [clock.ms + 1000]

@@ -61,10 +61,10 @@ async def live_app(tocsin_server: EmbeddedServer) -> AsyncIterator[Tocsin]:
 async def work(*workers: Worker) -> None:
     """All that is due, and a look at what the fleet tells."""
     for worker in workers:
-        for lane in worker.lanes.values():
-            lane.forget_dues()
+        for served in worker.served.values():
+            served.forget_dues()
         await run_dry(worker)
-        await worker.gates.step()
+        await worker.parts.host_gates.step()
 
 
 async def an_outage(app: Tocsin, receiver: Receiver, worker: Worker) -> None:
@@ -205,8 +205,8 @@ async def test_as_many_hosts_that_hang_as_there_are_permits_leave_some_to_the_pr
         reach = TargetPermissions(http_allow=("127.0.0.0/8",))
         worker = await make_worker(live_app, concurrency=8, poll_s=0.1, reach=reach)
         await worker.start()
-        await eventually(lambda: worker.gates.permits.turned_away >= 6, "some find no room")
-        assert worker.running == worker.gates.permits.held == 6
+        await eventually(lambda: worker.parts.host_gates.permits.turned_away >= 6, "some find no room")
+        assert worker.running == worker.parts.host_gates.permits.held == 6
         handle = await live_app.enqueue(innocent)
         assert await handle.result(timeout=10) == "done"
         await eventually(lambda: worker.stats().health.degraded, "health sees it")
@@ -226,8 +226,8 @@ async def test_programs_that_hang_leave_some_permits_to_the_programs_own_jobs(
         await live_app.enqueue(Subprocess([program], timeout="1h"))
     worker = await make_worker(live_app, concurrency=4, reach=TargetPermissions(programs={program: ()}))
     await worker.start()
-    await eventually(lambda: worker.gates.permits.turned_away >= 3, "some find no room")
-    assert worker.gates.permits.held == 3
+    await eventually(lambda: worker.parts.host_gates.permits.turned_away >= 3, "some find no room")
+    assert worker.parts.host_gates.permits.held == 3
     handle = await live_app.enqueue(innocent)
     assert await handle.result(timeout=10) == "done"
     await worker.kill()
@@ -240,7 +240,7 @@ async def test_a_worker_without_jobs_of_its_own_has_all_permits_for_hosts(
         await live_app.enqueue_many(Http, [Http.get(f"http://{host}/") for host in hosts])
         worker = await make_worker(live_app, concurrency=4)
         await worker.start()
-        await eventually(lambda: worker.gates.permits.held == 4, "all are under way")
+        await eventually(lambda: worker.parts.host_gates.permits.held == 4, "all are under way")
         await worker.kill()
 
 

@@ -15,11 +15,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from tests.support.http_receiver import Receiver
 from tests.support.one_delivery import Names, Sender, unit_of
 from tocsin import Every, Http, Tocsin
-from tocsin.model.codec import decode_header
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.job import Spec
+from tocsin.model.record import decode_header, encode_record
 from tocsin.model.target import HTTP
-from tocsin.store.transitions.jobs import record_of
 from tocsin.targets.envelope import in_header
 from tocsin.testing import ManualClock, run_until_idle
 
@@ -88,7 +87,7 @@ async def test_a_job_that_was_put_with_another_host_in_a_header_sends_nothing(re
     method, url, _, *others = unit.spec.args
     forged = Spec(HTTP, (method, url, {name: "admin.internal"}, *others))
     unit.spec = forged
-    unit.claim = replace(unit.claim, record=record_of(decode_header(unit.claim.record), forged))
+    unit.claim = replace(unit.claim, record=encode_record(decode_header(unit.claim.record), forged))
     async with Sender("127.0.0.1") as sender:
         with pytest.raises(RecordUnreadable, match=f"the header {name} is set when the request is sent"):
             await sender.target.deliver(unit)

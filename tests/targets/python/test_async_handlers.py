@@ -193,9 +193,9 @@ async def test_a_run_that_another_worker_has_cannot_be_extended(tocsin_app, make
 
     @tocsin_app.job
     async def lost(run: Run):
-        queue = worker.lanes["default"].queue
+        queue = worker.served["default"].queue
         for partition in range(queue.partitions):
-            await worker.runs.recover(queue, partition, worker.name)
+            await worker.parts.incarnation.runs.recover(queue, partition, worker.name)
         try:
             await run.extend("1m")
         except ClaimLost as error:

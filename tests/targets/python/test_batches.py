@@ -217,6 +217,6 @@ async def test_a_batch_goes_on_until_the_furthest_extension_of_its_runs(tocsin_a
     assert [runner.reason for runner, _ in worker.pool.running()] == [""]
     tocsin_clock.advance("2m")
     await worker.sweep.step()
-    await eventually(lambda: len(worker.finisher.waiting) == 3, "it was cancelled")
+    await eventually(lambda: len(worker.finisher.outcomes.ended) == 3, "it was cancelled")
     await worker.finisher.step()
     assert await statuses(handles) == ["failed"] * 3

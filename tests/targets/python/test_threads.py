@@ -147,7 +147,7 @@ async def test_a_thread_past_its_timeout_is_told_keeps_its_permit_and_keeps_its_
     assert worker.about().stuck == 1
     assert await waiting.status() == "waiting"
 
-    queue = worker.lanes["default"].queue
+    queue = worker.served["default"].queue
     key = queue.keys[queue.partition_of("stuck")]["working"]
 
     async def deadline() -> float:
@@ -226,9 +226,9 @@ async def test_a_thread_whose_claim_is_lost_is_told_when_it_extends(tocsin_app, 
     handle = await tocsin_app.enqueue(lost)
     worker = await make_worker(start=True, concurrency=1)
     await eventually(lambda: door.before == 1, "it runs")
-    queue = worker.lanes["default"].queue
+    queue = worker.served["default"].queue
     for partition in range(queue.partitions):
-        await worker.runs.recover(queue, partition, worker.name)
+        await worker.parts.incarnation.runs.recover(queue, partition, worker.name)
     door.open()
     await eventually(lambda: told, "it was told")
     assert told[0].startswith(f"{handle.id}@")

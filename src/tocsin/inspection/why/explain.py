@@ -16,16 +16,17 @@ from tocsin.model.http import Http
 from tocsin.model.ids import check_member, extra_member, job_of, parse_run_id
 from tocsin.model.job import Job, Stage
 from tocsin.model.message import Message
+from tocsin.model.outcome import Outcome
 from tocsin.model.target import target_of
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions import fleet
 from tocsin.store.transitions.dependencies import DependencyWait, Outbox
 from tocsin.store.transitions.host_outages import HostOutage, HostOutages
-from tocsin.store.transitions.jobs import Jobs, Outcome
 from tocsin.store.views import position
 from tocsin.store.views.audit import AuditReader
 from tocsin.store.views.blocked_jobs import BlockedJobs, UnheardEnd
 from tocsin.store.views.events import PastRun, past_runs
+from tocsin.store.views.jobs import JobReader
 from tocsin.upkeep import silent_workers
 
 # How often to gather the facts if the job changes meanwhile.
@@ -48,7 +49,7 @@ class JobExplainer:
         self._store = store
         self._patience_s = patience_s
         self._reader = AuditReader(store)
-        self._jobs = Jobs(store)
+        self._jobs = JobReader(store)
         self._fleet = fleet.Fleet(store)
         self._outbox = Outbox(store)
         self._waits = BlockedJobs(store)
@@ -82,7 +83,7 @@ class JobExplainer:
             order=queue.queue.order,
             partition=queue.partition_of(job.id),
             partitions=queue.partitions,
-            position=await position.look(self._store, queue, job, now),
+            position=await position.read_position(self._store, queue, job, now),
             fleet=workers,
             now=now,
             wait=wait,

@@ -12,9 +12,9 @@ from tocsin.model.errors import TriggerFailed
 from tocsin.model.human_time import span
 from tocsin.model.ids import EXTRA, job_of
 from tocsin.model.job import Stage
+from tocsin.model.outcome import OUTCOMES
 from tocsin.model.queue import AGENTS_QUEUE
 from tocsin.store.transitions.dependencies import GONE
-from tocsin.store.transitions.jobs import OUTCOMES
 from tocsin.store.views.blocked_jobs import UnheardEnd
 
 # A job that has been due for less than this may simply be about to start.

@@ -25,7 +25,7 @@ from tocsin.model.job import Retry
 from tocsin.model.run import Run
 from tocsin.patterns.tasks.schedules import ring
 from tocsin.store.transitions.jobs import Jobs, PutItem
-from tocsin.store.transitions.queue_settings import open_queue
+from tocsin.store.transitions.queue_settings import open_and_declare
 
 NAME = "tocsin.patterns.TaskQueue"
 # The queue of a task queue's schedules has its name with this suffix.
@@ -95,8 +95,8 @@ class TaskQueue:
         return bool(self.app.sync.run(self._ping))
 
     async def _ping(self, app: Tocsin) -> bool:
-        await open_queue(app.store, self._queue)
-        return bool(await app.store.read(lambda client: client.ping()))
+        await open_and_declare(app.store, self._queue)
+        return bool(await app.store.run_repeatable(lambda client: client.ping()))
 
     async def put_all(self, app: Tocsin, tasks: Sequence[tuple[Task, datetime]]) -> list[TocsinError | None]:
         """Put all tasks in one call, for schedulers on their own event loop. A task whose id was put before changes

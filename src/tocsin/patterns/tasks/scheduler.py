@@ -23,6 +23,7 @@ from tocsin.model.durations import Duration, epoch_ms, seconds
 from tocsin.model.errors import InvalidArgument, RecordUnreadable, StoreError, TocsinError
 from tocsin.model.ids import EXTRA, check_queue_name, new_id
 from tocsin.model.job import PRIORITIES, Job, check_priority, check_timeout
+from tocsin.model.outcome import EDIT, IGNORE, MISSING
 from tocsin.model.queue import Queue
 from tocsin.model.run import Run
 from tocsin.model.trigger import Cron
@@ -33,7 +34,7 @@ from tocsin.patterns.tasks.schedules import Schedule, ScheduleRecord, StoredTask
 from tocsin.patterns.tasks.statistics import Statistics, StatisticsRecorder
 from tocsin.resilience.backoff import BackoffSettings
 from tocsin.store.store import OpenQueue
-from tocsin.store.transitions.jobs import EDIT, IGNORE, MISSING, Jobs, PutItem
+from tocsin.store.transitions.jobs import Jobs, PutItem
 from tocsin.telemetry.logs import get_logger
 from tocsin.worker import Worker, WorkerSettings
 from tocsin.worker.settings import settings_of
@@ -98,7 +99,7 @@ class TaskScheduler:
 
     async def _ping(self, app: Tocsin) -> None:
         await self._opened(app)
-        await app.store.read(lambda client: client.ping())
+        await app.store.run_repeatable(lambda client: client.ping())
 
     # Schedules
 
@@ -305,8 +306,7 @@ class TaskScheduler:
         settings = replace(self._settings_for(app), poll_s=self.check_interval, backoff=off)
         catalog = Catalog()
         catalog.add(self._handler_for(app))
-        worker = Worker(app.store, [await self._opened(app)], catalog, settings)
-        worker.fetcher.on_answers = self._recorder.saw
+        worker = Worker(app.store, [await self._opened(app)], catalog, settings, on_claims=self._recorder.saw)
         self._recorder.tally = worker.tally
         return worker
 
@@ -392,5 +392,5 @@ async def _shown(app: Tocsin, where: OpenQueue, job: Job) -> Schedule:
 
 async def _record(app: Tocsin, where: OpenQueue, schedule_id: str) -> bytes:
     """The bytes in Redis, even if they are no readable job; empty if they are gone."""
-    found: bytes | None = await app.store.read(lambda client: client.hget(where.keys[0]["jobs"], schedule_id))
+    found: bytes | None = await app.store.run_repeatable(lambda client: client.hget(where.keys[0]["jobs"], schedule_id))
     return found or b""

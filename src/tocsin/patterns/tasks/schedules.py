@@ -19,21 +19,22 @@ from tocsin.app import job_options
 from tocsin.app.declarations import Declarations
 from tocsin.app.job_update import apply_changes
 from tocsin.engine.handlers import Handler
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import InvalidArgument, InvalidTrigger, RecordUnreadable, did_you_mean
 from tocsin.model.job import Job, Retry, Stage
+from tocsin.model.outcome import CONFLICT, EDIT, MISSING
+from tocsin.model.record import body_of, decode_header, encode_record
 from tocsin.model.trigger import Cron
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.transitions.fleet import BellRinger, Fleet
-from tocsin.store.transitions.jobs import CONFLICT, EDIT, MISSING, Jobs, PutItem, record_of
+from tocsin.store.transitions.jobs import Jobs, PutItem
 
 CHANGEABLE = ("cron_expression", "user_id", "priority", "payload", "timezone", "is_active")
 # Every occurrence is pushed in the end, however often the push fails and however late it is.
 _TRIES = 2**31 - 1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
 # The answer of a put is an ASCII digit for each job.
-_CONFLICT_CODE = ord(str(CONFLICT))
 RULES = job_options.policy(misfire="all", overlap="buffer_all")
 
 
@@ -117,7 +118,7 @@ async def revise(
         if job is None:
             return False
         header, spec, due, relative = apply_changes(job, change(job), Declarations(), int(store.clock.server_ms()))
-        put = PutItem(schedule_id, record_of(header, spec, largest), due, relative, EDIT, job.version)
+        put = PutItem(schedule_id, encode_record(header, spec, largest), due, relative, EDIT, job.version)
         code, head = await jobs.put(where, put)
         await ring(store, where, head)
         if code != CONFLICT:
@@ -159,7 +160,7 @@ async def note_all(store: Store, where: OpenQueue, dues: dict[str, Millis], now:
         puts = [_note(job, left[job.id], now) for job in found if is_readable(job)]
         codes, head = await jobs.put_many(where, puts)
         await ring(store, where, head)
-        left = {put.member: left[put.member] for put, code in zip(puts, codes, strict=True) if code == _CONFLICT_CODE}
+        left = {put.member: left[put.member] for put, code in zip(puts, codes, strict=True) if code == CONFLICT}
 
 
 def _by_partition(where: OpenQueue, members: Iterable[str]) -> list[tuple[int, list[bytes]]]:
@@ -171,7 +172,7 @@ def _by_partition(where: OpenQueue, members: Iterable[str]) -> list[tuple[int, l
 
 def _note(job: Job, last: Millis, now: Millis) -> PutItem:
     header, spec, due, relative = apply_changes(job, with_last_run(job, last, now), Declarations(), now)
-    return PutItem(job.id, record_of(header, spec), due, relative, EDIT, job.version)
+    return PutItem(job.id, encode_record(header, spec), due, relative, EDIT, job.version)
 
 
 def check_changes(changes: dict[str, Any]) -> None:
@@ -233,8 +234,8 @@ class ScheduleRecord(Struct, frozen=True):
     @classmethod
     def of(cls, record: bytes) -> ScheduleRecord:
         try:
-            user_id = codec.decode_header(record).tenant
-            body = msgspec.msgpack.decode(record[codec.FIXED_SIZE + record[codec.FIXED_SIZE - 1] :])
+            user_id = decode_header(record).tenant
+            body = msgpack.decode(body_of(record))
             (given,), (tag, expression, zone, dst) = body[1], body[3]
         except (RecordUnreadable, msgspec.MsgspecError, IndexError, ValueError, TypeError, KeyError):
             return cls()

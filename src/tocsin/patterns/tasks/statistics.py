@@ -8,15 +8,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from tocsin.engine.served_queue import ServedQueue
-from tocsin.model import codec
+from tocsin.engine.fetcher import AnsweredClaim
 from tocsin.model.clock import monotonic
 from tocsin.model.durations import Millis, moment
 from tocsin.model.errors import RecordUnreadable, StoreError, StoreRefused, StoreTimeout, StoreUnavailable
+from tocsin.model.record import decode_spec
 from tocsin.model.run import Run
 from tocsin.patterns.tasks.push_log import PushLog
 from tocsin.patterns.tasks.schedules import ScheduleRecord
-from tocsin.store.transitions.claims import ClaimReply, ClaimRequest
+from tocsin.store.transitions.claims import ClaimReply
 from tocsin.telemetry.logs import get_logger
 from tocsin.telemetry.metrics import Counters
 
@@ -107,18 +107,16 @@ class StatisticsRecorder:
 
     # Passes
 
-    def saw(
-        self, wishes: list[tuple[ServedQueue, ClaimRequest]], answers: list[ClaimReply | StoreError], took: float
-    ) -> None:
-        """Count one pass. The schedules are in one partition, so it has one answer."""
+    def saw(self, claims: list[AnsweredClaim], took: float) -> None:
+        """Count one pass. The schedules are in one partition, so it has one claim."""
         self.passes += 1
-        if any(isinstance(answer, ClaimReply) and answer.claims for answer in answers):
+        if any(isinstance(claim.reply, ClaimReply) and claim.reply.claims for claim in claims):
             self._took_s += took
-        for (lane, wish), answer in zip(wishes, answers, strict=True):
-            if isinstance(answer, StoreError):
-                self._refused(answer)
+        for claim in claims:
+            if isinstance(claim.reply, StoreError):
+                self._refused(claim.reply)
             else:
-                self._answered(lane, wish, answer)
+                self._answered(claim.expected, claim.reply)
 
     def _refused(self, error: StoreError) -> None:
         self._failed += 1
@@ -140,14 +138,15 @@ class StatisticsRecorder:
             self._was_critical = True
             self.count("critical_error_count")
 
-    def _answered(self, lane: ServedQueue, wish: ClaimRequest, answer: ClaimReply) -> None:
+    def _answered(self, expected: float, answer: ClaimReply) -> None:
+        """`expected`: when this scheduler expected an occurrence to be due."""
         if not self.connected:
             log.info("the server serves this scheduler again")
         self.connected = True
         self._last = answer.now
         if answer.claims:
             self._won += 1
-        elif 0 < lane.next_due[wish.partition] <= answer.now:
+        elif 0 < expected <= answer.now:
             # We knew of a due occurrence, and when we asked it was gone.
             self._contended += 1
             log.debug("nothing to push: another scheduler has what was due")
@@ -156,7 +155,7 @@ class StatisticsRecorder:
             self.count("deserialization_error_count")
         for claim in answer.claims:
             try:
-                codec.decode_spec(claim.record)
+                decode_spec(claim.record)
             except RecordUnreadable as error:
                 # Workers claim it again and again. Count a schedule that stays unreadable as one error.
                 if claim.job_id not in self._set_aside:

@@ -1,11 +1,11 @@
-"""Replicas: make sure that what was written to some nodes cannot be undone by a failover.
+"""Replicas: makes sure that a failover cannot undo what was written to some nodes.
 
-A server answers before its replicas have a write. Whoever writes something in one place and then removes it from
-another must not remove it while a failover could still undo the write: it would be in neither.
+A server answers before its replicas have a write. A command that writes something in one place, and then removes it
+from another, must not remove it while a failover could still undo the write: it would be in neither place.
 
-Replicas that follow count, as their primary sees it. One that hangs is dropped by its primary after `repl-timeout`,
-60 s by default, and counts no more; neither does one that is still given its first copy of the data, because nobody
-would promote it. Where there are no replicas nobody waits.
+A replica counts if its primary says that it follows. A primary drops a replica that hangs after `repl-timeout`, 60 s by
+default. A replica that still gets its first copy of the data does not count, because it would not be promoted. Without
+replicas there is nothing to wait for.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.store")
 
-# A command that must begin anew so often, because nodes are replaced again and again, gives up.
+# A command gives up when it had to begin again so often because nodes were replaced.
 MOST_BEGINNINGS = 10
 # Longer than a primary waits for a replica that hangs.
 PATIENCE_S = 75.0
-# The longest that one command waits; less where an answer must come sooner (redis.connection.timeout).
+# How long one WAIT may take; less if redis.connection.timeout is shorter.
 LOOK_S = 1.0
 
 _FOLLOWER = re.compile(rb"^slave\d+:.*\bstate=online\b", re.MULTILINE)
-# Another process, or one that was the replica of another meanwhile: both change.
+# Changes when the process was started again, or was the replica of another meanwhile.
 _IDENTITY = re.compile(rb"^(?:run_id|master_replid):(\w+)", re.MULTILINE)
 
 
 class NodeReplaced(StoreError):
-    """A failover or a restart: what was written before may be gone."""
+    """A failover or a restart: earlier writes may be lost."""
 
 
 class _Look(msgspec.Struct, frozen=True):
-    """One node: which of the keys it has, who it is, how many replicas follow it and how many of them have it all."""
+    """One node: the keys that it has, its identity, how many replicas follow it, and how many of them have all
+    writes."""
 
     keys: list[str]
     identity: bytes
@@ -59,9 +60,8 @@ class Replicas:
         self._identities: dict[str, bytes] = {}
 
     async def confirm(self, keys: Iterable[str]) -> None:
-        """Return when all replicas of the nodes that have these keys have whatever was written there before. Raises
-        NodeReplaced if a key is not on the node any more that had it when it was confirmed first; StoreError if a
-        replica does not confirm it."""
+        """Wait until all replicas of the nodes with these keys have all earlier writes. Raises NodeReplaced if a key is
+        no longer on the node that had it at its first confirmation; StoreError if a replica does not confirm."""
         for look in await self._confirmed(sorted(set(keys))):
             for key in look.keys:
                 if self._identities.setdefault(key, look.identity) != look.identity:
@@ -71,7 +71,7 @@ class Replicas:
         wait_ms = max(1, int(1000 * min(LOOK_S, self._store.connections.timeout_s / 2)))
         give_up, warned = monotonic() + PATIENCE_S, False
         while True:
-            looks: list[_Look] = await self._store.read(lambda client: _look(client, keys, wait_ms))
+            looks: list[_Look] = await self._store.run_repeatable(lambda client: _look(client, keys, wait_ms))
             behind = [look for look in looks if look.confirmed < look.replicas]
             if not behind:
                 return looks
@@ -98,7 +98,7 @@ async def _look(client: Any, keys: list[str], wait_ms: int) -> list[_Look]:
 
 
 async def _look_at_node(client: Any, keys: list[str], wait_ms: int) -> _Look:
-    """WAIT is about the writes of its own connection, hence the marks."""
+    """WAIT only counts writes of its own connection, so write a mark to each key first."""
     mark = script("write_mark").source
     async with client.pinned(keys[0]) as ask:
         *_, server, replication = await ask(

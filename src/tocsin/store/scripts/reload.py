@@ -17,8 +17,9 @@ from redis.exceptions import NoScriptError, ResponseError
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import StoreUnavailable
 from tocsin.store.connection.address import Address
-from tocsin.store.connection.client import Client, translate
+from tocsin.store.connection.client import Client
 from tocsin.store.connection.cluster import as_redis_error
+from tocsin.store.connection.errors import translate
 from tocsin.store.connection.shared_calls import SharedCalls
 from tocsin.store.scripts.script import Script, all_scripts
 from tocsin.telemetry.logs import get_logger

@@ -1,4 +1,4 @@
-"""A change of many, each in the partition where it belongs at the moment of the call."""
+"""Changing many jobs at once: each in the partition where it is when the call is made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 Item = TypeVar("Item")
 
 
-async def spread(
+async def change_by_partition(
     store: Store,
     name: str,
     queue: OpenQueue,
@@ -19,11 +19,11 @@ async def spread(
     key: Callable[[Item], bytes],
     packed: Callable[[Sequence[Item]], Sequence[Any]],
 ) -> AsyncIterator[tuple[int, list[int], list[Any]]]:
-    """The partition, which of the items, and the answer, of one call after the other. `key`: the job that an item is
-    about; `packed`: the arguments for some of them.
+    """Call the script for all items, partition by partition. Yields the partition, the indexes of the items, and the
+    answer of each call. `key`: the job that an item is about; `packed`: the arguments for some items.
 
-    What was not done, because the queue has other partitions by now, is addressed anew. Of one partition the items
-    come in their order, and so do those about one job."""
+    If the queue is repartitioned meanwhile, the items that are left go to their new partitions. The items of one
+    partition go in their order, and so do those about one job."""
     left = list(range(len(items)))
     while left:
         layout, by_partition = queue.layout, dict[int, list[int]]()
@@ -33,8 +33,8 @@ async def spread(
         calls = [(partition, some) for partition, all_of_it in by_partition.items() for some in _batches(all_of_it)]
         for at, (partition, some) in enumerate(calls):
             try:
-                # The last answer may have taken a while.
-                queue.expect(layout)
+                # The queue may have been repartitioned while the last call waited.
+                queue.raise_if_repartitioned(layout)
                 answer = await store.change(name, queue, partition, *packed([items[n] for n in some]))
             except QueueRepartitioned:
                 left = sorted(n for _, rest in calls[at:] for n in rest)

@@ -1,7 +1,7 @@
-"""What waits for what: blocked jobs, those who watch a job, and the outbox between partitions.
+"""Dependencies: blocked jobs, the watchers of a job, and the outbox between partitions.
 
-An effect on another partition is an entry in the outbox of the first, an idempotent script at the second, then the
-removal of the entry. So whoever dies in between leaves an entry, and anybody may carry it again.
+An effect on another partition takes three steps: an entry in the outbox of the first partition, an idempotent script at
+the second, then the removal of the entry. A process that dies in between leaves the entry, and any other may carry it.
 """
 
 from __future__ import annotations
@@ -11,22 +11,29 @@ from typing import Any
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import Millis
+from tocsin.store.formats import (
+    codes_of,
+    decode_source,
+    encode_ask,
+    encode_watcher,
+    job_of_entry,
+    members_under,
+    source_of,
+)
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.by_partition import spread
+from tocsin.store.transitions.by_partition import change_by_partition
 from tocsin.store.transitions.jobs import PutItem
 from tocsin.store.views.read_together import CombinedRead
 
-# Entries of one page, and watchers of one job that are told in one pass.
+# Entries of one page, and watchers of one job that one pass unblocks.
 PAGE = 100
-# Told to a dependent whose upstream nobody knows, beside the outcomes.
-UNKNOWN = 4
-# Answers of dependency_watch that are no outcome.
+# In the place of an outcome, for a job whose upstream nobody knows.
+UPSTREAM_UNKNOWN = 4
+# Answers of dependency_watch that are no outcome: the watcher was added; ask again later, an earlier end is on its way;
+# the job recurs; no such job.
 WATCHING, LATER, RECURRING, GONE = "w", "l", "r", "g"
-IS_WORKING = 6
-# How an entry of an outbox ends that tells of an end: with one of the outcomes of lua/lib/outbox_entry.lua.
-_ENDS = tuple(b"\0%d" % outcome for outcome in range(4))
 
 
 class Upstream(msgspec.Struct, frozen=True, order=True):
@@ -37,32 +44,32 @@ class Upstream(msgspec.Struct, frozen=True, order=True):
 
     @property
     def source(self) -> str:
-        return f"{self.queue}\0{self.id}"
+        return source_of(self.queue.encode(), self.id.encode()).decode()
 
 
 class DependencyWait(msgspec.Struct, frozen=True):
-    """What a blocked job waits for. `life` tells this wait from any other of the same id."""
+    """What a blocked job waits for. `life` tells this wait apart from others of the same job id."""
 
     life: str
     anyway: bool
     upstreams: Sequence[Upstream]
 
     def encode(self) -> bytes:
-        return codec.encode([self.life, int(self.anyway), *(upstream.source for upstream in self.upstreams)])
+        return msgpack.encode([self.life, int(self.anyway), *(upstream.source for upstream in self.upstreams)])
 
     def entry(self, member: str, upstream: Upstream) -> bytes:
-        """As dependency_block writes it into the outbox."""
-        return f"W\0{member}\0{self.life}\0{upstream.source}".encode()
+        """The entry that dependency_block writes into the outbox."""
+        return encode_ask(member, self.life, upstream.source)
 
     def entries(self, member: str) -> list[bytes]:
         return [self.entry(member, upstream) for upstream in self.upstreams]
 
-    def watcher(self, queue: str, member: str) -> str:
-        return f"{queue}\0{member}\0{self.life}"
+    def watcher(self, queue: str, member: str) -> bytes:
+        return encode_watcher(queue.encode(), member.encode(), self.life.encode())
 
 
 class UpstreamEnd(msgspec.Struct, frozen=True):
-    """To a blocked job: how one ended that it waits for."""
+    """The end of an upstream, on its way to a blocked job."""
 
     member: bytes
     life: bytes
@@ -71,45 +78,31 @@ class UpstreamEnd(msgspec.Struct, frozen=True):
 
 
 class UnblockReply(msgspec.Struct, frozen=True):
-    """What came of tellings in one partition."""
+    """The answer of dependency_unblock in one partition."""
 
     partition: int
     codes: bytes
-    # When the first that went in line is due, or -1.
+    # When the first job that was unblocked is due, or -1.
     head: Millis
-    # Whether others wait for one that ended.
+    # Whether a job that ended here is watched by others.
     to_carry: bool
 
 
-def is_end(entry: bytes) -> bool:
-    """Whether an entry of an outbox says that a job has ended (lua/lib/outbox_entry.lua)."""
-    return entry[:2] == b"E\0" and entry.count(b"\0") == 2 and entry[-2:] in _ENDS
-
-
-def is_ask(entry: bytes) -> bool:
-    """Whether an entry of an outbox asks to let a job be told of an end."""
-    return entry[:2] == b"W\0" and entry.count(b"\0") == 4
-
-
-def is_watcher(watcher: bytes) -> bool:
-    return watcher.count(b"\0") == 3
-
-
 def read_wait(raw: bytes) -> DependencyWait | None:
-    """None if it is none of ours."""
+    """None for garbage."""
     try:
         life, anyway, *sources = msgspec.msgpack.decode(raw, type=list[str | int])
-        pairs = [str(source).partition("\0") for source in sources]
-    except codec.UNREADABLE:
+        pairs = [decode_source(str(source)) for source in sources]
+    except msgpack.UNREADABLE:
         return None
-    return DependencyWait(str(life), bool(anyway), [Upstream(queue, upstream) for queue, _, upstream in pairs])
+    return DependencyWait(str(life), bool(anyway), [Upstream(queue, upstream) for queue, upstream in pairs])
 
 
 class Outbox:
-    """The scripts and reads that carrying is made of.
+    """The calls of the outbox carrier.
 
-    Each change goes to the partitions that its jobs belong to when it is made. What was read before may be of a queue
-    that was repartitioned since: scripts look again where they change something."""
+    Each change goes to the partitions where its jobs are at that time. What was read before may be out of date, because
+    the queue was repartitioned, so scripts check again before they change anything."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -117,17 +110,21 @@ class Outbox:
     # Changing
 
     async def block(self, queue: OpenQueue, puts: Sequence[tuple[PutItem, DependencyWait]]) -> bytes:
-        """Put jobs that wait for others: a digit for each."""
+        """Put jobs that wait for others. The code of each put."""
         codes = bytearray(len(puts))
-        async for _, some, answer in spread(self._store, "dependency_block", queue, puts, _key_of_put, _packed_puts):
-            for n, code in zip(some, answer[1], strict=True):
+        async for _, some, answer in change_by_partition(
+            self._store, "dependency_block", queue, puts, _key_of_put, _packed_puts
+        ):
+            for n, code in zip(some, codes_of(answer[1]), strict=True):
                 codes[n] = code
         return bytes(codes)
 
     async def watch(self, queue: OpenQueue, pairs: Sequence[tuple[bytes, bytes]]) -> str:
-        """For each (upstream, watcher): a letter of those above, or the digit of the outcome that it had."""
+        """For each (upstream, watcher): one of the letters above, or the digit of the upstream's outcome."""
         codes = [""] * len(pairs)
-        async for _, some, answer in spread(self._store, "dependency_watch", queue, pairs, _first, _packed_pairs):
+        async for _, some, answer in change_by_partition(
+            self._store, "dependency_watch", queue, pairs, _first, _packed_pairs
+        ):
             for n, code in zip(some, answer[1].decode(), strict=True):
                 codes[n] = code
         return "".join(codes)
@@ -135,25 +132,30 @@ class Outbox:
     async def unblock(
         self, queue: OpenQueue, tellings: Sequence[UpstreamEnd], carried: Sequence[bytes] = ()
     ) -> AsyncIterator[UnblockReply]:
-        """What came of it, partition by partition. `carried`: entries of outboxes of this queue that are done with when
-        the tellings to their jobs are made: each goes with or after those."""
+        """Pass these ends on to the jobs that wait, partition by partition. `carried`: entries of this queue's outboxes
+        to remove; each is removed with the ends of its job, or after them."""
         items: list[UpstreamEnd | bytes] = [*tellings, *carried]
-        async for partition, _, answer in spread(
+        async for partition, _, answer in change_by_partition(
             self._store, "dependency_unblock", queue, items, _key_of_item, _packed_items
         ):
             yield UnblockReply(partition, answer[1], int(answer[2]), bool(answer[3]))
 
     async def end_watch(self, queue: OpenQueue, told: Sequence[tuple[bytes, bytes, Sequence[bytes]]]) -> dict[int, int]:
-        """(entry, upstream, watchers that were told) of ends. By partition, how many of them have watchers left."""
+        """Remove watchers that got their end. `told`: (entry, upstream, watchers). Returns, by partition, how many of
+        the ends have watchers left."""
         left: dict[int, int] = {}
-        async for partition, _, answer in spread(self._store, "dependency_end", queue, told, _upstream, _packed_ends):
+        async for partition, _, answer in change_by_partition(
+            self._store, "dependency_end", queue, told, _upstream, _packed_ends
+        ):
             left[partition] = left.get(partition, 0) + int(answer[1])
         return left
 
     async def renew(self, queue: OpenQueue, members: Sequence[bytes]) -> int:
-        """Ask anew for what these wait for. How many were blocked."""
+        """Let these jobs ask again for what they wait for. Returns how many were blocked."""
         renewed = 0
-        async for _, _, answer in spread(self._store, "dependency_renew", queue, members, bytes, _packed_members):
+        async for _, _, answer in change_by_partition(
+            self._store, "dependency_renew", queue, members, bytes, _packed_members
+        ):
             renewed += answer[1].count(b"1")
         return renewed
 
@@ -161,25 +163,24 @@ class Outbox:
 
     async def page(self, queue: OpenQueue, partition: int, at: int = 0) -> list[bytes]:
         key = queue.keys[partition]["outbox"]
-        return list(await self._store.read(lambda c: c.zrange(key, at, at + PAGE - 1)))
+        return list(await self._store.run_repeatable(lambda c: c.zrange(key, at, at + PAGE - 1)))
 
     async def watchers(self, queue: OpenQueue, partition: int, ends: Sequence[bytes]) -> list[list[bytes]]:
-        """The first who wait for each of these ends. None for one that was carried meanwhile: who watches then waits
-        for a later job of the same id."""
+        """The first watchers of each of these ends. None for an end that was carried meanwhile: watchers found
+        then wait for a later job of the same id."""
         keys = queue.keys[partition]
         together = CombinedRead()
         for end in ends:
-            upstream = end.split(b"\0")[1]
             together.ask("ZSCORE", keys["outbox"], end)
-            first, last = b"[" + upstream + b"\0", b"(" + upstream + b"\1"
+            first, last = members_under(job_of_entry(end))
             together.ask("ZRANGEBYLEX", keys["watchers"], first, last, "LIMIT", 0, PAGE)
         found = await together.answers(self._store)
         return [[] if there is None else list(some) for there, some in zip(found[::2], found[1::2], strict=True)]
 
-    async def filled(
+    async def non_empty(
         self, places: Sequence[tuple[OpenQueue, int]], base: str = "outbox"
     ) -> list[tuple[OpenQueue, int]]:
-        """Those that have something to carry; with `needs`, those that have blocked jobs."""
+        """The partitions that have something to carry; with `needs`, those that have blocked jobs."""
 
         async def ask(client: Any) -> Any:
             async with client.pipeline(transaction=False) as pipe:
@@ -187,13 +188,13 @@ class Outbox:
                     pipe.exists(queue.keys[partition][base])
                 return await pipe.execute()
 
-        found = await self._store.read(ask) if places else []
+        found = await self._store.run_repeatable(ask) if places else []
         return [place for place, some in zip(places, found, strict=True) if some]
 
     async def wait_of(self, queue: OpenQueue, member: str) -> DependencyWait | None:
         """What a blocked job waits for."""
         key = queue.keys[queue.partition_of(member)]["needs"]
-        raw = await self._store.read(lambda c: c.hget(key, member))
+        raw = await self._store.run_repeatable(lambda c: c.hget(key, member))
         return None if raw is None else read_wait(raw)
 
 
@@ -203,17 +204,17 @@ def _key_of_put(item: tuple[PutItem, DependencyWait]) -> bytes:
 
 def _packed_puts(puts: Sequence[tuple[PutItem, DependencyWait]]) -> list[bytes]:
     parts = [part for put, wait in puts for part in _packed(put, wait)]
-    return [codec.array(len(parts), parts)]
+    return [msgpack.array(len(parts), parts)]
 
 
 def _packed(put: PutItem, wait: DependencyWait) -> list[bytes]:
     return [
-        codec.text(put.member.encode()),
-        codec.integer(put.due),
+        msgpack.text(put.member.encode()),
+        msgpack.integer(put.due),
         put.kind,
-        bytes((put.mode,)),
-        codec.text(put.record),
-        codec.text(wait.encode()),
+        msgpack.small(put.mode),
+        msgpack.text(put.record),
+        msgpack.text(wait.encode()),
     ]
 
 
@@ -222,23 +223,23 @@ def _first(pair: tuple[bytes, bytes]) -> bytes:
 
 
 def _packed_pairs(pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
-    return [_texts([part for pair in pairs for part in pair])]
+    return [msgpack.texts([part for pair in pairs for part in pair])]
 
 
 def _key_of_item(item: UpstreamEnd | bytes) -> bytes:
-    """The job that is told, or that an entry belongs to."""
-    return item.member if isinstance(item, UpstreamEnd) else item.split(b"\0")[1]
+    """The job that gets an end, or that an entry belongs to."""
+    return item.member if isinstance(item, UpstreamEnd) else job_of_entry(item)
 
 
 def _packed_items(items: Sequence[UpstreamEnd | bytes]) -> list[bytes]:
     tellings = [item for item in items if isinstance(item, UpstreamEnd)]
     parts = [part for telling in tellings for part in _packed_telling(telling)]
-    return [codec.array(len(parts), parts), _texts([item for item in items if isinstance(item, bytes)])]
+    return [msgpack.array(len(parts), parts), msgpack.texts([item for item in items if isinstance(item, bytes)])]
 
 
 def _packed_telling(telling: UpstreamEnd) -> list[bytes]:
     texts = (telling.member, telling.life, telling.source)
-    return [*map(codec.text, texts), bytes((telling.outcome,))]
+    return [*map(msgpack.text, texts), msgpack.small(telling.outcome)]
 
 
 def _upstream(told: tuple[bytes, bytes, Sequence[bytes]]) -> bytes:
@@ -246,13 +247,9 @@ def _upstream(told: tuple[bytes, bytes, Sequence[bytes]]) -> bytes:
 
 
 def _packed_ends(told: Sequence[tuple[bytes, bytes, Sequence[bytes]]]) -> list[bytes]:
-    items = [_texts([entry, upstream, *watchers]) for entry, upstream, watchers in told]
-    return [codec.array(len(items), items)]
+    items = [msgpack.texts([entry, upstream, *watchers]) for entry, upstream, watchers in told]
+    return [msgpack.array(len(items), items)]
 
 
 def _packed_members(members: Sequence[bytes]) -> list[bytes]:
-    return [_texts(members)]
-
-
-def _texts(texts: Sequence[bytes]) -> bytes:
-    return codec.array(len(texts), map(codec.text, texts))
+    return [msgpack.texts(members)]

@@ -1,4 +1,4 @@
-"""Outcomes that are past their time, in partitions in which no run ends any more."""
+"""Expired outcomes: removes them from partitions in which no run ends any more. Elsewhere, runs that end do it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tocsin.model.durations import Millis
-from tocsin.store.connection.client import answers_of
+from tocsin.store.connection.errors import answers_of
 from tocsin.store.scripts.script import script
 from tocsin.store.store import OpenQueue, Store
 
@@ -14,13 +14,13 @@ Place = tuple[OpenQueue, int]
 
 
 class ExpiredOutcomes:
-    """What is remembered of jobs that have ended."""
+    """Finds and removes expired outcomes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def past(self, places: Sequence[Place], now: Millis) -> list[Place]:
-        """Which of these partitions have something to forget: two commands each, all in one round trip."""
+        """The partitions that have outcomes to forget. Two commands each, all in one round trip."""
 
         async def ask(client: Any) -> Any:
             async with client.pipeline(transaction=False) as pipe:
@@ -30,7 +30,7 @@ class ExpiredOutcomes:
                     pipe.zcard(keys["unnamed"])
                 return await answers_of(pipe)
 
-        found = iter(await self._store.read(ask))
+        found = iter(await self._store.run_repeatable(ask))
         return [
             (queue, partition)
             for (queue, partition), first, unnamed in zip(places, found, found, strict=True)
@@ -39,8 +39,8 @@ class ExpiredOutcomes:
         ]
 
     async def forget(self, queue: OpenQueue, partition: int) -> int:
-        """Some of what is past its time or too much. How many; 0: there is no more."""
+        """Remove some outcomes that are expired or surplus. Returns how many; 0: none is left."""
         forget, clock = script("outcome_forget"), self._store.clock.override()
         args = ["" if clock is None else clock, self._store.most_unnamed(queue)]
         keys = queue.keys_of(forget, partition)
-        return int(await self._store.read(lambda c: forget(c, keys, args)))
+        return int(await self._store.run_repeatable(lambda c: forget(c, keys, args)))

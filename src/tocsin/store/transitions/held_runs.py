@@ -1,4 +1,4 @@
-"""Holdings: the runs that are claimed in certain names, found page by page, and handed back."""
+"""Held runs: finds the runs that certain workers have claimed, page by page, and releases them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.run import Claim
 from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.transitions.claims import columns
+from tocsin.store.transitions.settle import columns
 
 # A look at so many takes the server less than a millisecond.
 PAGE = 200
 
 
 class HeldRun(msgspec.Struct, frozen=True):
-    """A run at work, as the server has it."""
+    """A claimed run, as the server has it."""
 
     key: bytes
     token: int
@@ -31,17 +31,18 @@ class HeldRuns:
     async def look(
         self, queue: OpenQueue, partition: int, cursor: bytes, names: Sequence[str]
     ) -> tuple[bytes, list[HeldRun]]:
-        """What these names hold in the page at `cursor`, from `b"0"` on; and where the next page begins."""
-        look, args = script("claim_look"), [cursor, PAGE, codec.encode(list(names))]
-        following, found = await self._store.read(lambda c: look(c, queue.keys_of(look, partition), args))
+        """The cursor of the next page, and the runs that these workers hold in the page at `cursor`; the first is
+        `b"0"`."""
+        look, args = script("claim_look"), [cursor, PAGE, msgpack.encode(list(names))]
+        following, found = await self._store.run_repeatable(lambda c: look(c, queue.keys_of(look, partition), args))
         return following, [
             HeldRun(key, token, owner.decode(errors="replace"))
             for key, token, owner in zip(*[iter(found)] * 3, strict=True)
         ]
 
     async def release_all(self, queue: OpenQueue, owner: str, claims: Sequence[Claim]) -> list[int]:
-        """Hand back runs that this owner has claimed, wherever their jobs are by now. The partitions that have some.
-        Raises QueueMoved."""
+        """Release runs that this owner has claimed, in the partitions where their jobs are now. Returns the partitions
+        in which it still held some. Raises QueueRepartitioned."""
         by_partition: dict[int, list[HeldRun]] = {}
         for claim in claims:
             holding = HeldRun(claim.key, claim.token, owner)
@@ -49,13 +50,14 @@ class HeldRuns:
         return [partition for partition, some in by_partition.items() if await self.release(queue, partition, some)]
 
     async def release(self, queue: OpenQueue, partition: int, holdings: Sequence[HeldRun]) -> int:
-        """Hand back those that are still held as they were seen. How many were. Raises QueueMoved."""
+        """Release the runs that their owners still hold under the same token. Returns how many. Raises
+        QueueRepartitioned."""
         released = 0
         for owner in {holding.owner for holding in holdings}:
             own = [holding for holding in holdings if holding.owner == owner]
             for first in range(0, len(own), LARGEST_BATCH):
                 some = own[first : first + LARGEST_BATCH]
-                items = [(codec.text(each.key), codec.integer(each.token), codec.integer(0)) for each in some]
+                items = [(msgpack.text(each.key), msgpack.integer(each.token), msgpack.integer(0)) for each in some]
                 answer = await self._store.change("run_release", queue, partition, owner, columns(items))
                 released += len(some) - len(answer[1])
         return released

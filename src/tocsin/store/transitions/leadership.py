@@ -1,4 +1,4 @@
-"""The term: one worker of the fleet leads the cleanup, for as long as it renews."""
+"""Leadership: one worker of the fleet holds the key that lets it lead the cleanup, as long as it renews it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tocsin.store.store import Store
 
 
 class Term(msgspec.Struct, frozen=True):
-    """Who leads, and for how long unless it renews."""
+    """The worker that leads, and for how many ms more unless it renews."""
 
     holder: str
     left: Millis
@@ -24,12 +24,12 @@ class LeaderKey:
         self._key = store.keys.leader()
 
     async def take(self, worker: str, ttl: Millis) -> Term:
-        """Take the term if it is free, renew it if it is ours; whose it is then. Safe to repeat."""
+        """Take the term if it is free, renew it if it is ours. Returns the term as it is then. Safe to repeat."""
         take = script("term_take")
-        holder, left = await self._store.read(lambda c: take(c, [self._key], [worker, ttl]))
+        holder, left = await self._store.run_repeatable(lambda c: take(c, [self._key], [worker, ttl]))
         return Term(holder.decode(errors="replace"), int(left))
 
     async def leave(self, worker: str) -> None:
-        """Give it up, so that another need not wait for its end; nothing if it is not ours."""
+        """Give the term up, so that another worker need not wait for its end. Does nothing if it is not ours."""
         leave = script("term_leave")
-        await self._store.read(lambda c: leave(c, [self._key], [worker]))
+        await self._store.run_repeatable(lambda c: leave(c, [self._key], [worker]))

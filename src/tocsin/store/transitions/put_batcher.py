@@ -1,11 +1,11 @@
-"""Puts that wait at the same time go together.
+"""Batches puts: those that wait at the same time go in one call.
 
-A partition has at most one call in flight from here. A put that finds none is sent at once, by its own caller. Puts
-that come meanwhile wait, and the next call carries all of them in the order in which they came. So a lone put costs one
-round trip, and a burst costs one for each LARGEST_BATCH puts, however many callers there are.
+Each partition has at most one call in flight from here. A put that finds none is sent at once, by its own caller. Puts
+that come meanwhile wait, and the next call carries all of them, in order. So a lone put costs one round trip, and a
+burst costs one per LARGEST_BATCH puts, however many callers there are.
 
-Nobody fails for waiting in a long line. A put fails with the call that carried it. If the server was away during all of
-the patience of a call, those that waited at least as long fail with it.
+No put fails because the line is long. A put fails with the call that carried it. If the server was away for all of a
+call's patience, the puts that waited at least as long fail with that call.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import Millis
 from tocsin.model.errors import QueueRepartitioned, QueueRepartitioning, StoreFull, StoreUnavailable
+from tocsin.store.formats import codes_of
 from tocsin.store.open_queue import LARGEST_BATCH, LARGEST_BYTES, OpenQueue
 
-# How many a put has for job_put.lua.
+# The number of values of a put in the arguments of job_put.lua.
 FIELDS = 6
-_ZERO = ord("0")
 
 # The code of one put, and the due time to ring the bell for, or -1.
 Answer: TypeAlias = tuple[int, Millis]
@@ -33,14 +33,14 @@ Place: TypeAlias = tuple[str, str, int]
 
 
 class ChangeCall(Protocol):
-    def __call__(self, name: str, queue: OpenQueue, partition: int, *args: Any) -> Awaitable[list[Any]]: ...
+    def __call__(self, name: str, queue: OpenQueue, where: int, *args: Any) -> Awaitable[list[Any]]: ...
 
 
 class WaitingPut(msgspec.Struct, gc=False):
     """A put that waits for its turn."""
 
     member: str
-    # In msgpack, as job_put.lua reads them.
+    # In msgpack, for job_put.lua.
     fields: bytes
     answer: asyncio.Future[Answer]
 
@@ -50,15 +50,15 @@ class PutBatcher:
 
     def __init__(self, change: ChangeCall) -> None:
         self._change = change
-        # A place is here as long as a call is in flight there.
+        # The puts that wait, by place. A place is here as long as it has a call in flight.
         self._lines: dict[Place, deque[WaitingPut]] = {}
         self._carriers: set[asyncio.Task[None]] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
 
     def put(self, queue: OpenQueue, member: str, fields: bytes) -> Awaitable[Answer]:
-        """To be awaited at once. No coroutine for those that wait: with 100 000 of them the garbage collector would
-        take longer than the puts."""
+        """To be awaited at once. A put that waits is a future and not a coroutine: with 100 000 coroutines the garbage
+        collector would take longer than the puts."""
         line = self._lines.get((queue.name, queue.layout, queue.partition_of(member)))
         if line is None:
             return self._put_alone(queue, member, fields)
@@ -69,12 +69,12 @@ class PutBatcher:
     async def _put_alone(self, queue: OpenQueue, member: str, fields: bytes) -> Answer:
         place = (queue.name, queue.layout, queue.partition_of(member))
         if place in self._lines:
-            # Another began since this coroutine was made.
+            # Another call began since this coroutine was made.
             return await self.put(queue, member, fields)
         self._begin(place, deque())
         try:
-            _, codes, head = await self._change("job_put", queue, place[2], codec.array(FIELDS, [fields]))
-            return int(codes), int(head)
+            _, codes, head = await self._change("job_put", queue, place[2], msgpack.array(FIELDS, [fields]))
+            return codes_of(codes)[0], int(head)
         except QueueRepartitioned:
             pass
         finally:
@@ -104,7 +104,7 @@ class PutBatcher:
     def _carried(self, queue: OpenQueue, place: Place, carrier: asyncio.Task[None]) -> None:
         self._carriers.discard(carrier)
         if carrier.cancelled():
-            # With its event loop, and perhaps before it began.
+            # The event loop was closed, perhaps before this task began.
             self._end(place)
         else:
             self._go_on(queue, place)
@@ -115,29 +115,29 @@ class PutBatcher:
             self._quiet.set()
 
     async def _carry(self, queue: OpenQueue, place: Place) -> None:
-        """One call after the other, until nobody waits at this place."""
+        """Send one call after the other, until no put waits at this place."""
         line, alone = self._lines[place], 0
         while line:
             batch = _take(line, 1 if alone else LARGEST_BATCH)
             alone = max(alone - 1, 0)
             if batch and not await self._send(queue, place, batch):
-                # One of them may be the reason: the others must not fail for it.
+                # One put may be the reason. The others must not fail because of it, so each is sent alone.
                 line.extendleft(reversed(batch))
                 alone = len(batch)
 
     async def _send(self, queue: OpenQueue, place: Place, batch: list[WaitingPut]) -> bool:
-        """False: nothing was put, and each of them is to be tried alone."""
+        """False: nothing was put, and each put must be tried alone."""
         line = self._lines[place]
         waited_as_long = len(line)
         try:
-            queue.expect(place[1])
-            items = codec.array(FIELDS * len(batch), [one.fields for one in batch])
+            queue.raise_if_repartitioned(place[1])
+            items = msgpack.array(FIELDS * len(batch), [one.fields for one in batch])
             _, codes, head = await self._change("job_put", queue, place[2], items)
         except QueueRepartitioned:
             self._readdress(queue, [*batch, *line])
             line.clear()
         except Exception as error:
-            # Whatever it is, the callers must see it: this task has nobody else to raise it to.
+            # Callers must see any error: this task has no other place to raise it.
             if _passing(error):
                 _fail([*batch, *(line.popleft() for _ in range(waited_as_long))], error)
             elif len(batch) == 1:
@@ -152,7 +152,7 @@ class PutBatcher:
         return True
 
     def _readdress(self, queue: OpenQueue, batch: Iterable[WaitingPut]) -> None:
-        """The queue has other partitions by now, and these were not put."""
+        """The queue was repartitioned, and these were not put: send each to its new partition."""
         for one in batch:
             place = (queue.name, queue.layout, queue.partition_of(one.member))
             if place in self._lines:
@@ -163,13 +163,13 @@ class PutBatcher:
 
 
 def _passing(error: Exception) -> bool:
-    """Whether the reason is the server or the queue, and not what was put."""
+    """Whether the reason is the server or the queue, and not the puts."""
     return isinstance(error, (StoreUnavailable, QueueRepartitioning)) and not isinstance(error, StoreFull)
 
 
 def _take(line: deque[WaitingPut], most: int) -> list[WaitingPut]:
-    """The next to go together, without those whose callers gave up. Each member is in it once: a script reads what is
-    stored before it writes, so the second put of a member must come in a later call."""
+    """The next batch, without puts whose callers gave up. A member is in it only once: the script reads all before it
+    writes, so a second put of the member must go in a later call."""
     batch: list[WaitingPut] = []
     members: set[str] = set()
     size = 0
@@ -183,9 +183,9 @@ def _take(line: deque[WaitingPut], most: int) -> list[WaitingPut]:
 
 
 def _answer(batch: list[WaitingPut], codes: bytes, head: Millis) -> None:
-    for one, code in zip(batch, codes, strict=True):
+    for one, code in zip(batch, codes_of(codes), strict=True):
         if not one.answer.done():
-            one.answer.set_result((code - _ZERO, head))
+            one.answer.set_result((code, head))
 
 
 def _fail(batch: list[WaitingPut], error: Exception) -> None:

@@ -1,14 +1,15 @@
-"""How much is ready, for how long, and how much waits in all: a look that costs the same at any size.
+"""The backlog: how much is ready, for how long, and how much waits in all. A look costs the same at any size.
 
-Counting what is due is O(log n) for the server, so of a whole queue the number is exact; what is said of ordered queues
-is in backlog_line.py. What a queue's own cap or rate holds is not ready: no worker could start it.
+Counting due jobs is O(log n) for the server, so for a whole queue the number is exact. backlog_ordered.py counts
+ordered queues. Jobs that a queue's own cap or rate holds are not ready: no worker could start them.
 
-A worker that runs only some of the jobs needs their ids: those among the first thousand that are due, which is all of
-them unless more are due; then as many of its own ids are asked for, which is all of them unless it has more; then the
-number is an estimate.
+A worker that runs only some of the jobs counts its own ids among the first thousand due jobs. If more than a thousand
+are due, it asks for the scores of up to a thousand of its own ids. If it has more ids than that, the number is an
+estimate.
 
-A look asks the partitions in which something is due, as far as this process can know, and one of the others in turn:
-an idle worker sends two commands. Work that is put ahead of all that waits in a quiet partition is seen in its turn.
+A look asks the partitions in which something is due, as far as this process knows, and one of the others in turn, so an
+idle worker sends two commands. If a job is put at the head of a quiet partition, a look finds it in that partition's
+turn.
 """
 
 from __future__ import annotations
@@ -23,21 +24,20 @@ from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.model.queue import OUTGROWN, outgrown
-from tocsin.store.connection.client import FAILURES, answers_of, translate
+from tocsin.store.connection.errors import FAILURES, answers_of, translate
+from tocsin.store.formats import OTHERS, due_score_bound, is_apart, is_due_score, not_before
 from tocsin.store.keys import BANDS
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
-from tocsin.store.suspect_scores import OTHERS, is_apart, not_before
-from tocsin.store.transitions.jobs import due_by
 from tocsin.store.views.backlog_ordered import LIMITS, OrderedPartition, QueueLimits, look, read_limits
 
-# How many members one look reads of a partition, twice at most.
+# How many members one look reads of a partition, at most twice.
 MOST = LARGEST_BATCH
-# A sample is taken from so many own ids: to walk over a million would hold up the event loop.
+# A sample is taken from at most so many own ids: a walk over a million would hold up the event loop.
 LONGEST_WALK = 100_000
 
 
 class Backlog(Struct, frozen=True):
-    """What a look saw. A queue that is paused, or held by its own cap or rate, has nothing ready."""
+    """The result of a look. A queue that is paused, or held by its own cap or rate, has nothing ready."""
 
     ready: int = 0
     ready_is_estimate: bool = False
@@ -48,7 +48,7 @@ class Backlog(Struct, frozen=True):
 
 
 class _PartitionBacklog:
-    """One partition, as it was when it was looked at last."""
+    """One partition, as the last look at it saw it."""
 
     def __init__(self, queue: OpenQueue, partition: int) -> None:
         self.queue = queue
@@ -57,12 +57,12 @@ class _PartitionBacklog:
         self.bands = () if queue.queue.order == "due" else BANDS
         # How many are ready, by band.
         self.ready: list[int] = []
-        # When the first that waits is due. Not looked at yet: at once.
+        # When the first waiting job is due. -inf makes the first look ask for it.
         self.head = -math.inf
-        # Since when the one that is tried first is due, of those that stand apart.
+        # Since when the first suspect is due.
         self.apart_since = math.inf
         self.depth = 0
-        # How many had been claimed, if that was seen.
+        # The partition's counter of claimed runs, once seen.
         self.claimed: int | None = None
 
     def ask(self, pipe: Any) -> None:
@@ -74,7 +74,7 @@ class _PartitionBacklog:
     def learn(self, answers: Iterator[Any]) -> None:
         head, waiting, *ready = [next(answers) for _ in range(2 + len(self.bands))]
         if any(isinstance(answer, Exception) for answer in (head, waiting, *ready)):
-            # Somebody garbled it: nothing of it could start, and it is asked in its turn.
+            # A key holds another type: nothing there can start. It is asked again in its turn.
             self.ready, self.head, self.apart_since, self.depth = [], math.inf, math.inf, 0
             return
         self.ready = ready
@@ -88,14 +88,14 @@ class _PartitionBacklog:
 
 
 class _DueJob(Struct):
-    """What is due in one partition, of that what is ours, and since when."""
+    """How many jobs are due in one partition, of those that count, and since when."""
 
     count: int
     is_estimate: bool = False
     oldest: float = math.inf
 
 
-# Of a queue, the ids that count, extra runs of them included (`in`); None if all do.
+# The ids of a queue that count, with `in` also for their extra runs; None if all count.
 Own = Callable[[OpenQueue], Collection[str] | None]
 
 
@@ -113,7 +113,7 @@ class BacklogReader:
         self._find_places()
 
     async def look(self) -> Backlog:
-        """Once; raises StoreUnavailable at once, because a late number is of no use."""
+        """One look. Raises StoreUnavailable at once, because a late number is of no use."""
         if self._layouts != [queue.layout for queue in self._queues]:
             self._find_places()
         now = int(self._store.clock.server_ms())
@@ -143,9 +143,9 @@ class BacklogReader:
         self._turns = itertools.cycle(self._places)
 
     async def _find_due(self, now: Millis) -> list[_PartitionBacklog]:
-        asked = [place for place in self._places if place.head < now + 1]
+        asked = [place for place in self._places if is_due_score(place.head, now)]
         quiet = next(self._turns, None)
-        if quiet is not None and quiet.head >= now + 1:
+        if quiet is not None and not is_due_score(quiet.head, now):
             asked.append(quiet)
 
         def ask(pipe: Any) -> None:
@@ -155,18 +155,18 @@ class BacklogReader:
         answers = iter(await self._ask(ask))
         for place in asked:
             place.learn(answers)
-        return [place for place in asked if place.head < now + 1]
+        return [place for place in asked if is_due_score(place.head, now)]
 
     async def _count(self, due: list[_PartitionBacklog], now: Millis) -> list[_DueJob]:
-        owned = [self._own(place.queue) for place in due]
+        owned, bound = [self._own(place.queue) for place in due], due_score_bound(now)
 
         def ask(pipe: Any) -> None:
             for place, own in zip(due, owned, strict=True):
                 pipe.hmget(place.meta, LIMITS)
                 pipe.zcard(place.keys["working"])
-                pipe.zcount(place.waiting, "-inf", due_by(now))
+                pipe.zcount(place.waiting, "-inf", bound)
                 start, most = (OTHERS, 1) if own is None else ("-inf", MOST)
-                pipe.zrange(place.waiting, start, due_by(now), byscore=True, offset=0, num=most, withscores=True)
+                pipe.zrange(place.waiting, start, bound, byscore=True, offset=0, num=most, withscores=True)
 
         answers = await self._ask(ask)
         found, longer, lines = [], [], []
@@ -192,7 +192,7 @@ class BacklogReader:
         return [*found, *(_DueJob(each.count, each.is_estimate, each.oldest) for each in ready)]
 
     async def _ask_for_own(self, longer: list[tuple[_PartitionBacklog, Collection[str], _DueJob]], now: Millis) -> None:
-        """More are due than were read: instead of who stands in line, ask where our own stand."""
+        """More jobs are due than were read: ask for the scores of our own ids instead."""
         samples = [_sample(own) for _, own, _ in longer]
 
         def ask(pipe: Any) -> None:
@@ -201,10 +201,10 @@ class BacklogReader:
 
         answers = await self._ask(ask)
         for (_, own, due), members, answer in zip(longer, samples, answers, strict=True):
-            scores = [not_before(score) for score in answer if score is not None and score < now + 1]
+            scores = [not_before(score) for score in answer if score is not None and is_due_score(score, now)]
             due.is_estimate = len(members) < len(own)
             due.oldest = min([due.oldest, *scores])
-            # Those that were seen in line are there, whatever the sample says.
+            # Jobs that were seen in line are there, even if the sample has fewer.
             due.count = max(due.count, round(len(scores) * len(own) / len(members)))
 
     async def _ask(self, fill: Callable[[Any], None]) -> list[Any]:
@@ -218,7 +218,7 @@ class BacklogReader:
 
 
 def _limits(answers: list[Any], now: Millis) -> tuple[list[QueueLimits | None], list[Any], list[Any]]:
-    """Of each partition its limits, how many are due, and the first of them. No limits: somebody garbled it."""
+    """For each partition: its limits, how many jobs are due, and the first of them. No limits: it is garbled."""
     fields, working, counts, firsts = (answers[i::4] for i in range(4))
     limits = [
         None if any(isinstance(answer, Exception) for answer in each) else read_limits(each[0], each[1], now)
@@ -233,7 +233,7 @@ def _among(line: Iterable[tuple[bytes, float]], own: Collection[str]) -> _DueJob
 
 
 def _sample(own: Collection[str]) -> list[str]:
-    """All of them or, evenly spaced, as many as a look may ask for."""
+    """All ids or, evenly spaced, as many as a look may ask for."""
     walk = min(len(own), LONGEST_WALK)
     step = math.ceil(walk / MOST)
     return list(itertools.islice(own, random.randrange(step), walk, step))

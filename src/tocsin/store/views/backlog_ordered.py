@@ -1,10 +1,9 @@
-"""What is ready in ordered queues, of that what could start, and for how long it has been due.
+"""The backlog of ordered queues: how many ready jobs could start, and for how long they have been due.
 
-The counts are exact. So is the oldest due time in a queue of order `priority`: that of the heads of its bands. In a
-fair queue it is taken from the first jobs of some tenants whose turn is next: exact up to so many tenants a band,
-otherwise at least that old. Work of tenants who rest is held by their own cap or rate, and not counted; where many
-rest, it is estimated from some of them.
-"""
+The counts are exact. So is the oldest due time in a queue of order `priority`, which the heads of its bands have. In a
+fair queue it comes from the first jobs of the tenants whose turn is next: exact if a band has fewer than TENANTS of
+them, otherwise the oldest job may be older. Jobs of resting tenants are held by a cap or rate, and do not count; if
+many tenants rest, the number of their jobs is estimated from some of them."""
 
 from __future__ import annotations
 
@@ -15,20 +14,21 @@ from typing import Any
 from msgspec import Struct
 
 from tocsin.model.durations import Millis
+from tocsin.store.formats import due_of_member, members_under
 from tocsin.store.keys import BANDS, TURNS
 from tocsin.store.numbers import is_whole, number, time_of, whole
 
-# So many tenants of a band, or of those that rest, are looked at.
+# How many tenants of a band, and how many resting ones, a look reads.
 TENANTS = 20
-# The fields of `meta` that say how much may start, as lua/lib/limits.lua reads them.
+# The fields of `meta` that say how much may start, as in lua/lib/limits.lua.
 LIMITS = ("paused", "max_active", "every", "burst", "spent", "capped", "claimed")
 
-# Sends what it fills a pipeline with.
+# Fills a pipeline, sends it, and returns the answers.
 Ask = Callable[[Callable[[Any], None]], Awaitable[list[Any]]]
 
 
 class OrderedPartition(Struct, frozen=True):
-    """One partition of an ordered queue; `counts` is how many are ready, by band."""
+    """One partition of an ordered queue; `counts`: ready jobs by band."""
 
     keys: dict[str, str]
     is_fair: bool
@@ -36,7 +36,7 @@ class OrderedPartition(Struct, frozen=True):
 
 
 class Ready(Struct):
-    """What could start; `oldest` is when it was due."""
+    """How many jobs could start; `oldest`: the earliest due time among them."""
 
     count: int
     is_estimate: bool = False
@@ -44,31 +44,31 @@ class Ready(Struct):
 
 
 class QueueLimits(Struct, frozen=True):
-    """What `meta` says, at one look."""
+    """The limits in `meta`, at one look."""
 
     paused: bool
     # The queue's own cap or rate lets nothing start now.
     at_limit: bool
-    # They kept something back when somebody claimed last.
+    # They held runs back at the last claim.
     capped: bool
     claimed: int
 
     def holds(self, claimed_before: int | None) -> bool:
-        """Nothing starts because of them; or they held when somebody claimed since the last look, who is at work."""
+        """Whether nothing starts because of the limits: now, or at a claim since the last look."""
         return self.at_limit or (self.capped and self.claimed != claimed_before)
 
 
 def read_limits(fields: list[bytes | None], working: int, now: Millis) -> QueueLimits:
     paused, most, every, burst, spent, capped, claimed = fields
     full = is_whole(most) and working >= whole(most)
-    # More than a rate can have spent was spent by a slower one: it begins anew (lua/lib/rate.lua).
+    # If more is spent than this rate can spend, the rate was slower before, and begins again (lua/lib/rate.lua).
     over = (number(spent) or 0.0) - now - (number(burst) or 0.0)
     ahead = 0 < over <= (number(every) or 0.0)
     return QueueLimits(paused is not None, full or ahead, capped is not None, whole(claimed))
 
 
 async def look(ask: Ask, lines: list[OrderedPartition]) -> list[Ready]:
-    """In two round trips where one of them is fair, else in one."""
+    """In two round trips if one of them is fair, else in one."""
 
     def heads(pipe: Any) -> None:
         for line in lines:
@@ -100,12 +100,11 @@ def _ask_heads(pipe: Any, line: OrderedPartition) -> None:
 
 def _priority(line: OrderedPartition, answers: Iterator[Any]) -> Ready:
     heads = [_read(answers, []) for _ in BANDS]
-    # Below the millisecond is the place in line.
     return Ready(sum(line.counts), oldest=min((time_of(head[0][1]) for head in heads if head), default=math.inf))
 
 
 class _Fair:
-    """One fair line, between the two questions."""
+    """One fair line, between its two round trips."""
 
     def __init__(self, line: OrderedPartition, answers: Iterator[Any]) -> None:
         self._line = line
@@ -118,18 +117,18 @@ class _Fair:
 
     def ask(self, pipe: Any) -> None:
         for band, tenant in self._served:
-            low, high = _range(tenant)
+            low, high = members_under(tenant)
             pipe.zrange(self._line.keys[band], low, high, bylex=True, offset=0, num=1)
         for tenant in self._resting:
             for band in self._used:
-                pipe.zlexcount(self._line.keys[band], *_range(tenant))
+                pipe.zlexcount(self._line.keys[band], *members_under(tenant))
 
     def ready(self, answers: Iterator[Any]) -> Ready:
         heads = [_read(answers, []) for _ in self._served]
         held = sum(_read(answers, 0) for _ in self._resting for _ in self._used)
-        dues = [_due(head[0]) for head in heads if head]
+        dues = [due for head in heads if head and (due := due_of_member(head[0])) is not None]
         if not dues and self._all_turns_seen:
-            # Nobody who has work has a turn.
+            # No tenant with work has a turn.
             return Ready(0)
         is_estimate = self._rest_count > len(self._resting)
         if is_estimate:
@@ -138,16 +137,6 @@ class _Fair:
 
 
 def _read(answers: Iterator[Any], otherwise: Any) -> Any:
-    """The next answer, or what stands for it if somebody garbled the key."""
+    """The next answer, or `otherwise` if the key is garbled."""
     answer = next(answers)
     return otherwise if isinstance(answer, Exception) else answer
-
-
-def _range(tenant: bytes) -> tuple[bytes, bytes]:
-    return b"[" + tenant + b"\0", b"(" + tenant + b"\1"
-
-
-def _due(member: bytes) -> float:
-    """What is none of ours says nothing of a time."""
-    parts = member.split(b"\0", 3)
-    return whole(parts[1]) if len(parts) == 4 and is_whole(parts[1]) else math.inf

@@ -1,7 +1,7 @@
-"""Blocked jobs, page by page, and whether they will be told of the ends that they wait for.
+"""Blocked jobs, page by page, and whether the ends that they wait for will reach them.
 
-A dependent and what it waits for may be on different nodes. If one of the two loses its last writes, the other goes on
-as if nothing had happened: the dependent is blocked again after it was told, or its name among the watchers is gone.
+A dependent and its upstream may be on different nodes. If one node loses its last writes, the other goes on as if
+nothing had happened: the dependent is blocked again after its end reached it, or it is no longer among the watchers.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.transitions.dependencies import GONE, DependencyWait, Upstream, read_wait
 
-# What dependency_look says of a wait that is in order.
+# The answer of dependency_look for a wait that is in order.
 IN_ORDER = "."
 
 Item = TypeVar("Item")
 
 
 class UnheardEnd(msgspec.Struct, frozen=True):
-    """A blocked job that will not be notified of an end that it waits for. `code`: what dependency_watch says of it."""
+    """A blocked job and an upstream whose end will not reach it. `code`: what dependency_watch answers for that one."""
 
     member: bytes
     wait: DependencyWait
@@ -40,7 +40,7 @@ class BlockedJobs:
     async def page(
         self, queue: OpenQueue, partition: int, cursor: int, count: int
     ) -> tuple[int, dict[bytes, DependencyWait]]:
-        """Some blocked jobs of a partition, about `count`, and what they wait for; the cursor of the next, 0: none."""
+        """The cursor of the next page, 0: none; and about `count` blocked jobs with what they wait for."""
         key = queue.keys[partition]["needs"]
         following, found = await self._read(lambda c: c.hscan(key, cursor, count=count))
         return following, readable_waits(found)
@@ -48,18 +48,18 @@ class BlockedJobs:
     async def unheard(
         self, queue: OpenQueue, partition: int, waits: Mapping[bytes, DependencyWait], queues: Mapping[str, OpenQueue]
     ) -> list[UnheardEnd]:
-        """Of these blocked jobs of a partition, what they wait for and will not be told of. `queues`: where that may
-        be; what is in a queue that is being repartitioned is passed over.
+        """The upstreams of these blocked jobs whose ends will not reach them. `queues`: where upstreams may be; those
+        in a queue that is being repartitioned are passed over.
 
-        The order matters: an entry of the outbox goes when the watcher is there, and a watcher when the job was told.
-        So what is found nowhere and is waited for all the same is not on its way."""
+        The order of the checks matters. An entry of the outbox is removed after its watcher was added, and a watcher
+        after the end reached the job. So a job that still waits, with neither entry nor watcher, waits in vain."""
         pairs = [UnheardEnd(member, wait, upstream) for member, wait in waits.items() for upstream in wait.upstreams]
         unasked = await self._unasked(queue, partition, pairs)
         unwatched = await self._unwatched(queue, unasked, queues)
         return await self._still_waiting(queue, partition, unwatched) if unwatched else []
 
     async def _unasked(self, queue: OpenQueue, partition: int, pairs: Sequence[UnheardEnd]) -> list[UnheardEnd]:
-        """Those that no entry of the outbox asks for."""
+        """The pairs for which the outbox has no entry."""
         outbox, left = queue.keys[partition]["outbox"], []
         for some in _batches(pairs):
             entries = [each.wait.entry(_name(each.member), each.upstream) for each in some]
@@ -70,7 +70,7 @@ class BlockedJobs:
     async def _unwatched(
         self, queue: OpenQueue, pairs: Sequence[UnheardEnd], queues: Mapping[str, OpenQueue]
     ) -> list[UnheardEnd]:
-        """Those that will not be told where the upstream is."""
+        """The pairs for which the upstream's partition has no watcher."""
         found: list[UnheardEnd] = []
         places: dict[tuple[str, int], list[UnheardEnd]] = {}
         for each in pairs:
@@ -90,13 +90,13 @@ class BlockedJobs:
         return found
 
     async def _look(self, queue: OpenQueue, where: OpenQueue, partition: int, some: Sequence[UnheardEnd]) -> str:
-        pairs = [(each.upstream.id, each.wait.watcher(queue.name, _name(each.member))) for each in some]
-        look, args = script("dependency_look"), [codec.encode([part for pair in pairs for part in pair])]
+        pairs = [(each.upstream.id.encode(), each.wait.watcher(queue.name, _name(each.member))) for each in some]
+        look, args = script("dependency_look"), [msgpack.texts(part for pair in pairs for part in pair)]
         answer: bytes = await self._read(lambda c: look(c, where.keys_of(look, partition), args))
         return answer.decode()
 
     async def _still_waiting(self, queue: OpenQueue, partition: int, found: Sequence[UnheardEnd]) -> list[UnheardEnd]:
-        """Without those that were told, or put anew, while we looked."""
+        """Without jobs that the end reached, or that were put again, while we looked."""
         members = list(dict.fromkeys(each.member for each in found))
         key, now = queue.keys[partition]["needs"], dict[bytes, DependencyWait]()
         for some in _batches(members):
@@ -110,7 +110,7 @@ class BlockedJobs:
 
     async def _read(self, command: Any) -> Any:
         self.calls += 1
-        return await self._store.read(command)
+        return await self._store.run_repeatable(command)
 
 
 def readable_waits(found: Mapping[bytes, bytes | None]) -> dict[bytes, DependencyWait]:

@@ -1,34 +1,32 @@
-"""Events: what each changing call did, kept for a while; from them, the runs that ended lately, and what became of each
+"""Events: what each changing call did, kept for a while. They tell the runs that ended lately, and what became of each
 tick of a schedule."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import AsyncIterator, Collection
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import Millis, moment
 from tocsin.model.ids import job_of, run_id
+from tocsin.model.outcome import OUTCOMES, SUCCEEDED
 from tocsin.model.skipped_ticks import SkipReason
+from tocsin.store.formats import event_runs
 from tocsin.store.numbers import time_of
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.jobs import DUE_MASK, OUTCOMES
 
 PAGE = 100
-_RUN = struct.Struct(">QIB")
 _ids = msgspec.msgpack.Decoder(list[str])
 _skips = msgspec.msgpack.Decoder(list[str | int])
 _told_of = msgspec.json.Decoder(dict[str, Any])
-_SUCCEEDED = OUTCOMES.index("succeeded")
-# Events that name a job although something was done for those that wait for it.
+# Events that name a job, but are about jobs that wait for it.
 _ABOUT_OTHERS = (b"watch", b"end")
-# What reading an event raises that somebody else wrote.
-_GARBLED = (*codec.UNREADABLE, KeyError, struct.error)
-# Attempts that did not end their run are told by the call that ended them.
+# What reading a garbled event raises.
+_GARBLED = (*msgpack.UNREADABLE, KeyError)
+# The kind of event is the outcome of attempts that did not finish their run.
 _ENDS = {b"retry": "retried", b"bury": "dead"}
 
 
@@ -42,11 +40,11 @@ class PastRun(msgspec.Struct, frozen=True):
     attempt: int
     outcome: str
     ended_ms: Millis
-    # What its target told of it: the status, the time it took, the head of the answer.
+    # The note of its target: the status, the time it took, the head of the answer.
     told: dict[str, Any] = {}
 
     def __hash__(self) -> int:
-        """Without what was told, which has none: no attempt ends twice."""
+        """Without `told`, which cannot be hashed. No attempt ends twice, so the rest is enough."""
         return hash((self.queue, self.id, self.attempt, self.ended_ms))
 
     @property
@@ -87,7 +85,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 async def past_runs(store: Store, queue: OpenQueue, partition: int) -> AsyncIterator[PastRun]:
-    """What ended in a partition, newest first, as far back as events are kept."""
+    """Attempts that ended in a partition, newest first, as far back as events are kept."""
     async for event in _newest_first(store, queue, partition):
         for run in reversed(_runs(queue.name, event)):
             yield run
@@ -101,8 +99,7 @@ async def decisions(store: Store, queue: OpenQueue, partition: int) -> AsyncIter
 
 
 async def succeeded_last(store: Store, queue: OpenQueue, partition: int, members: Collection[bytes]) -> set[bytes]:
-    """Those of the jobs of a partition of which the newest event is that they succeeded. For jobs that are no more, and
-    of which nothing else is remembered."""
+    """Which of these jobs of a partition succeeded, by their newest event. For jobs of which nothing else is left."""
     left, found = set(members), set[bytes]()
     async for event in _newest_first(store, queue, partition):
         try:
@@ -111,10 +108,10 @@ async def succeeded_last(store: Store, queue: OpenQueue, partition: int, members
             ids = [key.encode() for key in _ids.decode(event[b"ids"])]
             if left.isdisjoint(ids):
                 continue
-            ends = list(_RUN.iter_unpack(event.get(b"runs", b""))) if event[b"kind"] == b"finish" else []
+            ends = event_runs(event.get(b"runs", b"")) if event[b"kind"] == b"finish" else []
         except _GARBLED:
             continue
-        found |= {key for key, end in zip(ids, ends, strict=False) if key in left and end[2] == _SUCCEEDED}
+        found |= {key for key, end in zip(ids, ends, strict=False) if key in left and end[2] == SUCCEEDED}
         left -= set(ids)
         if not left:
             break
@@ -124,7 +121,7 @@ async def succeeded_last(store: Store, queue: OpenQueue, partition: int, members
 async def _newest_first(store: Store, queue: OpenQueue, partition: int) -> AsyncIterator[dict[bytes, Any]]:
     key, before = queue.keys[partition]["events"], "+"
     while True:
-        page = await store.read(lambda c, b=before: c.xrevrange(key, max=b, count=PAGE))  # type: ignore[misc]
+        page = await store.run_repeatable(lambda c, b=before: c.xrevrange(key, max=b, count=PAGE))  # type: ignore[misc]
         for _, event in page:
             yield event
         if len(page) < PAGE:
@@ -133,7 +130,7 @@ async def _newest_first(store: Store, queue: OpenQueue, partition: int) -> Async
 
 
 def _runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
-    """None of an event that somebody garbled."""
+    """Nothing for a garbled event."""
     try:
         return _readable_runs(queue, event)
     except _GARBLED:
@@ -147,17 +144,17 @@ def _readable_runs(queue: str, event: dict[bytes, Any]) -> list[PastRun]:
     members, notes = _ids.decode(event[b"ids"]), _notes(event)
     return [
         PastRun(
-            id=run_id(member, due & DUE_MASK),
+            id=run_id(member, due),
             job_id=job_of(member),
             queue=queue,
-            due_ms=due & DUE_MASK,
+            due_ms=due,
             attempt=attempt,
             outcome=_ENDS.get(event[b"kind"], OUTCOMES[outcome]),
             ended_ms=at,
             told=notes.get(member, {}),
         )
-        # Runs come first: of the other members of the event none has ended.
-        for member, (due, attempt, outcome) in zip(members, _RUN.iter_unpack(ends), strict=False)
+        # Runs come first among the members. The other members of the event have not ended.
+        for member, (due, attempt, outcome) in zip(members, event_runs(ends), strict=False)
     ]
 
 
@@ -167,13 +164,12 @@ def _notes(event: dict[bytes, Any]) -> dict[str, dict[str, Any]]:
     try:
         flat = _ids.decode(event[b"notes"])
         return {member: _told_of.decode(note) for member, note in zip(*[iter(flat)] * 2, strict=True)}
-    except codec.UNREADABLE:
+    except msgpack.UNREADABLE:
         return {}
 
 
 def _decisions(queue: str, event: dict[bytes, Any]) -> list[Decision]:
-    """Ranges first, then runs. An attempt that is followed by another decides nothing; a run that was skipped is in the
-    range of what was skipped with it."""
+    """Ranges first, then runs. An attempt that another one follows decides nothing, and a skipped run is in a range."""
     try:
         flat = _skips.decode(event[b"skips"]) if b"skips" in event else []
         found = [

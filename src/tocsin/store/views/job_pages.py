@@ -1,7 +1,7 @@
-"""Pages of the sets that have jobs, in order, and of them the jobs that match a filter: the server compares headers.
+"""Pages of the sets that have jobs, in order, and the jobs in them that match a filter.
 
-There is no index by handler or tenant: each put and each run would pay for it. The server looks at a thousand records
-in a millisecond, so a million take about a second, and only what matches is sent.
+The server compares headers of records. An index by handler or tenant would cost each put and each run. The server looks
+at a thousand records in a millisecond, so a million take about a second, and it sends only those that match.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from tocsin.model import codec
 from tocsin.model.durations import Millis
 from tocsin.model.job import Job, Stage
+from tocsin.model.record import handler_digest
 from tocsin.store.keys import BANDS, STAGE_KEYS
 from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
@@ -25,7 +25,7 @@ Place = tuple[float, bytes]
 
 
 class JobFilter(Struct, frozen=True):
-    """Which jobs are meant; None: any."""
+    """Which jobs to find; None: any."""
 
     tenant: str | None = None
     name: str | None = None
@@ -45,7 +45,7 @@ ANY = JobFilter()
 
 
 class JobPage(Struct, frozen=True):
-    """Those of a page that match, with their scores; how many were looked at; where to go on, None: that was all."""
+    """The jobs of a page that match, with their scores; how many were looked at; where to go on, None: nowhere."""
 
     found: list[tuple[bytes, float]]
     looked: int
@@ -66,11 +66,11 @@ async def look(
     wanted: JobFilter = ANY,
     size: int = LARGEST_BATCH,
 ) -> JobPage:
-    """One page. What matches by handler is so by the handler's digest: compare the names where that matters."""
+    """One page. Handlers are compared by digest, which two may share: compare the names where that matters."""
     what = script("job_page")
     score, member = ("", b"") if after is None else (repr(after[0]), after[1])
     args = [_SETS.index(base) + 1, score, member, size, *_filters(base, wanted)]
-    flat, looked, end, last = await store.read(lambda c: what(c, queue.keys_of(what, partition), args))
+    flat, looked, end, last = await store.run_repeatable(lambda c: what(c, queue.keys_of(what, partition), args))
     found = [(member, float(at)) for member, at in zip(*[iter(flat)] * 2, strict=True)]
     return JobPage(found, int(looked), (float(end), last) if end else None)
 
@@ -78,10 +78,10 @@ async def look(
 async def walk(
     store: Store, queue: OpenQueue, partition: int, stage: Stage, wanted: JobFilter = ANY, size: int = LARGEST_BATCH
 ) -> AsyncIterator[tuple[str, JobPage]]:
-    """Page after page of a stage, with the set that it is of. It ends even if jobs are put faster than we look."""
+    """Page after page of a stage, each with its set. Ends even if jobs are put faster than we look."""
     for base in sets_of(stage):
         key, after = queue.keys[partition][base], None
-        left = 2 * await store.read(lambda c, k=key: c.zcard(k)) + LARGEST_BATCH  # type: ignore[misc]
+        left = 2 * await store.run_repeatable(lambda c, k=key: c.zcard(k)) + LARGEST_BATCH  # type: ignore[misc]
         while left > 0:
             page = await look(store, queue, partition, base, after, wanted, size)
             yield base, page
@@ -90,10 +90,10 @@ async def walk(
 
 def _filters(base: str, wanted: JobFilter) -> list[Any]:
     if base == "working":
-        # An edit that waits for the end of the run counts already, and the script does not see it.
+        # A pending edit counts already, and the script does not see it: the caller filters these.
         return ["", "", "", ""]
     return [
-        "" if wanted.name is None else codec.handler_digest(wanted.name),
+        "" if wanted.name is None else handler_digest(wanted.name),
         wanted.tenant or "",
         "" if wanted.due_before is None else wanted.due_before,
         "" if wanted.due_after is None else wanted.due_after,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from tocsin.model.codec import decode_spec
 from tocsin.model.durations import Millis
 from tocsin.model.errors import RecordUnreadable
 from tocsin.model.job import Stage
+from tocsin.model.record import decode_spec
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.transitions.jobs import Jobs
 from tocsin.store.views import job_pages
 from tocsin.store.views.job_pages import ANY, JobFilter, JobPage
+from tocsin.store.views.jobs import JobReader
 
 # Records that are read at once to compare names.
 AT_ONCE = 100
@@ -22,17 +22,17 @@ Progress = Callable[[int, int], None]
 
 
 def unseen(done: int, total: int) -> None:
-    """For those that show no progress."""
+    """For callers that show no progress."""
 
 
 class Selection:
-    """One walk. Jobs that are put meanwhile may be met or not; those that are changed between pages are met once."""
+    """One walk over jobs. It may or may not meet jobs that are put meanwhile."""
 
     def __init__(
         self, store: Store, queues: Sequence[OpenQueue], stages: Sequence[Stage], wanted: JobFilter, progress: Progress
     ) -> None:
         self._store = store
-        self._jobs = Jobs(store)
+        self._jobs = JobReader(store)
         self._queues = queues
         self._stages = stages
         self._wanted = wanted
@@ -40,11 +40,11 @@ class Selection:
         self._looked, self._total = 0, 0
 
     async def walk(self, until: Millis | None = None) -> AsyncIterator[tuple[OpenQueue, list[bytes]]]:
-        """The ids of each page that has any. `until`: only scores up to this one."""
+        """The matching ids, page by page. `until`: only scores up to this one."""
         self._total = await self._count()
         for queue in self._queues:
             walked = None
-            # One that is repartitioned meanwhile is walked again: jobs may have gone where we had been.
+            # If the queue is repartitioned meanwhile, walk again: jobs may have moved to where we had been.
             while walked != queue.layout:
                 walked = queue.layout
                 for partition in range(queue.partitions):
@@ -60,7 +60,7 @@ class Selection:
                             pipe.zcard(keys[base])
                 return await pipe.execute()
 
-        return sum(await self._store.read(ask))
+        return sum(await self._store.run_repeatable(ask))
 
     async def _partition(self, queue: OpenQueue, partition: int, until: Millis | None) -> AsyncIterator[list[bytes]]:
         for stage in self._stages:
@@ -74,7 +74,8 @@ class Selection:
                     break
 
     async def _confirm(self, queue: OpenQueue, partition: int, stage: Stage, members: list[bytes]) -> list[bytes]:
-        """The server compares digests of handlers, which two may have in common, and nothing of what is worked on."""
+        """Check what the server could not: names of handlers, because two may share a digest, and jobs that are being
+        run."""
         wanted = self._wanted
         if stage is Stage.WORKING and wanted != ANY:
             jobs = await self._jobs.get_all(queue, partition, members)
@@ -84,7 +85,7 @@ class Selection:
         key, confirmed = queue.keys[partition]["jobs"], list[bytes]()
         for first in range(0, len(members), AT_ONCE):
             some = members[first : first + AT_ONCE]
-            records = await self._store.read(lambda c, m=some: c.hmget(key, m))  # type: ignore[misc]
+            records = await self._store.run_repeatable(lambda c, m=some: c.hmget(key, m))  # type: ignore[misc]
             confirmed += [m for m, record in zip(some, records, strict=True) if _name_of(record) == wanted.name]
         return confirmed
 

@@ -1,4 +1,4 @@
-"""What stands in `ready`: the jobs of ordered queues that are due, by band. Reading only; the scripts write it."""
+"""The line of an ordered queue: its due jobs in `ready`, by band. Reads only; scripts write it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tocsin.model.durations import Millis
-from tocsin.store import suspect_scores
+from tocsin.store.formats import apart_of_band, band_of_spot, due_of_spot, member_of_spot, members_under, tenant_of_spot
 from tocsin.store.keys import BANDS
-from tocsin.store.numbers import time_of, whole
+from tocsin.store.numbers import time_of
 from tocsin.store.store import OpenQueue, Store
 from tocsin.store.views.read_together import CombinedRead
 
-# With which the spot of a job begins.
-_BAND_DIGITS = tuple(b"%d" % band for band in range(len(BANDS)))
-
 
 def dues(columns: Mapping[str, Sequence[Any]], count: int) -> list[Millis | None]:
-    """When each of them was due, by what some keys have of them; None for those that do not stand there."""
+    """When each job in `ready` was due; None for jobs that are not there. `columns`: values of some keys, by key."""
     if "spots" in columns:
-        return [None if spot is None else _due(spot) for spot in columns["spots"]]
+        return [None if spot is None else due_of_spot(spot) for spot in columns["spots"]]
     found: list[Millis | None] = [None] * count
     for band in BANDS:
         for i, score in enumerate(columns.get(band, ())):
@@ -29,28 +26,28 @@ def dues(columns: Mapping[str, Sequence[Any]], count: int) -> list[Millis | None
 
 
 async def counts(store: Store, queue: OpenQueue) -> list[int]:
-    """How many are due and in line, by band, suspects included."""
+    """How many jobs are due and in line, by band, suspects included."""
 
-    async def ask_all(client: Any) -> Any:
+    async def ask(client: Any) -> Any:
         async with client.pipeline(transaction=False) as pipe:
             for keys in queue.keys:
                 for band in BANDS:
                     pipe.zcard(keys[band])
                 for number in range(len(BANDS)):
-                    pipe.zcount(keys["waiting"], *suspect_scores.of_band(number))
+                    pipe.zcount(keys["waiting"], *apart_of_band(number))
             return await pipe.execute()
 
-    found = await store.read(ask_all)
+    found = await store.run_repeatable(ask)
     return [sum(found[band :: len(BANDS)]) for band in range(len(BANDS))]
 
 
 async def position(store: Store, queue: OpenQueue, member: str) -> int | None:
-    """How many stand before it, of one partition of order `priority`: band by band, then those that wait."""
-    lanes = [queue.keys[queue.partition_of(member)][name] for name in (*BANDS, "waiting")]
+    """How many jobs are before this one in a partition of order `priority`: band by band, then `waiting`."""
+    sets = [queue.keys[queue.partition_of(member)][name] for name in (*BANDS, "waiting")]
     together = CombinedRead()
-    for lane in lanes:
-        together.ask("ZRANK", lane, member)
-        together.ask("ZCARD", lane)
+    for key in sets:
+        together.ask("ZRANK", key, member)
+        together.ask("ZCARD", key)
     before = 0
     for rank, size in zip(*[iter(await together.answers(store))] * 2, strict=True):
         if rank is not None:
@@ -60,26 +57,21 @@ async def position(store: Store, queue: OpenQueue, member: str) -> int | None:
 
 
 async def ahead(store: Store, queue: OpenQueue, member: str) -> int | None:
-    """How many stand before it in its band, in a fair queue of its tenant's; None if it is not ready."""
+    """How many jobs are before this one in its band, in a fair queue only its tenant's; None if it is not ready."""
     keys, name = queue.keys[queue.partition_of(member)], member.encode()
     if queue.queue.order == "fair":
-        spot = await store.read(lambda c: c.hget(keys["spots"], name))
+        spot = await store.run_repeatable(lambda c: c.hget(keys["spots"], name))
         if spot is None:
             return None
-        place, tenant = spot[1:] + b"\0" + name, spot[1:].partition(b"\0")[0]
-        if spot[:1] not in _BAND_DIGITS:
+        band = band_of_spot(spot)
+        if band is None:
             return None
-        band = keys[BANDS[int(spot[:1])]]
-        return int(await store.read(lambda c: c.zlexcount(band, b"[" + tenant + b"\0", b"(" + place)))
+        first, _ = members_under(tenant_of_spot(spot))
+        last = b"(" + member_of_spot(spot, name)
+        return int(await store.run_repeatable(lambda c: c.zlexcount(keys[BANDS[band]], first, last)))
     if queue.queue.order == "priority":
         for base in BANDS:
-            rank = await store.read(lambda c, k=keys[base]: c.zrank(k, name))  # type: ignore[misc]
+            rank = await store.run_repeatable(lambda c, k=keys[base]: c.zrank(k, name))  # type: ignore[misc]
             if rank is not None:
                 return int(rank)
     return None
-
-
-def _due(spot: bytes) -> Millis:
-    """0 for a spot that somebody garbled."""
-    parts = spot.rsplit(b"\0", 2)
-    return whole(parts[1]) if len(parts) == 3 else 0

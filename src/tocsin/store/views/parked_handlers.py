@@ -6,18 +6,18 @@ from typing import Any
 
 from msgspec import Struct
 
-from tocsin.model.codec import decode_spec
 from tocsin.model.errors import RecordUnreadable
-from tocsin.store.connection.client import FAILURES, translate
+from tocsin.model.record import decode_spec
+from tocsin.store.connection.errors import FAILURES, translate
+from tocsin.store.formats import LARGEST_DIGEST, SUSPECT_PARKED, parked_digest
 from tocsin.store.store import OpenQueue, Store
 
-# So many handlers are looked for: what is parked may be for any number of them.
+# At most so many handlers are reported.
 MOST_HANDLERS = 20
-MOST_DIGEST = 0xFFFF_FFFF
 
 
 class ParkedHandlers(Struct, frozen=True):
-    """Jobs of one partition that wait for the same handler, and the id of one of them."""
+    """How many jobs of a partition wait for the same handler, and the id of one of them."""
 
     handler: str
     jobs: int
@@ -36,18 +36,19 @@ async def parked_in(store: Store, queue: OpenQueue, partition: int) -> list[Park
 
 async def _look(store: Store, keys: dict[str, str]) -> list[ParkedHandlers]:
     found: list[ParkedHandlers] = []
-    # The score is the digest of the handler, and a half for suspects; what could not be read has 0, or a time that is
-    # beyond all digests.
+    # Go from digest to digest. Jobs that no worker could read have scores outside this range.
     digest = 0
     for _ in range(MOST_HANDLERS):
-        after = f"({digest}.5"
-        first: Any = await store.client.zrangebyscore(keys["parked"], after, MOST_DIGEST + 0.5, 0, 1, withscores=True)
+        after = f"({digest + SUSPECT_PARKED}"
+        first: Any = await store.client.zrangebyscore(
+            keys["parked"], after, LARGEST_DIGEST + SUSPECT_PARKED, 0, 1, withscores=True
+        )
         if not first:
             break
         [(member, score)] = first
-        digest = int(score)
+        digest = parked_digest(score)
         async with store.client.pipeline(transaction=False) as pipe:
-            pipe.zcount(keys["parked"], digest, digest + 0.5)
+            pipe.zcount(keys["parked"], digest, digest + SUSPECT_PARKED)
             pipe.hget(keys["jobs"], member)
             count, record = await pipe.execute()
         try:

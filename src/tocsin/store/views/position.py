@@ -1,25 +1,34 @@
-"""Where a job stands in its line, and what its queue and its tenant may start: for those who ask why it waits."""
+"""The position of a job in its line, and what its queue and its tenant may start. Explains why a job waits."""
 
 from __future__ import annotations
 
 import math
-import struct
 from typing import Any
 
 from msgspec import Struct
 
 from tocsin.model.durations import Millis
 from tocsin.model.job import Job, Stage
+from tocsin.store.formats import (
+    APART,
+    OTHERS,
+    ClaimEntry,
+    band_of_spot,
+    claim_entry_or_none,
+    decode_tenant,
+    is_apart,
+    last_ready_member,
+    last_ready_score,
+    member_of_spot,
+    members_under,
+    parked_digest,
+    tenant_of_spot,
+)
 from tocsin.store.keys import BANDS, TURNS
-from tocsin.store.numbers import number, whole
+from tocsin.store.numbers import number
 from tocsin.store.store import OpenQueue, Store
-from tocsin.store.suspect_scores import APART, OTHERS, is_apart
-from tocsin.store.transitions.jobs import ClaimEntry, entry_of
-from tocsin.store.views.parked_handlers import MOST_DIGEST
 from tocsin.store.views.read_together import CombinedRead
 
-# As lua/lib/tenant_state.lua keeps a tenant: its runs, its rate's time, its finish tags.
-_TENANT = struct.Struct(">I6d")
 _META = (
     "paused", "max_active", "rate", "every", "burst", "spent", "capped", "aging",
     "tenant_max_active", "tenant_rate", "tenant_every", "tenant_burst",
@@ -27,14 +36,14 @@ _META = (
 
 
 class Limit(Struct, frozen=True):
-    """How much may run, as lua/lib/limits.lua counts it; None: no such limit."""
+    """A limit on runs, counted like lua/lib/limits.lua does; None: no such limit."""
 
     active: int = 0
     most: int | None = None
     rate: str = ""
     every: float | None = None
     burst: float = 0.0
-    # The time, in ms, up to which the rate is used.
+    # The time in ms up to which the rate is used.
     spent: float = 0.0
 
     @property
@@ -42,26 +51,26 @@ class Limit(Struct, frozen=True):
         return self.most is not None and self.active >= self.most
 
     def held_until(self, now: Millis) -> Millis | None:
-        """When the rate lets the next one start; None if it does now."""
-        # More than it can have spent: it was a slower one, and begins anew (lua/lib/rate.lua).
+        """When the rate lets the next run start; None: now."""
+        # If more is spent than this rate can spend, the rate was slower before, and begins again (lua/lib/rate.lua).
         if self.every is None or not now + self.burst < self.spent <= now + self.burst + self.every:
             return None
         return max(math.ceil(self.spent - self.burst), now + 1)
 
 
 class JobsAhead(Struct, frozen=True):
-    """Who comes before a job. In a fair queue `ahead` counts those of its own tenant."""
+    """How many jobs come before a job. In a fair queue `ahead` counts only its tenant's."""
 
     ahead: int
-    # Of those that have fallen due, how many others enter the line with the next claim.
+    # How many other jobs are due and enter the line with the next claim.
     entering: int = 0
-    # In a fair queue: jobs of a higher priority, and tenants whose turn is before its tenant's.
+    # In a fair queue: jobs of higher priority, and tenants whose turn comes before its tenant's.
     above: int = 0
     turns: int = 0
 
 
 class Position(Struct, frozen=True):
-    """A job's place, at one moment. `line` is None where it stands in no line, or has moved while we looked."""
+    """A job's position at one moment. `line` is None if it is in no line, or moved while we looked."""
 
     paused: bool
     capped: Millis | None
@@ -70,14 +79,14 @@ class Position(Struct, frozen=True):
     tenant: Limit | None
     entry: ClaimEntry | None
     deadline: Millis | None
-    # Of one that is parked, the digest of its handler; 0 if no worker could read it so far.
+    # If it is parked, the digest of its handler; 0 if no worker could read the job so far.
     digest: int | None
     line: JobsAhead | None
 
 
 class _ReadyPosition(Struct, frozen=True):
-    """A place in `ready`: the score in a queue of order `priority`, the member's name in a fair one. `is_taken` unless
-    the job is still on its way there."""
+    """A place in `ready`: a score in a queue of order `priority`, the name of a member in a fair one. `is_taken`: the
+    job is there; if not, the next claim puts it there."""
 
     band: int
     score: float = 0.0
@@ -86,8 +95,8 @@ class _ReadyPosition(Struct, frozen=True):
     is_taken: bool = True
 
 
-async def look(store: Store, queue: OpenQueue, job: Job, now: Millis) -> Position:
-    """Of a job as it was read a moment ago. Two reads, each at one instant."""
+async def read_position(store: Store, queue: OpenQueue, job: Job, now: Millis) -> Position:
+    """The position of a job that was read a moment ago. Two reads, each at one instant."""
     keys, member = queue.keys[queue.partition_of(job.id)], job.id.encode()
     together = CombinedRead()
     together.ask("HMGET", keys["meta"], *_META)
@@ -109,10 +118,10 @@ async def look(store: Store, queue: OpenQueue, job: Job, now: Millis) -> Positio
         capped=_whole(meta["capped"]),
         aging=aging,
         limit=_limit(meta, "", working, _number(meta["spent"]) or 0.0),
-        tenant=_limit(meta, "tenant_", *_tenant(tenant)) if is_fair else None,
-        entry=entry_of(claim),
+        tenant=_limit(meta, "tenant_", *decode_tenant(tenant)) if is_fair else None,
+        entry=claim_entry_or_none(claim),
         deadline=_whole(deadline),
-        digest=_digest(digest),
+        digest=None if digest is None else parked_digest(_number(digest) or 0),
         line=None if place is None else await _line(store, queue, keys, member, place, aging, now),
     )
 
@@ -124,20 +133,20 @@ def _is_in_line(job: Job, now: Millis) -> bool:
 def _spot_of(
     queue: OpenQueue, job: Job, member: bytes, spot: bytes | None, scores: list[float | None]
 ) -> _ReadyPosition | None:
-    """One that has fallen due and is not in `ready` yet has the place that the next claim will give it."""
+    """Its place in `ready`; for a due job that is not there yet, the place that the next claim will give it."""
     order, tenant = queue.queue.order, job.header.tenant.encode()
     if order == "due":
         return _ReadyPosition(0)
     if order == "fair" and spot is not None:
-        band, place = min(whole(spot[:1]), len(BANDS) - 1), spot[1:]
-        return _ReadyPosition(band, member=place + b"\0" + member, tenant=place.rsplit(b"\0", 2)[0])
+        return _ReadyPosition(band_of_spot(spot) or 0, member=member_of_spot(spot, member), tenant=tenant_of_spot(spot))
     at = next((band for band, score in enumerate(scores) if score is not None), None)
     if at is not None:
         return _ReadyPosition(at, score=scores[at] or 0.0)
     if job.stage is Stage.READY:
         return None
     # Behind all others of the same millisecond.
-    return _ReadyPosition(job.header.band, job.due_ms + 4095 / 4096, tenant + b"\0%013d\1" % job.due_ms, tenant, False)
+    last = last_ready_score(job.due_ms), last_ready_member(tenant, job.due_ms)
+    return _ReadyPosition(job.header.band, *last, tenant, False)
 
 
 async def _line(
@@ -159,7 +168,7 @@ async def _line(
     stands_apart = own is not None and is_apart(float(own))
     if order == "due":
         rank, apart = counts
-        # Those that stand apart go before nobody else.
+        # Suspects are at the front of the set, but other jobs do not wait for them.
         return None if rank is None else JobsAhead(ahead=rank if stands_apart else rank - apart)
     entering = max(0, due - (own is not None and not stands_apart))
     if order == "priority":
@@ -178,7 +187,8 @@ def _ask_due(
 def _ask_priority(
     together: CombinedRead, keys: dict[str, str], member: bytes, spot: _ReadyPosition, aging: Millis | None
 ) -> None:
-    """As claim_order_priority.lua: the bands above, or with aging those that are older by their band's handicap."""
+    """Count like pick_priority.lua: jobs of higher bands, or with aging, jobs that are older by their band's
+    handicap."""
     for band, name in enumerate(BANDS):
         bound = f"{spot.score + (spot.band - band) * (aging or 0):.6f}"
         if band == spot.band and spot.is_taken:
@@ -186,7 +196,7 @@ def _ask_priority(
         elif band < spot.band and aging is None:
             together.ask("ZCARD", keys[name])
         elif band <= spot.band:
-            # Of two of the same age the one of the higher priority is first.
+            # Of two jobs of the same age, the one of higher priority is first.
             together.ask("ZCOUNT", keys[name], "-inf", bound)
         elif aging is not None:
             together.ask("ZCOUNT", keys[name], "-inf", f"({bound}")
@@ -195,7 +205,7 @@ def _ask_priority(
 def _ask_fair(
     together: CombinedRead, keys: dict[str, str], member: bytes, spot: _ReadyPosition, aging: Millis | None
 ) -> None:
-    together.ask("ZLEXCOUNT", keys[BANDS[spot.band]], b"[" + spot.tenant + b"\0", b"(" + spot.member)
+    together.ask("ZLEXCOUNT", keys[BANDS[spot.band]], members_under(spot.tenant)[0], b"(" + spot.member)
     together.ask("ZRANK", keys[TURNS[spot.band]], spot.tenant)
     together.ask("ZCARD", keys[TURNS[spot.band]])
     for name in BANDS[: spot.band]:
@@ -214,21 +224,8 @@ def _limit(meta: dict[str, bytes | None], prefix: str, active: int, spent: float
     )
 
 
-def _tenant(raw: bytes | None) -> tuple[int, float]:
-    """How many of its runs are active, and the time up to which its rate is used."""
-    if raw is None or len(raw) != _TENANT.size:
-        return 0, 0.0
-    active, rated, *_ = _TENANT.unpack(raw)
-    return active, rated
-
-
 def _number(value: Any) -> float | None:
     return number(value)
-
-
-def _digest(score: Any) -> int | None:
-    digest = _whole(score)
-    return 0 if digest is not None and digest > MOST_DIGEST else digest
 
 
 def _whole(value: Any) -> int | None:

@@ -1,4 +1,5 @@
-"""How deep queues are, and what was ever put and claimed: read from the sets and from the counters in `meta`."""
+"""Counts of queues: their depth, and how many jobs were ever put and claimed, from the sets and the counters in
+`meta`."""
 
 from __future__ import annotations
 
@@ -6,18 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from typing import Any
 
-from tocsin.store.connection.client import FAILURES, answers_of, translate
+from tocsin.store.connection.errors import FAILURES, answers_of, translate
 from tocsin.store.keys import BANDS
 from tocsin.store.numbers import whole
 from tocsin.store.store import OpenQueue, Store
 from tocsin.telemetry.queue_metrics import QueueNumbers
 
-# One look asks so many partitions; of queues that have more, each in its turn.
+# One look asks at most so many partitions. If the queues have more, they take turns.
 AT_ONCE = 64
 
 
 class QueueCountReader:
-    """Looks at some queues, and keeps what it saw."""
+    """Reads the counts of some queues, and keeps the last ones."""
 
     def __init__(self, store: Store, queues: Sequence[OpenQueue]) -> None:
         self._store = store
@@ -28,11 +29,11 @@ class QueueCountReader:
         self._by_queue: Mapping[str, QueueNumbers] = {}
 
     def by_queue(self) -> Mapping[str, QueueNumbers]:
-        """Of those whose partitions were all seen. May be called on another thread."""
+        """The counts of queues whose partitions were all read. May be called on another thread."""
         return self._by_queue
 
     async def look(self) -> None:
-        """Once; raises StoreUnavailable at once."""
+        """One read. Raises StoreUnavailable at once."""
         if len(self._places) != sum(queue.partitions for queue in self._queues):
             # The first look, or a queue was repartitioned.
             self._places = [(queue, partition) for queue in self._queues for partition in range(queue.partitions)]
@@ -71,7 +72,7 @@ def _ask(pipe: Any, queue: OpenQueue, partition: int) -> None:
 
 
 def _numbers(queue: OpenQueue, answers: Iterator[Any]) -> QueueNumbers | None:
-    """None of a partition that somebody garbled: what was seen before stays."""
+    """None for a garbled partition: its earlier counts stay."""
     found = [next(answers) for _ in range(3 + len(_bands(queue)))]
     if any(isinstance(answer, Exception) for answer in found):
         return None

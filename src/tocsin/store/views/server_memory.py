@@ -22,10 +22,10 @@ async def full_servers(store: Store) -> list[str]:
             for node in client.get_primaries()
         }
 
-    return [where for where, info in (await store.read(ask)).items() if _is_full(info)]
+    return [where for where, info in (await store.run_repeatable(ask)).items() if _is_full(info)]
 
 
 def _is_full(info: dict[str, Any]) -> bool:
     most = int(info.get("maxmemory", 0))
-    # As the server counts: without what it has still to send to replicas or to write to its file.
+    # Like the server, do not count buffers for replicas and for the file.
     return 0 < most < int(info["used_memory"]) - int(info.get("mem_not_counted_for_evict", 0))

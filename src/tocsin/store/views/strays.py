@@ -1,4 +1,5 @@
-"""Strays: what stands in `waiting` or `working` as no transition leaves it. Found page by page, mended by scripts."""
+"""Strays: members of `waiting` or `working` in a state in which no transition leaves them. Scripts find and mend
+them, page by page."""
 
 from __future__ import annotations
 
@@ -7,19 +8,20 @@ from enum import IntEnum
 
 import msgspec
 
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.durations import Millis
+from tocsin.store.formats import codes_of
 from tocsin.store.scripts.script import script
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.transitions.claims import Deadlines, check_clock
 
-# A look at so many takes the server less than a millisecond, also among a million.
+# A look at so many takes the server less than a millisecond, even among a million.
 PAGE = 200
 STAGES = ("waiting", "working")
 
 
 class StrayKind(IntEnum):
-    """What lua/audit_look_strays.lua says of a member."""
+    """What lua/audit_look_strays.lua found wrong with a member."""
 
     NO_RECORD = 1
     SCORE = 2
@@ -28,7 +30,7 @@ class StrayKind(IntEnum):
 
 
 class StrayPage(msgspec.Struct, frozen=True):
-    """The strays of one page, and where the next begins; `b"0"`: there is none."""
+    """The strays of one page, and the cursor of the next; `b"0"`: none."""
 
     cursor: bytes
     found: dict[bytes, StrayKind]
@@ -41,30 +43,30 @@ class StrayReader:
     async def look(
         self, queue: OpenQueue, partition: int, stage: str, cursor: bytes, overdue: Millis | None
     ) -> StrayPage:
-        """The page at `cursor`, from `b"0"` on. `overdue`: how far past its deadline a run is told; None: never."""
+        """The page at `cursor`; the first is `b"0"`. `overdue`: how many ms past its deadline a run counts as a stray;
+        None: never."""
         look, now = script("audit_look_strays"), self._store.clock.override()
         args = ["" if now is None else now, stage, cursor, "" if overdue is None else overdue, PAGE]
-        answer = await self._store.read(lambda c: look(c, queue.keys_of(look, partition), args))
-        return StrayPage(
-            answer[0], {member: StrayKind(code - 48) for member, code in zip(answer[1], answer[2], strict=True)}
-        )
+        answer = await self._store.run_repeatable(lambda c: look(c, queue.keys_of(look, partition), args))
+        kinds = map(StrayKind, codes_of(answer[2]))
+        return StrayPage(answer[0], dict(zip(answer[1], kinds, strict=True)))
 
     async def rescore(self, queue: OpenQueue, partition: int, members: Sequence[bytes]) -> int:
-        """How many were given a score."""
+        """Returns how many got a new score."""
         mended = 0
         for items in _batches(members):
             mended += (await self._store.change("audit_mend_score", queue, partition, items))[1].count(b"1")
         return mended
 
     async def park(self, queue: OpenQueue, partition: int, members: Sequence[bytes], overdue: Millis) -> int:
-        """Set aside those that have been due for so many ms. How many."""
+        """Park those that have been due for `overdue` ms. Returns how many."""
         parked = 0
         for items in _batches(members):
             parked += (await self._store.change("job_park", queue, partition, overdue, items))[1].count(b"1")
         return parked
 
     async def recover(self, queue: OpenQueue, partition: int, members: Sequence[bytes], deadlines: Deadlines) -> int:
-        """Bring back those of them that are overdue, as Runs.recover does with all. How many."""
+        """Bring back those of these runs that are overdue, like Runs.recover. Returns how many."""
         brought = 0
         for items in _batches(members):
             answer = await self._store.change("run_recover", queue, partition, "", b"0", *deadlines.args(items))
@@ -75,4 +77,4 @@ class StrayReader:
 
 def _batches(members: Sequence[bytes]) -> list[bytes]:
     pages = [members[first : first + LARGEST_BATCH] for first in range(0, len(members), LARGEST_BATCH)]
-    return [codec.array(len(page), map(codec.text, page)) for page in pages]
+    return [msgpack.texts(page) for page in pages]

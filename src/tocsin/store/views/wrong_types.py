@@ -1,6 +1,6 @@
-"""Keys that hold another kind of data than Tocsin keeps there: which they are, and how they are moved out of the way.
+"""Keys with another type of data than Tocsin keeps there: finds them, and moves them out of the way.
 
-Somebody else writes to Tocsin's keys then. The server only says that some command met the wrong kind of data.
+Then another program writes to Tocsin's keys. The server only says that some command met the wrong type.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from tocsin.model.errors import StoreError, WrongKeyType
 from tocsin.store.connection.address import Address
-from tocsin.store.connection.client import is_wrong_type, translate
+from tocsin.store.connection.errors import is_wrong_type, translate
 from tocsin.store.keys import TYPES, Keys
 from tocsin.store.open_queue import OpenQueue
 from tocsin.store.scripts.script import script
@@ -22,12 +22,12 @@ from tocsin.telemetry.logs import get_logger
 
 log = get_logger("tocsin.kinds")
 
-# So many keys are looked at to name one.
+# How many keys to look at before giving up on naming one.
 MOST = 2000
 
 
 async def misused(client: Any, kept: Mapping[str, str]) -> dict[str, str]:
-    """Of these keys, by what they should hold, those that hold something else, and what that is."""
+    """`kept`: keys, and the types that they should have. Returns those of another type, with that."""
     if not kept:
         return {}
     async with client.pipeline(transaction=False) as pipe:
@@ -38,7 +38,7 @@ async def misused(client: Any, kept: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_partition(queue: OpenQueue, partition: int) -> Iterator[tuple[str, str]]:
-    """Its keys, and what each should hold."""
+    """The keys of a partition, and the types that they should have."""
     return ((key, TYPES[base]) for base, key in queue.keys[partition].items())
 
 
@@ -51,8 +51,8 @@ def of_all(keys: Keys, queues: Iterable[OpenQueue]) -> Iterator[tuple[str, str]]
 
 
 async def explain(client: Any, error: Exception, address: Address, kept: Iterable[tuple[str, str]]) -> StoreError:
-    """What the server said, as one of our errors. If some command met the wrong kind of data, the error names the first
-    of these keys that holds some."""
+    """The server's error, as one of ours. If a command met the wrong type of data, it names the first of these keys
+    that has one."""
     if is_wrong_type(error):
         with contextlib.suppress(RedisError, OSError):
             looked_at = dict(itertools.islice(kept, MOST))
@@ -62,12 +62,12 @@ async def explain(client: Any, error: Exception, address: Address, kept: Iterabl
 
 
 def aside(key: str) -> str:
-    """Where it goes: to the same slot of a cluster, also where the name has no hash tag."""
+    """The new name of a key that is set aside: in the same slot of a cluster, even if the name has no hash tag."""
     return f"{key}:set-aside" if "{" in key else f"{{{key}}}:set-aside"
 
 
 async def set_aside(client: Any, key: str, kept: str) -> bool:
-    """Unless it holds what it should by now."""
+    """Rename the key, unless it has its own type by now."""
     return _say(key, await script("key_set_aside")(client, [key, aside(key)], [kept]))
 
 

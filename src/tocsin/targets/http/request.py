@@ -10,11 +10,11 @@ from msgspec import Struct
 from opentelemetry import propagate, trace
 
 from tocsin.engine.work_item import WorkItem
-from tocsin.model import codec
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.errors import InvalidArgument
 from tocsin.model.http import Http
 from tocsin.model.job import Spec
+from tocsin.model.record import body_of
 from tocsin.model.secret import Secret
 from tocsin.model.target import target_of
 from tocsin.model.template import MARK, fill
@@ -65,7 +65,7 @@ class RequestTemplates:
         self._kept: dict[bytes, RequestTemplate] = {}
 
     def of(self, unit: WorkItem) -> RequestTemplate:
-        body = codec.body_of(unit.claim.record)
+        body = body_of(unit.claim.record)
         template = self._kept.get(body)
         if template is None:
             template = _template_of(unit.spec)

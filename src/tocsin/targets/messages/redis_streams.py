@@ -12,7 +12,8 @@ from tocsin.model.broker_address import BrokerDestination, Server
 from tocsin.model.delivery import DeliveryFailed
 from tocsin.model.errors import StoreError, StoreFull, StoreRefused, StoreUnavailable
 from tocsin.store.connection.address import Address, Tls
-from tocsin.store.connection.client import FAILURES, Client, open_dialled_client, translate
+from tocsin.store.connection.client import Client, open_dialled_client
+from tocsin.store.connection.errors import FAILURES, translate
 from tocsin.store.connection.pool import ConnectionSettings
 from tocsin.store.keys import is_shaped_like_ours, registers_beside
 from tocsin.store.store import Store

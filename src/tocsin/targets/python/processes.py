@@ -19,8 +19,9 @@ import pebble
 
 from tocsin.engine.handlers import Handler, NotStarted, with_run
 from tocsin.engine.work_item import WorkItem
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import TocsinError
+from tocsin.model.record import decode_header, decode_spec
 from tocsin.model.run import Claim, Run
 
 
@@ -41,7 +42,7 @@ class Processes:
             self._pool = pebble.ProcessPool(max_workers=workers, context=context, initializer=_end_with_the_worker)
         fields = [_fields(claim) for claim, _ in unit.all()]
         args = None if handler.process_args is None else handler.process_args(unit)
-        message = codec.encode(
+        message = msgpack.encode(
             (
                 handler.fn.__module__,
                 handler.fn.__qualname__,
@@ -72,7 +73,7 @@ def _fields(claim: Claim) -> list[Any]:
 
 
 def _unwrap(answer: bytes) -> Any:
-    kind, value, trace = codec.decode(answer)
+    kind, value, trace = msgpack.decode(answer)
     if kind == "result":
         return value
     if kind == "outcomes":
@@ -94,21 +95,21 @@ def _end_with_the_worker() -> None:
 
 def _execute(message: bytes) -> bytes:
     """Run the handler, in the child."""
-    module, qualname, batch, namespace, fields, own_args = codec.decode(message)
+    module, qualname, batch, namespace, fields, own_args = msgpack.decode(message)
     try:
         fn = resolve(module, qualname)
         runs = [_run(Claim(*values), namespace) for values in fields]
         if batch:
             outcomes = fn(runs)
             if isinstance(outcomes, (list, tuple)):
-                return codec.encode(("outcomes", [_outcome(outcome) for outcome in outcomes], ""))
-            return codec.encode(("result", _storable(outcomes), ""))
+                return msgpack.encode(("outcomes", [_outcome(outcome) for outcome in outcomes], ""))
+            return msgpack.encode(("result", _storable(outcomes), ""))
         run = runs[0]
         own = (run.args, run.kwargs) if own_args is None else (tuple(own_args), {})
         args, kwargs = with_run(inspect.signature(fn), *own, run)
-        return codec.encode(("result", _storable(fn(*args, **kwargs)), ""))
+        return msgpack.encode(("result", _storable(fn(*args, **kwargs)), ""))
     except Exception as error:
-        return codec.encode((type(error).__name__, str(error), traceback.format_exc()))
+        return msgpack.encode((type(error).__name__, str(error), traceback.format_exc()))
 
 
 def _outcome(outcome: Any) -> tuple[bool, Any, str]:
@@ -120,7 +121,7 @@ def _outcome(outcome: Any) -> tuple[bool, Any, str]:
 def _storable(value: Any) -> Any:
     """None for a result that msgpack cannot encode: the run succeeded all the same."""
     try:
-        codec.encode(value)
+        msgpack.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
     return value
@@ -137,4 +138,4 @@ def _run(claim: Claim, namespace: str) -> Run:
     def extend(run: Run, seconds: float) -> Any:
         raise ProcessFailure("a run in a process cannot be extended from inside: give it a longer timeout")
 
-    return Run(claim, codec.decode_header(claim.record), codec.decode_spec(claim.record), namespace, extend)
+    return Run(claim, decode_header(claim.record), decode_spec(claim.record), namespace, extend)

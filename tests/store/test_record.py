@@ -14,15 +14,29 @@ from msgspec.structs import asdict, replace
 
 from tests.support.one_queue import FOR_EVER, Line
 from tests.support.records import HANDLER
-from tocsin.model import codec
+from tocsin.model import msgpack
 from tocsin.model.errors import InvalidArgument, RecordUnreadable
 from tocsin.model.job import Failure, Header, Policy, Retry, Spec
+from tocsin.model.nesting import MOST_LEVELS
+from tocsin.model.outcome import EDIT, FAILED, UPDATE
+from tocsin.model.record import (
+    FIXED_SIZE,
+    LARGEST_PAYLOAD,
+    decode_failure,
+    decode_header,
+    decode_spec,
+    encode_header,
+    encode_record,
+    encode_spec,
+    handler_digest,
+    trigger_digest,
+)
 from tocsin.model.trigger import Every, Once
-from tocsin.store.transitions.claims import FAILED, Runs
-from tocsin.store.transitions.jobs import EDIT, UPDATE, PutItem, record_of
+from tocsin.store.transitions.claims import Runs
+from tocsin.store.transitions.jobs import PutItem
 
 U32 = 0xFFFF_FFFF
-KNOWN = codec.handler_digest(HANDLER)
+KNOWN = handler_digest(HANDLER)
 SMALL = Header(recurring=False, timeout=1, handler=1, trigger=0, band=0, cost=1)
 LARGE = Header(
     recurring=True, timeout=U32, handler=U32, trigger=U32, band=4, cost=0xFFFF, keep=U32, tenant="t" * 250,
@@ -54,9 +68,9 @@ headers = st.builds(
 
 @given(headers)
 def test_a_header_is_read_as_it_was_written(header: Header):
-    record = codec.encode_header(header) + codec.encode_spec(Spec("name", (1,)))
-    assert codec.decode_header(record) == header
-    assert codec.decode_spec(record) == Spec("name", (1,))
+    record = encode_header(header) + encode_spec(Spec("name", (1,)))
+    assert decode_header(record) == header
+    assert decode_spec(record) == Spec("name", (1,))
 
 
 @pytest.mark.parametrize("name", HEADERS)
@@ -65,7 +79,7 @@ class TestScriptsReadTheHeader:
 
     async def put(self, line: Line, header: Header, member: str = "a", **options) -> int:
         spec = Spec(HANDLER, (b"\0\xff", "ü"))
-        return (await line.jobs.put(line.queue, PutItem(member, record_of(header, spec), line.now, **options)))[0]
+        return (await line.jobs.put(line.queue, PutItem(member, encode_record(header, spec), line.now, **options)))[0]
 
     async def header(self, line: Line) -> Header:
         return (await line.job("a")).header
@@ -100,10 +114,10 @@ class TestScriptsReadTheHeader:
     async def test_the_trigger_decides_whether_an_update_keeps_the_due_time(self, line: Line, name: str):
         header = HEADERS[name]
         await self.put(line, header)
-        put = PutItem("a", record_of(header, Spec(HANDLER, (3,))), line.now + 9, mode=UPDATE)
+        put = PutItem("a", encode_record(header, Spec(HANDLER, (3,))), line.now + 9, mode=UPDATE)
         await line.jobs.put(line.queue, put)
         assert await line.not_before("a") == line.now
-        other = record_of(replace(header, trigger=header.trigger ^ 1), Spec(HANDLER, (3,)))
+        other = encode_record(replace(header, trigger=header.trigger ^ 1), Spec(HANDLER, (3,)))
         await line.jobs.put(line.queue, PutItem("a", other, line.now + 9, mode=UPDATE))
         assert await line.not_before("a") == line.now + 9
 
@@ -146,42 +160,42 @@ async def test_ids_of_any_length_survive_all_ways(line: Line, size: int):
 
 
 class TestUnreadable:
-    @pytest.mark.parametrize("data", [b"", b"\x01", b"\x01" * (codec.FIXED_SIZE - 1)])
+    @pytest.mark.parametrize("data", [b"", b"\x01", b"\x01" * (FIXED_SIZE - 1)])
     def test_a_record_without_a_whole_header(self, data: bytes):
         with pytest.raises(RecordUnreadable, match="no readable header"):
-            codec.decode_header(data)
+            decode_header(data)
 
     def test_a_schema_of_a_later_version_says_what_to_do(self):
-        record = b"\x02" + codec.encode_header(SMALL)[1:]
+        record = b"\x02" + encode_header(SMALL)[1:]
         with pytest.raises(RecordUnreadable, match=r"schema 2.*upgrade"):
-            codec.decode_header(record)
+            decode_header(record)
 
     def test_a_tenant_that_is_no_text(self):
-        record = codec.encode_header(replace(SMALL, tenant="t"))[:-1] + b"\xff"
+        record = encode_header(replace(SMALL, tenant="t"))[:-1] + b"\xff"
         with pytest.raises(RecordUnreadable):
-            codec.decode_header(record)
+            decode_header(record)
 
-    @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\x01", b"\xa3abc", codec.encode(["n", 5])])
+    @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\x01", b"\xa3abc", msgpack.encode(["n", 5])])
     def test_a_body_that_is_no_job(self, body: bytes):
         with pytest.raises(RecordUnreadable):
-            codec.decode_spec(codec.encode_header(SMALL) + body)
+            decode_spec(encode_header(SMALL) + body)
 
     @given(st.binary(max_size=200))
     def test_garbage_is_unreadable_or_read_never_anything_else(self, data: bytes):
-        for read in (codec.decode_header, codec.decode_spec):
+        for read in (decode_header, decode_spec):
             with contextlib.suppress(RecordUnreadable):
                 read(data)
 
     def test_a_failure_that_cannot_be_read_is_shown_as_it_is(self):
-        assert codec.decode_failure(b"\xc1junk") == Failure(error=repr(b"\xc1junk"))
+        assert decode_failure(b"\xc1junk") == Failure(error=repr(b"\xc1junk"))
 
 
 class TestLimits:
     def test_arguments_up_to_the_limit_are_stored(self):
-        room = codec.LARGEST_PAYLOAD - len(codec.encode_spec(Spec("n", ("x" * 100_000,)))) + 100_000
-        codec.encode_spec(Spec("n", ("x" * room,)))
+        room = LARGEST_PAYLOAD - len(encode_spec(Spec("n", ("x" * 100_000,)))) + 100_000
+        encode_spec(Spec("n", ("x" * room,)))
         with pytest.raises(InvalidArgument, match=r"524289 bytes, the limit is 524288"):
-            codec.encode_spec(Spec("n", ("x" * (room + 1),)))
+            encode_spec(Spec("n", ("x" * (room + 1),)))
 
     @pytest.mark.parametrize(
         "value",
@@ -190,47 +204,47 @@ class TestLimits:
     )
     def test_arguments_that_cannot_be_stored_are_refused_with_what_can(self, value: object):
         with pytest.raises(InvalidArgument, match=r"arguments of n cannot be stored .*use None, bool, int"):
-            codec.encode_spec(Spec("n", (value,)))
+            encode_spec(Spec("n", (value,)))
 
     def test_arguments_that_hold_themselves_are_refused(self):
         endless: list[object] = []
         endless.append(endless)
         with pytest.raises(InvalidArgument):
-            codec.encode_spec(Spec("n", (endless,)))
+            encode_spec(Spec("n", (endless,)))
 
     @pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: {"k": x}, lambda x: ["é" * 70, x]])
     def test_arguments_up_to_64_levels_deep_are_stored(self, wrap: Callable[[object], object]):
         value: object = 0
-        for _ in range(codec.MOST_LEVELS):
+        for _ in range(MOST_LEVELS):
             value = wrap(value)
-        body = codec.encode_spec(Spec("n", (value,)))
-        assert codec.decode_spec(codec.encode_header(SMALL) + body).args
+        body = encode_spec(Spec("n", (value,)))
+        assert decode_spec(encode_header(SMALL) + body).args
         for args in [{"args": (wrap(value),)}, {"kwargs": {"x": wrap(value)}}]:
             with pytest.raises(InvalidArgument, match="arguments of n are nested more than 64 levels deep"):
-                codec.encode_spec(Spec("n", **args))
+                encode_spec(Spec("n", **args))
 
     def test_broad_arguments_are_not_deep(self):
-        codec.encode_spec(Spec("n", ([[{"k": [n]}] for n in range(5000)],)))
+        encode_spec(Spec("n", ([[{"k": [n]}] for n in range(5000)],)))
 
     def test_a_tenant_has_at_most_250_bytes(self):
-        codec.encode_header(replace(SMALL, tenant="é" * 125))
+        encode_header(replace(SMALL, tenant="é" * 125))
         with pytest.raises(InvalidArgument, match=r"250 bytes.*has 252"):
-            codec.encode_header(replace(SMALL, tenant="é" * 126))
+            encode_header(replace(SMALL, tenant="é" * 126))
 
 
 def test_a_body_keeps_everything_that_a_job_says():
     at = datetime.datetime(2030, 1, 2, tzinfo=datetime.UTC)
     policy = Policy(misfire="all", starts=5, ends=9, jitter=0.5, error_interval=3.0, agent=True, criticality=2)
     spec = Spec("n", (1, "a", b"b", None, [1.5]), {"k": {"x": True}}, Every(5), Retry(3, 1, 2, 3, 4), policy)
-    assert codec.decode_spec(codec.encode_header(SMALL) + codec.encode_spec(spec)) == spec
+    assert decode_spec(encode_header(SMALL) + encode_spec(spec)) == spec
     once = Spec("n", trigger=Once(at))
-    assert codec.decode_spec(codec.encode_header(SMALL) + codec.encode_spec(once)) == once
+    assert decode_spec(encode_header(SMALL) + encode_spec(once)) == once
 
 
 def test_the_trigger_digest_changes_with_what_moves_the_due_times_only():
     spec = Spec("n", trigger=Every(5))
     digests = [
-        codec.trigger_digest(each)
+        trigger_digest(each)
         for each in (
             spec,
             replace(spec, args=(1,), retry=Retry(1, 1), policy=Policy(misfire="skip", ends=7)),
@@ -241,16 +255,16 @@ def test_the_trigger_digest_changes_with_what_moves_the_due_times_only():
     ]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 4
-    assert codec.trigger_digest(Spec("n")) == 0
+    assert trigger_digest(Spec("n")) == 0
     assert 0 not in digests
 
 
 @pytest.mark.parametrize("size", [0, 31, 32, 70_000])
 def test_text_of_any_length_is_msgpack(size: int):
     data = b"x" * size
-    assert codec.decode(codec.text(data)) == data.decode()
-    assert codec.decode(codec.integer(size)) == size
+    assert msgpack.decode(msgpack.text(data)) == data.decode()
+    assert msgpack.decode(msgpack.integer(size)) == size
 
 
 def test_the_fixed_part_is_as_long_as_lua_takes_it_for():
-    assert codec.FIXED_SIZE == 40 == struct.calcsize(">BBBHIIHIIIIIIB")
+    assert FIXED_SIZE == 40 == struct.calcsize(">BBBHIIHIIIIIIB")
