@@ -88,7 +88,7 @@ def test_a_quick_look_says_that_it_was_one(tocsin: Tool) -> None:
     tocsin.do(_many)
     ran = tocsin.process("doctor", "--quick")
     assert "looking at jobs" not in ran.stderr
-    assert ran.stdout.endswith("this was a quick look: at 1000 entries of each key at most\n")
+    assert ran.stdout.endswith("this was a quick look: it covers at most 1000 entries of each key\n")
     assert tocsin.json("doctor", "--quick")["quick"] is True
 
 

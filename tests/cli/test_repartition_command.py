@@ -46,10 +46,10 @@ def test_what_was_stopped_half_way_is_shown_and_goes_on(tocsin: Tool, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(repartition.Repartition, "_keep_sessions", stop)
         tocsin.quick("queues", "repartition", "wide", "2", code=1)
-    assert "being repartitioned to 2: if nobody does, run the command again" in tocsin.quick("queues", "list")
+    assert "being repartitioned to 2: if that command was stopped, run it again" in tocsin.quick("queues", "list")
     assert "run `tocsin queues repartition` again with the same number" in tocsin.quick("doctor")
     assert "is being given 2 partitions: end that first" in tocsin.quick("queues", "repartition", "wide", "5", code=1)
-    assert "(going on with what was begun before)" in tocsin.quick("queues", "repartition", "wide", "2")
+    assert "(continued a repartition that was stopped)" in tocsin.quick("queues", "repartition", "wide", "2")
     assert [view["stages"]["waiting"] for view in tocsin.json("queues", "list")] == [50]
 
 

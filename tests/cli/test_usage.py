@@ -77,7 +77,7 @@ def test_wrong_usage_is_exit_code_2_and_says_what_would_be_right(
         ("shopp:app", "did you mean 'shop'?"),
         ("shop:ap", "shop:ap does not exist; did you mean 'app'?"),
         ("shop:quick", "is a Handler, not a Tocsin or an AgentScheduler; there are: app"),
-        ("empty:app", "holds no Tocsin: write `app = Tocsin()`"),
+        ("empty:app", "has no Tocsin: write `app = Tocsin()`"),
         ("broken:app", "AttributeError: 'Tocsin' object has no attribute 'no_such_call'"),
         ("broken:app", "broken.py, line 6)"),
     ],

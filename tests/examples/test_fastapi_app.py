@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.servers import Server, free_port, launch
 from tocsin import Tocsin
-from tocsin.bench.engine import percentile
+from tocsin.bench.measure import percentile
 from tocsin.store.transitions.jobs import Jobs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

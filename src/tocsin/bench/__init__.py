@@ -1,1 +1,1 @@
-"""What `tocsin bench` measures."""
+"""The measurements of `tocsin bench`, one file for each group of rows."""

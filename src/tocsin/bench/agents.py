@@ -1,4 +1,4 @@
-"""What `tocsin bench` measures of agents: registration, a rush, upkeep over a million entries, an idle fleet."""
+"""Rows of `tocsin bench` for agents: registration, many due at once, an idle fleet, upkeep over a million entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from tocsin.app import Tocsin
-from tocsin.bench.engine import Measure, commands_sent
+from tocsin.bench.measure import Measure, commands_sent
 from tocsin.config import Config
 from tocsin.engine.handlers import Handler
 from tocsin.model.queue import AGENTS_QUEUE
@@ -23,7 +23,7 @@ FLEET = 10
 
 
 class AgentBench:
-    """As `Bench`."""
+    """Rows like those of `Bench` in engine.py."""
 
     ROWS = ("registration", "rush", "idle_fleet", "upkeep")
     CONFIG = Config()
@@ -73,8 +73,8 @@ class AgentBench:
         return [Measure(f"{FLEET} idle workers: commands", sent, "/s", 100, at_least=False)]
 
     async def upkeep(self) -> list[Measure]:
+        """The longest time that the event loop stood still while upkeep went over all entries."""
         app = self._app
-        """The longest that the event loop stood still while upkeep went over everything."""
         n = max(10_000, int(1_000_000 * self._scale))
         [first, *_] = declare(app, REGISTERED)
         rows = ((f"entry-{number}", Every("1d"), ()) for number in range(n))

@@ -1,24 +1,21 @@
-"""What `tocsin bench` measures: this design's own numbers, each with its bar.
+"""Rows of `tocsin bench` for one queue: throughput, latency and cost.
 
-One embedded server, one process that produces and works, a handler that does nothing, 200-byte payloads. The machine
-decides the absolute numbers; the ratios within one run are what can be compared between machines.
+One embedded server, one process that both enqueues and works, a handler that does nothing, 200-byte payloads. Absolute
+numbers depend on the machine; compare machines by the ratios within one run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import resource
 import time
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from msgspec import Struct
-
 from tocsin.app import Tocsin, job_options
+from tocsin.bench.measure import PAYLOAD, Measure, commands_sent, own_cpu, percentile, until
 from tocsin.config import Config
 from tocsin.engine.handlers import Handler
 from tocsin.engine.outcome_queue import MOST_UNWRITTEN
@@ -36,30 +33,13 @@ from tocsin.store.transitions.settle import finish_item
 from tocsin.worker import Worker, WorkerSettings
 from tocsin.worker.frozen_objects import freeze_loaded_objects
 
-PAYLOAD = "x" * 195
 SMALL_PAYLOAD = "x" * 95
 
 
-class Measure(Struct, frozen=True):
-    """A number, its bar, and whether it clears it. `at_least`: more is better."""
-
-    what: str
-    value: float
-    unit: str
-    bar: float | None = None
-    at_least: bool = True
-
-    @property
-    def good(self) -> bool | None:
-        if self.bar is None:
-            return None
-        return self.value >= self.bar if self.at_least else self.value <= self.bar
-
-
 class Bench:
-    """The rows of one queue. Each is measured by the method of its name, on an empty server and a new app."""
+    """The method named like a row measures it, on an empty server and with a new app."""
 
-    # In an order in which none disturbs the next.
+    # In an order in which no row disturbs the next.
     ROWS = (
         "drain",
         "one_by_one",
@@ -76,12 +56,13 @@ class Bench:
     def __init__(self, app: Tocsin, scale: float) -> None:
         self._app = app
         self._scale = scale
-        # Of each run: monotonic ms at its start less the due time. No objects: collecting them would be measured too.
+        # For each run, monotonic ms at its start minus its due time. An array of numbers, because the collection of
+        # many objects would be measured too.
         self.starts = array("d")
         self._started = 0.0
 
         app.queue("bare")
-        # A queue for very many jobs is given more partitions (docs/operate/sizing.md).
+        # A queue for very many jobs needs more partitions (docs/operate/sizing.md).
         app.queue("large", partitions=16)
 
         @app.job(name="bench.nothing")
@@ -137,7 +118,7 @@ class Bench:
         return n / (time.perf_counter() - began)
 
     async def one_by_one(self) -> list[Measure]:
-        """In turns: a machine that is quicker now than a second ago is so for both."""
+        """Measures both in turns, so that a machine that gets quicker or slower changes both alike."""
         rounds, n = 20, self._n(10_000) // 20
         bare = puts = 0.0
         for turn in range(rounds):
@@ -152,7 +133,7 @@ class Bench:
         ]
 
     async def _bare_calls(self, first: int, n: int) -> float:
-        """Seconds for the same script and arguments as a put, straight through redis-py."""
+        """Seconds for `n` calls of the script of a put with the same arguments, straight through redis-py."""
         queue = await self._store.open_queue(Queue("bare"))
         put, keys = script("job_put"), queue.keys_of(script("job_put"), 0)
         record = msgpack.text(job_options.define_job(self._nothing, (PAYLOAD,), {}).record(keep=0, recurring=False))
@@ -164,13 +145,13 @@ class Bench:
         return time.perf_counter() - began
 
     async def recurring(self) -> list[Measure]:
-        """100 000 schedules whose interval asks for a little more than 60 000 runs a second, spread evenly."""
+        """100 000 schedules, spread evenly, whose interval makes a little more than 60 000 runs a second due."""
         n, offered, seconds = self._n(100_000), 61_000 * min(1.0, self._scale * 4), 10
         interval = Every(n / offered)
         rows = ((f"schedule-{number:023d}", interval, (PAYLOAD,)) for number in range(n))
         await self._app.schedule_many(self._nothing, rows, jitter=interval.interval)
         async with self._worker() as worker:
-            # What fell due while they were put is caught up with first.
+            # First let the worker catch up with the runs that fell due while the schedules were added.
             await asyncio.sleep(2 * interval.interval + 2)
             before, self.starts, began = worker.pool.ran, array("d"), time.perf_counter()
             marks, processor = [0], _processor()
@@ -179,7 +160,7 @@ class Bench:
                 marks.append(len(self.starts))
             rate = (worker.pool.ran - before) / (time.perf_counter() - began)
             late, stolen = self._lateness(), _stolen(processor, _processor())
-        # A machine that stands still for a moment now and then spoils the whole, not each second.
+        # A machine that stalls now and then spoils the p99 of the whole, but not that of the median second.
         each = [percentile(late[first:to], 99) for first, to in itertools.pairwise(marks) if to > first]
         return [
             Measure(f"recurring, {n} schedules", rate, "runs/s", 60_000 * min(1.0, self._scale * 4)),
@@ -247,7 +228,7 @@ class Bench:
         return [Measure("memory per schedule", used / n, "bytes", 420, at_least=False)]
 
     async def cpu_by_size(self) -> list[Measure]:
-        """The server's CPU per run of the same scripts, with few and with many schedules in the set."""
+        """The server's CPU per run of the same scripts, with few and with many schedules in the queue."""
         few, many = self._n(10_000), self._n(1_000_000)
         small = await self._cpu_per_run(few, few)
         await self._store.client.execute_command("FLUSHALL", "SYNC")
@@ -262,7 +243,7 @@ class Bench:
     async def _cpu_per_run(self, schedules: int, wanted: int) -> float:
         rows = ((f"schedule-{number:023d}", Every("1h"), (PAYLOAD,)) for number in range(schedules))
         await self._app.schedule_many(self._nothing, rows, jitter="1h", queue="large")
-        # Their time comes at once on this clock, so that the scripts claim them in the order of their due times.
+        # On this later clock all schedules are due at once, and the scripts claim them in the order of their due times.
         self._store.clock, real = _Later(self._store.clock, 2 * 3_600_000), self._store.clock
         try:
             return await self._claim_and_finish(wanted)
@@ -285,7 +266,7 @@ class Bench:
             done += len(items)
         return (await self._server_cpu() - began) / done * 1e6
 
-    # Parts
+    # Helpers
 
     @asynccontextmanager
     async def _worker(self, warm: bool = False) -> AsyncIterator[Worker]:
@@ -313,7 +294,7 @@ class Bench:
             await worker.stop(grace=5)
 
     def _lateness(self) -> list[float]:
-        """Milliseconds on the server's clock from due to start."""
+        """Milliseconds from due to start, on the server's clock."""
         offset = self._store.clock.server_ms() - time.monotonic() * 1000
         return [start + offset for start in self.starts]
 
@@ -325,7 +306,7 @@ class Bench:
 
 
 class _Later:
-    """The server's clock, some time later."""
+    """The server's clock, `by_ms` ahead."""
 
     def __init__(self, clock: Clock, by_ms: int) -> None:
         self._clock = clock
@@ -338,30 +319,14 @@ class _Later:
         return self._clock.server_ms() + self._by_ms
 
     def observe(self, server_ms: float, sent: float, received: float) -> None:
-        """Nothing to learn from a time that we told."""
+        """Ignored: scripts got their time from this clock, so their answers only repeat it."""
 
     def monotonic(self) -> float:
         return self._clock.monotonic()
 
 
-async def commands_sent(store: Store, seconds: float) -> float:
-    """Per second, by all clients. The server's own counters count what scripts do inside as well."""
-    sent = 0
-    with contextlib.suppress(TimeoutError):
-        # Not of a cluster: the bench has a server of its own.
-        async with asyncio.timeout(seconds), store.client.monitor() as monitor:  # type: ignore[union-attr]
-            async for command in monitor.listen():
-                sent += command["client_type"] != "lua"
-    return sent / seconds
-
-
-def own_cpu() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
 def _processor() -> list[int]:
-    """What the processors have done so far, by kind; nothing where the system does not tell."""
+    """Ticks that the processors have spent so far, by kind of work; empty on systems without /proc/stat."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             return [int(ticks) for ticks in file.readline().split()[1:9]]
@@ -370,16 +335,6 @@ def _processor() -> list[int]:
 
 
 def _stolen(before: list[int], after: list[int]) -> float:
-    """Per cent of the time in which a virtual machine wanted to run and was not let."""
+    """Per cent of the time in which this virtual machine wanted to run but its host did not let it."""
     spent = [now - then for then, now in zip(before, after, strict=True)]
     return 100 * spent[-1] / max(sum(spent), 1) if spent else 0.0
-
-
-def percentile(values: list[float], percent: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else float("inf")
-
-
-async def until(condition: Callable[[], bool], pause: float = 0.002) -> None:
-    while not condition():
-        await asyncio.sleep(pause)

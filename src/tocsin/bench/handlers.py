@@ -1,4 +1,4 @@
-"""What `tocsin bench` measures of handlers: that a worker keeps nothing of its runs, and what failing costs."""
+"""Rows of `tocsin bench` for handlers: a worker's memory does not grow with its runs, and the cost of failing runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from tocsin.app import Tocsin
-from tocsin.bench.engine import PAYLOAD, Measure, own_cpu, until
+from tocsin.bench.measure import PAYLOAD, Measure, own_cpu, until
 from tocsin.config import Config
 from tocsin.engine.failure_reports import FailureReports
 from tocsin.engine.handlers import Handler
@@ -25,7 +25,7 @@ MIB = 1024 * 1024
 
 
 class HandlerBench:
-    """As `Bench`."""
+    """Rows like those of `Bench` in engine.py."""
 
     ROWS = ("memory_of_handlers", "failing")
     CONFIG = Config()
@@ -35,7 +35,7 @@ class HandlerBench:
         self._scale = scale
 
     async def memory_of_handlers(self) -> list[Measure]:
-        """By how much the process grows over as many runs of each kind, after a tenth of them to warm up."""
+        """By how much the process grows over `n` runs of each kind, after a tenth as many to warm up."""
         n = max(20_000, int(200_000 * self._scale))
         return [
             Measure(f"{n} runs of {kind}: memory", await self._growth(handler, n), "MiB", 10, at_least=False)
@@ -79,7 +79,7 @@ class HandlerBench:
             return (_resident() - before) / MIB
 
     async def failing(self) -> list[Measure]:
-        """In turns, and by the processor's time: what else the machine does meanwhile does not count."""
+        """With and without reports in turns, by processor time, so that other load on the machine does not count."""
         rounds, n = 5, max(1000, int(10_000 * self._scale))
 
         @self._app.job(name="bench.failing")
@@ -87,7 +87,7 @@ class HandlerBench:
             raise ValueError("as it should")
 
         took, cpu = {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
-        with _lines_thrown_away():
+        with _log_thrown_away():
             for turn in range(2 * rounds):
                 reported = turn % 2 == 0
                 seconds, used = await self._failing(failing, n, reported)
@@ -99,7 +99,7 @@ class HandlerBench:
         ]
 
     async def _failing(self, handler: Handler, n: int, reported: bool) -> tuple[float, float]:
-        """Seconds, and those of the processor in this process."""
+        """Seconds, and seconds of processor time of this process."""
         await self._app.enqueue_many(handler, ((PAYLOAD,) for _ in range(n)))
         async with self._worker() as worker:
             if not reported:
@@ -109,7 +109,7 @@ class HandlerBench:
             await until(lambda: worker.pool.ran >= n and worker.finisher.idle())
             return time.perf_counter() - began, own_cpu() - used
 
-    # Parts
+    # Helpers
 
     @asynccontextmanager
     async def _worker(self) -> AsyncIterator[Worker]:
@@ -133,8 +133,8 @@ def _resident() -> int:
 
 
 @contextmanager
-def _lines_thrown_away() -> Iterator[None]:
-    """Written as to a file, at the level that workers have."""
+def _log_thrown_away() -> Iterator[None]:
+    """Log at the level of workers, as to a file, but into /dev/null."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         log_output.set_up("info", nowhere)
         try:

@@ -1,4 +1,4 @@
-"""What `tocsin bench` measures of operating: how long it takes to find, check, retry and remove many jobs."""
+"""Rows of `tocsin bench` for operators: the time to find, check, retry and remove many jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable
 
 from tocsin.app import Tocsin
-from tocsin.bench.engine import PAYLOAD, Measure
+from tocsin.bench.measure import PAYLOAD, Measure
 from tocsin.config import Config
 from tocsin.inspection.doctor import Doctor
 from tocsin.model.ids import new_id
@@ -20,7 +20,7 @@ QUEUE = "operated"
 
 
 class OperateBench:
-    """As `Bench`."""
+    """Rows like those of `Bench` in engine.py."""
 
     ROWS = ("operating",)
     CONFIG = Config()
@@ -52,6 +52,7 @@ class OperateBench:
         ]
 
     async def _bury(self, wanted: int) -> None:
+        """Claim at least `wanted` jobs and make them dead."""
         where = await self._app.store.open_queue(self._app.declarations.known_queue(QUEUE))
         runs, partition = Runs(self._app.store, f"{new_id()}.1"), 0
         while wanted > 0:
@@ -65,7 +66,7 @@ class OperateBench:
 
 
 async def _each(work: Awaitable[object], jobs: int) -> float:
-    """Microseconds for each of so many jobs."""
+    """Microseconds per job."""
     began = time.perf_counter()
     await work
     return (time.perf_counter() - began) / jobs * 1e6

@@ -1,4 +1,4 @@
-"""What `tocsin bench` measures of queues by priority and by turns: speed, cost, and whether they are fair."""
+"""Rows of `tocsin bench` for priority and fair queues: speed, cost, and how fair the shares are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 from tocsin.app import Tocsin, job_options
-from tocsin.bench.engine import PAYLOAD, Measure
+from tocsin.bench.measure import PAYLOAD, Measure
 from tocsin.config import Config
 from tocsin.model.ids import new_id
 from tocsin.model.job import PRIORITIES
@@ -21,12 +21,12 @@ from tocsin.worker import WorkerSettings
 
 FEW, MANY = 10, 10_000
 ROUNDS = 2
-# For the shares: so many tenants of weight 1, and one of this weight.
+# For `shares`: EQUALS tenants of weight 1, and one of weight HEAVY.
 EQUALS, HEAVY = 100, 10
 
 
 class LineBench:
-    """As `Bench`. One line each: the same jobs in the same number of partitions, in another order."""
+    """Rows like those of `Bench` in engine.py: the same jobs in one partition, in queues of different orders."""
 
     ROWS = ("lines", "shares")
     CONFIG = Config()
@@ -47,13 +47,13 @@ class LineBench:
         self._handler = in_line
 
     async def lines(self) -> list[Measure]:
-        """With a worker; the costs are those of the scripts alone, in batches of 100."""
+        """The drains run in a worker; the costs are those of the scripts alone, in batches of 100."""
         plain = await self._cost("by-due", 1)
         by_priority = await self._drain("by-priority", 1)
         cost = await self._cost("by-priority", 1)
         drains = {tenants: await self._drain(queue, tenants) for queue, tenants in (("by-few", FEW), ("by-many", MANY))}
         few = many = 0.0
-        # In turns: a machine that is quicker now than a second ago is so for both.
+        # Measure both in turns, so that a machine that gets quicker or slower changes both alike.
         for _ in range(ROUNDS):
             few += await self._cost("by-few", FEW) / ROUNDS
             many += await self._cost("by-many", MANY) / ROUNDS
@@ -66,7 +66,7 @@ class LineBench:
         ]
 
     async def shares(self) -> list[Measure]:
-        """The largest distance of a tenant's share from what its weight gives it, over 10 000 runs."""
+        """How far the worst tenant's share of 10 000 runs is from the share that its weight gives it."""
         heavy, each = "heavy", 10_000 // (EQUALS + HEAVY)
         await self._put("shares", [heavy] * (2 * HEAVY * each), prefix="h")
         await self._put("shares", [f"tenant-{n % EQUALS}" for n in range(EQUALS * 2 * each)], prefix="t")
@@ -78,7 +78,7 @@ class LineBench:
         return [Measure("fair shares, furthest from its due", worst * 100, "%", 5, at_least=False)]
 
     async def _put(self, queue: str, tenants: list[str], prefix: str = "") -> None:
-        """All that differs is the tenant, and in a queue that knows them, the priority."""
+        """Jobs differ only in their tenant and, in a queue by priority, in their priority."""
         where = await self._app.store.open_queue(self._app.declarations.known_queue(queue))
         bands = PRIORITIES if queue == "by-priority" else (None,)
         jobs, records = Jobs(self._app.store), {}
@@ -106,14 +106,14 @@ class LineBench:
             await worker.stop(grace=5)
 
     async def _cost(self, queue: str, tenants: int) -> float:
-        """The server's CPU per run in us."""
+        """Microseconds of the server's CPU per run."""
         await self._put(queue, [f"tenant-{n % tenants}" for n in range(self._n)])
         before = await self._server_cpu()
         await self._serve(queue, self._n)
         return (await self._server_cpu() - before) / self._n * 1e6
 
     async def _serve(self, queue: str, wanted: int) -> Counter[str]:
-        """Whose runs a worker gets, in batches of 100."""
+        """Claim and finish in batches of 100 without a worker. Returns how many runs of each tenant were claimed."""
         where = await self._app.store.open_queue(self._app.declarations.known_queue(queue))
         runs, served = Runs(self._app.store, f"{new_id()}.1"), Counter[str]()
         while sum(served.values()) < wanted:

@@ -1,4 +1,4 @@
-"""What `tocsin bench` measures of many callers that put at the same time, as the handlers of a web server do."""
+"""Rows of `tocsin bench` for many callers that put at the same time, as the handlers of a web server do."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import time
 from array import array
 
 from tocsin.app import Tocsin
-from tocsin.bench.engine import PAYLOAD, Measure, percentile
+from tocsin.bench.measure import PAYLOAD, Measure, percentile
 from tocsin.config import Config
 from tocsin.engine.handlers import Handler
 
-# As many as a busy web server has clients.
+# As many puts at once as a busy web server has clients.
 AT_ONCE = 1000
 CALLERS = 200
 
 
 class PutBench:
-    """The rows of concurrent puts. Each is measured by the method of its name, on an empty server and a new app."""
+    """Rows like those of `Bench` in engine.py."""
 
     ROWS = ("concurrent_puts", "callers")
     CONFIG = Config()
@@ -33,7 +33,7 @@ class PutBench:
         self._nothing: Handler = nothing
 
     async def concurrent_puts(self) -> list[Measure]:
-        """In turns with puts one by one: a machine that is quicker now than a second ago is so for both."""
+        """Puts one by one and at once in turns, so that a machine that gets quicker or slower changes both alike."""
         rounds, alone, most = self._n(100_000) // AT_ONCE, 50, self._n(100_000)
         await self._put()
         seconds_alone = seconds_together = 0.0
@@ -58,7 +58,7 @@ class PutBench:
         ]
 
     async def callers(self) -> list[Measure]:
-        """Each puts one job after the other."""
+        """CALLERS tasks, each of which puts one job after the other."""
         await self._put()
         waits, stop = array("d"), time.perf_counter() + 3 * max(self._scale, 0.3)
 
@@ -75,7 +75,7 @@ class PutBench:
         ]
 
     async def _put(self) -> None:
-        # Not due now: bells are no part of it.
+        # With a delay, because a job that is due now would also wake workers.
         await self._app.enqueue(self._nothing, PAYLOAD, delay=3600)
 
     def _n(self, full: int) -> int:

@@ -1,7 +1,8 @@
-"""What `tocsin bench` sends requests to: `python -m tocsin.bench.responder GOOD SILENT`, in a process of its own.
+"""The server that receives the requests of `tocsin bench`: `python -m tocsin.bench.responder GOOD SILENT`.
 
-As cheap as Python can be, so that the sender is measured and not the receiver. It tells its ports in one line: GOOD of
-them answer, SILENT of them take requests and never say anything. It ends with who started it.
+It runs in a process of its own and does as little as possible, so that the bench measures the sender. It prints its
+ports in one line: first GOOD ports that answer, then SILENT ports that accept requests and never answer. It ends when
+its stdin closes, which happens when its starter ends.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class Answers(asyncio.Protocol):
-    """Each request, when it is there as a whole."""
+    """Answers each request once all of it has arrived."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -36,7 +37,7 @@ class Answers(asyncio.Protocol):
 
 
 def _size(data: bytes) -> int | None:
-    """Of the request that it begins with; None while its headers are not all there."""
+    """Bytes of the first request in `data`; None until its headers are complete."""
     end = data.find(b"\r\n\r\n")
     if end < 0:
         return None

@@ -1,4 +1,4 @@
-"""What `tocsin bench` measures of schedules: how long the next time takes to find, and a million of them in bulk."""
+"""Rows of `tocsin bench` for schedules: the time to find the next tick, and to add a million schedules in bulk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 
 from tocsin.app import Tocsin
-from tocsin.bench.engine import Measure
+from tocsin.bench.measure import Measure
 from tocsin.config import Config
 from tocsin.model.trigger import Cron
 from tocsin.triggers.next_tick import next_after
@@ -19,7 +19,7 @@ BEGIN = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
 
 
 class ScheduleBench:
-    """As `Bench`."""
+    """Rows like those of `Bench` in engine.py."""
 
     ROWS = ("next_times", "bulk_crons")
     CONFIG = Config()
@@ -50,7 +50,11 @@ class ScheduleBench:
 
 
 def _median(expressions: tuple[str, ...], ticks: int) -> float:
-    """Microseconds, from tick to tick, so that nothing is asked twice; what a zone does in a year is known by then."""
+    """The median time of a search in microseconds.
+
+    Each search starts at the tick before, so that no answer comes from a cache; the changes of the zone's clock in a
+    year are cached after the first ones.
+    """
     took = []
     for expression in expressions:
         cron, at = Cron(expression, tz=ZONE), BEGIN

@@ -1,4 +1,4 @@
-"""What `tocsin bench` measures of queues that share a worker: many of them, idle ones, and one beside a backlog."""
+"""Rows of `tocsin bench` for queues that share a worker: many queues, idle queues, and a queue beside a backlog."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tocsin.app import Tocsin
-from tocsin.bench.engine import Measure, commands_sent, own_cpu, percentile
+from tocsin.bench.measure import Measure, commands_sent, own_cpu, percentile
 from tocsin.config import Config
 from tocsin.worker import Worker, WorkerSettings
 
@@ -22,7 +22,7 @@ OTHER_EVERY_S = 0.02
 
 
 class SharingBench:
-    """As `Bench`: one worker at its defaults, and queues at theirs."""
+    """Rows like those of `Bench` in engine.py: one worker and queues, all with default settings."""
 
     ROWS = ("many_queues", "idle_queues", "beside_a_backlog")
     CONFIG = Config()
@@ -32,7 +32,7 @@ class SharingBench:
         self._seconds = max(3.0, SECONDS * scale)
 
     async def many_queues(self) -> list[Measure]:
-        """From enqueue to start, of jobs that come one by one, each into another queue."""
+        """Time from enqueue to start of jobs that come one by one, each in another queue than the job before."""
         names = self._declare(QUEUES)
         waits: dict[str, list[float]] = {name: [] for name in names}
 
@@ -48,7 +48,7 @@ class SharingBench:
                 each.clear()
             began, sent, cpu = time.perf_counter(), 0, own_cpu()
             while (passed := time.perf_counter() - began) < self._seconds:
-                # Each queue as often as the others, so that their percentiles can be compared.
+                # Every queue gets as many jobs as the others, so that their percentiles can be compared.
                 due = [names[number * 7 % QUEUES] for number in range(sent, int(passed * OFFERED))]
                 now = time.perf_counter()
                 await asyncio.gather(*(self._app.enqueue(stamp, name, now, queue=name, keep=0) for name in due))
@@ -68,11 +68,11 @@ class SharingBench:
         ]  # fmt: skip
 
     async def idle_queues(self) -> list[Measure]:
-        """What a worker writes with one queue are its heartbeats; with many it writes no more."""
+        """An idle worker of one queue writes only heartbeats; an idle worker of many queues should write no more."""
         async with self._worker(["default"]):
             alone = await self._changes(IDLE_S)
         async with self._worker(self._declare(QUEUES)):
-            # The first round over all queues is over.
+            # Wait until the worker has looked at every queue once.
             await asyncio.sleep(2)
             cpu = own_cpu()
             changes = await self._changes(IDLE_S)
@@ -86,7 +86,7 @@ class SharingBench:
         ]  # fmt: skip
 
     async def beside_a_backlog(self) -> list[Measure]:
-        """From enqueue to start in a queue whose neighbour has more than the worker gets through."""
+        """Time from enqueue to start in a queue beside one with more jobs than the worker gets through."""
         bulk_queue, other_queue = self._declare(2)
         waits: list[float] = []
 
@@ -120,7 +120,7 @@ class SharingBench:
         return [self._app.queue(f"queue-{number:03d}").name for number in range(count)]
 
     async def _changes(self, seconds: float) -> float:
-        """Per second, in the data of the server."""
+        """Changes per second to the data of the server."""
         client = self._app.store.client
         before = (await client.info("persistence"))["rdb_changes_since_last_save"]
         await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""What `tocsin bench` measures of requests: how many, how soon, at what memory, and beside a host that hangs."""
+"""Rows of `tocsin bench` for requests: rate, delay, memory, and the effect of a host that hangs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.app import Tocsin
-from tocsin.bench.engine import Measure, own_cpu, percentile, until
+from tocsin.bench.measure import Measure, own_cpu, percentile, until
 from tocsin.config import Config
 from tocsin.config.schema import HttpGroup as Settings
 from tocsin.engine.work_item import WorkItem
@@ -25,17 +25,18 @@ from tocsin.model.trigger import Every
 from tocsin.worker import Worker
 
 ROUNDS = 5
-# Long enough that the hundredth part of what is due in it is more than a dozen.
+# Long enough that one per cent of the requests that are due in a turn are more than a dozen.
 TURN_S = 4.0
-# Beside the host that hangs: so many schedules of others, each of them so often.
+# Schedules to the healthy hosts, and the interval of each.
 OTHERS, OTHERS_EVERY_S = 120, 0.4
-# More than the permits of a worker; within a turn they hang, are given up, and come again.
+# Schedules to a host that hangs: more than a worker has permits. Within a turn their requests hang, time out and are
+# sent again.
 HANGING, HANGING_EVERY_S, HANGING_TIMEOUT_S = 150, 0.2, 2.0
 CHUNK = 5000
 
 
 class TargetBench:
-    """As `Bench`, with hosts that answer and hosts that do not."""
+    """Rows like those of `Bench` in engine.py, with hosts that answer and hosts that do not."""
 
     ROWS = ("requests", "requests_at_once", "requests_memory", "requests_beside_one_that_hangs")
     CONFIG = Config(http=Settings(allow=("127.0.0.0/8",)))
@@ -62,7 +63,7 @@ class TargetBench:
         n = self._n(30_000)
         async with self._working() as (app, hosts, worker):
             await app.enqueue_many(Http, hosts.requests(n))
-            # What is loaded and opened with the first ones is no part of a rate.
+            # Leave out the first requests, which load modules and open connections.
             await until(lambda: worker.pool.ran >= n // 10)
             ran, began, cpu = worker.pool.ran, time.perf_counter(), own_cpu()
             await until(lambda: worker.pool.ran >= n and worker.finisher.idle())
@@ -82,7 +83,7 @@ class TargetBench:
         return [Measure(f"{n} requests due at once: all delivered after", took, "s", 6 * n / 10_000, at_least=False)]
 
     async def requests_memory(self) -> list[Measure]:
-        """What the process has grown by since the first tenth."""
+        """By how much the process has grown since the first tenth of the requests."""
         n = self._n(200_000)
         async with self._working() as (app, hosts, worker):
             put, first = 0, 0.0
@@ -96,7 +97,7 @@ class TargetBench:
         return [Measure(f"memory over {n} requests: growth", grown, "MiB", 20, at_least=False)]
 
     async def requests_beside_one_that_hangs(self) -> list[Measure]:
-        """From due to answered, of requests to hosts that are well; with and without one that hangs, in turns."""
+        """Time from due to answered of requests to healthy hosts, in turns without and beside a host that hangs."""
         async with self._working() as (app, hosts, worker):
             rows = ((f"other-{i}", Every(OTHERS_EVERY_S), request) for i, request in enumerate(hosts.requests(OTHERS)))
             await app.schedule_many(Http, rows, jitter=OTHERS_EVERY_S)
@@ -105,7 +106,7 @@ class TargetBench:
             alone, beside = [], []
             for silent in hosts.silent:
                 alone.append(await took.turn())
-                # A host that was found hanging is known for it: each time another one.
+                # Use another host in each round, because the worker remembers hosts that hang.
                 target = Http.post(f"http://127.0.0.1:{silent}/", timeout=HANGING_TIMEOUT_S)
                 names = [f"hanging-{silent}-{i}" for i in range(HANGING)]
                 rows = ((name, Every(HANGING_EVERY_S), target) for name in names)
@@ -114,7 +115,7 @@ class TargetBench:
                 beside.append(await took.turn())
                 await asyncio.gather(*map(app.remove, names))
                 await took.settled()
-        # By the median over the turns: one hiccup of the machine is a whole p99.
+        # The median over the turns, because one hiccup of the machine spoils the p99 of its turn.
         without = [percentile(took.of(turn), 99) for turn in alone]
         times = [percentile(took.of(turn), 99) / p99 for turn, p99 in zip(beside, without, strict=True)]
         return [
@@ -129,7 +130,7 @@ class _Hosts:
         self._requests = [Http.post(f"http://127.0.0.1:{port}/hook", json={"due": "{run.due}"}) for port in good]
 
     def requests(self, n: int) -> Iterator[Http]:
-        """To each of the good ones in turn."""
+        """`n` requests, to each of the good hosts in turn."""
         return (self._requests[number % len(self._requests)] for number in range(n))
 
 
@@ -149,11 +150,11 @@ async def _hosts(good: int, silent: int) -> AsyncIterator[_Hosts]:
 
 
 class _Took:
-    """Milliseconds from due to answered, of the requests that were."""
+    """Records the milliseconds from due to answered of every request that was answered."""
 
     def __init__(self, worker: Worker, app: Tocsin) -> None:
         self._clock = app.store.clock
-        # One after the other: when it was due, and how long it took from then.
+        # A flat list of pairs: the due time, and the milliseconds from then to the answer.
         self._found = array("d")
         self._inside = 0
         handler = worker.catalog.get(HTTP)
@@ -171,23 +172,23 @@ class _Took:
         return answer
 
     async def turn(self) -> tuple[float, float]:
-        """From when to when on the server's clock."""
+        """Let TURN_S pass. Returns its begin and end on the server's clock."""
         began = self._clock.server_ms()
         await asyncio.sleep(TURN_S)
         return began, self._clock.server_ms()
 
     async def settled(self) -> None:
-        """Those that hang have ended. Now and then nobody is inside, because the others are quick."""
+        """Wait until the hanging requests have ended. The others are quick, so at some moment no request is running."""
         await until(lambda: not self._inside, 0.0005)
 
     def of(self, turn: tuple[float, float]) -> list[float]:
-        """Of those that were due then, whenever they were answered."""
+        """Milliseconds of the requests that were due within the turn, whenever they were answered."""
         began, ended = turn
         found = zip(self._found[::2], self._found[1::2], strict=True)
         return [took for due, took in found if began <= due < ended]
 
 
 def _memory() -> float:
-    """Of this process now, in MiB."""
+    """MiB of memory that this process holds now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     """The console script `tocsin`."""
-    # Not at the top: modules of this package are imported by worker processes that parse nothing.
+    # Not at the top: worker processes import modules of this package without parsing a command line.
     from tocsin.cli.main import run
 
     sys.exit(run(sys.argv[1:]))

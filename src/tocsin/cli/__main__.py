@@ -1,4 +1,4 @@
-"""`python -m tocsin.cli`: how the command line starts itself again as a worker process."""
+"""`python -m tocsin.cli`: the command line starts worker processes this way."""
 
 from tocsin.cli import main
 

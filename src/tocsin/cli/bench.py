@@ -1,4 +1,4 @@
-"""`tocsin bench`: this design's own numbers, one table, on an embedded server of its own."""
+"""`tocsin bench`: measure speed and cost on an embedded server and print one table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from rich.table import Table
 
 from tocsin.app import Tocsin
 from tocsin.bench.agents import AgentBench
-from tocsin.bench.engine import Bench, Measure
+from tocsin.bench.engine import Bench
 from tocsin.bench.handlers import HandlerBench
+from tocsin.bench.measure import Measure
 from tocsin.bench.operating import OperateBench
 from tocsin.bench.orders import LineBench
 from tocsin.bench.puts import PutBench
@@ -34,18 +35,18 @@ GROUPS: tuple[type[Any], ...] = (
 
 async def bench(
     *,
-    scale: Annotated[float, Parameter(help="Of the full counts, how much: 0.1 is quick and rough.")] = 1.0,
-    only: Annotated[str, Parameter(help="Measure these rows, e.g. drain,recurring; all of them otherwise.")] = "",
+    scale: Annotated[float, Parameter(help="Fraction of the full counts: 0.1 is quick and rough.")] = 1.0,
+    only: Annotated[str, Parameter(help="Measure only these rows, like drain,recurring; without it, all rows.")] = "",
     options: Given,
 ) -> int:
-    """Measure this design's own numbers on an embedded server of its own. Exit code 1 if a bar was missed."""
+    """Measure speed and cost on an embedded server of its own. Exit code 1 if a number misses its bar."""
     if not 0 < scale <= 1:
         raise WrongUsage(f"--scale must be above 0 and at most 1, not {scale}")
     log_output.set_up("warning")
     rows = chosen(only)
     measures: list[Measure] = []
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as folder:
-        # It keeps the server; each row has a program of its own on it.
+        # `keeper` keeps the server alive; each row connects to it with an app of its own.
         async with Tocsin(data=folder, config=Config()) as keeper:
             for group, row in rows:
                 await keeper.store.client.execute_command("FLUSHALL", "SYNC")
@@ -62,7 +63,7 @@ async def bench(
 
 
 def chosen(only: str) -> list[tuple[type[Any], str]]:
-    """The rows with the group that measures each, in an order in which none disturbs the next."""
+    """The rows to measure and their groups, in an order in which no row disturbs the next."""
     every = [(group, row) for group in GROUPS for row in group.ROWS]
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     names = [row for _, row in every]

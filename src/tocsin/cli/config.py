@@ -1,4 +1,4 @@
-"""`tocsin config`: which settings are in force and where they come from, and what is wrong with them."""
+"""`tocsin config`: show which settings apply and where they come from, and check them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tocsin.config.values import Value
 from tocsin.model.errors import InvalidConfig
 from tocsin.store.connection import address
 
-config = App(name="config", help="Look at the settings.")
+config = App(name="config", help="Show and check the settings.")
 
 
 @config.command
 def show(*, options: Given) -> int:
-    """Every setting, its value and where that comes from, as YAML."""
+    """Print every setting, its value and where the value comes from, as YAML."""
     loaded = load_config(options.config)
     for warning in loaded.warnings:
         say(f"warning: {warning}")
@@ -31,7 +31,7 @@ def show(*, options: Given) -> int:
 
 @config.command
 def check(*, options: Given) -> int:
-    """Say all that is wrong with the settings, a line for each."""
+    """Print all problems with the settings, one on each line."""
     try:
         loaded = load_config(options.config)
         if url := loaded.config.redis.connection.url:
@@ -56,7 +56,7 @@ def _check_address(url: str, loaded: Loaded) -> None:
 
 
 def _print_wrong(options: Options, problems: list[str]) -> int:
-    # On stdout: it is what was asked for.
+    # Problems go to stdout: they are the output of this command.
     if options.json:
         print_json({"ok": False, "problems": problems})
     else:
@@ -76,12 +76,12 @@ def _lines(loaded: Loaded) -> Iterator[str]:
 
 
 def _scalar(value: Value) -> str:
-    import yaml  # not at the top: no other command needs it
+    import yaml  # not at the top: no other command needs it, and importing it takes time
 
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_scalar, value)) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_scalar(name)}: {_scalar(texts)}" for name, texts in value.items()) + "}"
     style = '"' if isinstance(value, str) else None
-    # A plain scalar is followed by a line that ends the document.
+    # After a plain scalar, safe_dump writes a second line that ends the document: drop it.
     return yaml.safe_dump(value, default_style=style, width=float("inf"), allow_unicode=True).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Asking before something is removed for good."""
+"""Ask before something is removed for good, and report what was removed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from tocsin.app.bulk_control import Removed
 from tocsin.cli.options import Options, WrongUsage
-from tocsin.cli.printing import say
+from tocsin.cli.printing import print_json, say
 
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="", show_default=False, help="Do not ask.")]
 
 
 def confirm(options: Options, yes: bool, question: str) -> bool:
-    """Whether to do it. Raises WrongUsage where nobody can be asked."""
+    """Whether to go on. Raises WrongUsage if there is no terminal to ask on."""
     if yes:
         return True
     if options.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -24,3 +25,15 @@ def confirm(options: Options, yes: bool, question: str) -> bool:
         return True
     say("nothing was changed")
     return False
+
+
+def print_removed(removed: Removed, options: Options, **more: str) -> None:
+    if options.json:
+        print_json({**more, "removed": removed.removed, "running": removed.running})
+        return
+    running = f"; {removed.running} still running, to be removed when their runs end" if removed.running else ""
+    print(f"removed {count_of_jobs(removed.removed)}{running}")
+
+
+def count_of_jobs(count: int) -> str:
+    return f"{count} job{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""`tocsin dead`: jobs that are out of retries, to be given another life or dropped."""
+"""`tocsin dead`: list, retry or drop jobs that are out of retries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from tocsin.cli.jobs import Limit, show_jobs
+from tocsin.cli.job_listing import Limit, show_jobs
 from tocsin.cli.options import Given, Options, QueueName, Watch, WrongUsage, connected
 from tocsin.cli.printing import print_json, say
 from tocsin.cli.progress import progress
@@ -15,13 +15,15 @@ from tocsin.model.errors import TocsinError
 
 dead = App(name="dead", help="Jobs that are out of retries.")
 
-All = Annotated[bool, Parameter(name="--all", negative="", help="All that are dead now, of --queue or of every queue.")]
+All = Annotated[
+    bool, Parameter(name="--all", negative="", help="All jobs that are dead now, of --queue or of every queue.")
+]
 Act = Callable[..., Awaitable[bool]]
 
 
 @dead.command(name="list")
 async def list_dead(*, queue: QueueName = None, limit: Limit = 50, watch: Watch = False, options: Given) -> int:
-    """Dead jobs, the longest dead first."""
+    """List dead jobs, the longest dead first."""
     async with connected(options) as (app, inspector):
         await inspector.check_queue(queue)
         return await show_jobs(options, watch, inspector, lambda now: app.dead(queue=queue), limit, "no job is dead")
@@ -29,7 +31,7 @@ async def list_dead(*, queue: QueueName = None, limit: Limit = 50, watch: Watch 
 
 @dead.command
 async def retry(*ids: str, everything: All = False, queue: QueueName = None, options: Given) -> int:
-    """Give dead jobs another life, with all their retries."""
+    """Run dead jobs again, with all their retries."""
     _check(ids, everything)
     async with connected(options) as (app, inspector):
         await inspector.check_queue(queue)

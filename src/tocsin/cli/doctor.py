@@ -1,4 +1,4 @@
-"""`tocsin doctor`: is everything where it belongs? What is not, and what to do about it."""
+"""`tocsin doctor`: find jobs that are not where they belong, and say or do what repairs them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.transitions.fleet import Fleet
 from tocsin.store.views.audit import AuditReader
 
-# With --quick so many entries of each key of a partition are looked at.
+# --quick looks at no more entries of each key of a partition than this.
 SAMPLE = 1000
 
 
 async def doctor(
     *,
-    repair: Annotated[bool, Parameter(negative="", show_default=False, help="Mend what is provably safe to.")] = False,
+    repair: Annotated[bool, Parameter(negative="", show_default=False, help="Repair what is safe to repair.")] = False,
     quick: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Look at a sample of the jobs only: a second or two.")
+        bool,
+        Parameter(negative="", show_default=False, help="Look only at a sample of the jobs, for a second or two."),
     ] = False,
-    queue: Annotated[list[str] | None, Parameter(negative="", help="Only these: a,b, or given several times.")] = None,
+    queue: Annotated[list[str] | None, Parameter(negative="", help="Only these: a,b; may be repeated.")] = None,
     options: Given,
 ) -> int:
-    """Check that every job of a live system is where it belongs, and servers, workers and sizes."""
+    """Check that every job of a live system is where it belongs; check servers, workers and sizes."""
     names = None if queue is None else [name for text in queue for name in split_names(text)]
     async with connected(options) as (app, inspector):
         for name in names or ():
@@ -42,7 +43,7 @@ async def doctor(
     else:
         _print(report, repair)
         if quick:
-            print(f"this was a quick look: at {SAMPLE} entries of each key at most")
+            print(f"this was a quick look: it covers at most {SAMPLE} entries of each key")
     return 1 if report.wrong else 0
 
 
@@ -51,7 +52,7 @@ def _print(report: DoctorReport, repair: bool) -> None:
         print(f"{cell(node.name)}: {node.product} {node.version}, {size(node.used_bytes)} used")
     print_listing(_sizes(report))
     for finding in report.findings:
-        print(_told(finding, repair))
+        print(_finding_text(finding, repair))
     left = [finding for finding in report.findings if finding.level == "wrong" and finding.left]
     workers = f"{len(report.workers)} worker{'' if len(report.workers) == 1 else 's'}"
     print("something is wrong" if left else f"nothing is wrong: {workers}, {len(report.queues)} queues")
@@ -67,7 +68,7 @@ def _sizes(report: DoctorReport) -> Listing:
     return Listing(columns, rows, empty="there are no queues")
 
 
-def _told(finding: Finding, repair: bool) -> str:
+def _finding_text(finding: Finding, repair: bool) -> str:
     where = f" in {cell(finding.where)}" if finding.where else ""
     examples = f" ({', '.join(map(cell, finding.examples))}{', …' if finding.count > len(finding.examples) else ''})"
     head = f"{finding.level}: {finding.what}: {finding.count}{where}{examples if finding.examples else ''}"

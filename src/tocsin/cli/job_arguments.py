@@ -1,4 +1,4 @@
-"""What a job was given, as it is shown: no logins, and secrets by where they are."""
+"""The arguments or the target of a job, as they may be shown: without logins and without secrets' values."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tocsin.model.message import Message
 from tocsin.model.secret import Secret
 from tocsin.model.target import Target, target_of
 
-# Of a body.
+# Show at most this many bytes of a body.
 LONGEST = 1000
-# Headers that are nobody's business, also where they were given as plain text.
+# Never show the values of these headers, even if a job gives them as plain text.
 _PRIVATE = ("authorization", "proxy-authorization", "cookie")
 
 
-def given(job: Job) -> dict[str, Any]:
-    """The target of a job, and what goes there; or the arguments of its function."""
+def shown_arguments(job: Job) -> dict[str, Any]:
+    """The target of a job and what is sent there; or the arguments of its function."""
     try:
         target = target_of(job.spec)
     except RecordUnreadable:
@@ -34,16 +34,17 @@ def given(job: Job) -> dict[str, Any]:
 def _sent(target: Target) -> dict[str, Any]:
     if isinstance(target, Http):
         return {
-            "headers": _shown(target.headers),
+            "headers": _without_secrets(target.headers),
             "body": _text(target.body),
             "sign": None if target.sign is None else str(target.sign),
         }
     if isinstance(target, Message):
-        return {"headers": _shown(target.headers), "body": _text(target.value)}
-    return {"env": _shown(target.env)}
+        return {"headers": _without_secrets(target.headers), "body": _text(target.value)}
+    return {"env": _without_secrets(target.env)}
 
 
-def _shown(values: Mapping[str, str | Secret]) -> dict[str, str]:
+def _without_secrets(values: Mapping[str, str | Secret]) -> dict[str, str]:
+    """The text of a Secret is the place where its value is found, like <file /run/secrets/hook>."""
     return {
         name: "***" if name.lower() in _PRIVATE and isinstance(value, str) else str(value)
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""Finding the app, or the scheduler of agents, that MODULE:NAME names, or saying what is wrong with the name."""
+"""Import the app or the scheduler of agents that MODULE:NAME names; explain what is wrong with a bad name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Hosted = Tocsin | AgentScheduler
 
 
 def load(target: str) -> Hosted:
-    """Raises WrongUsage or InvalidArgument, with what to do."""
+    """Raises WrongUsage or InvalidArgument with a message that says what to do."""
     name, colon, attribute = target.partition(":")
     if not colon or not name or not attribute or name.endswith(".py") or "/" in name:
         raise WrongUsage(f"{target!r} is not MODULE:APP: {_suggestion(name, attribute)}")
@@ -47,7 +47,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _failed(name: str, error: Exception) -> str:
-    """Where in the user's code it went wrong, in one line."""
+    """One line that names the place in the user's code that failed."""
     if isinstance(error, SyntaxError):
         place = f" ({error.filename}, line {error.lineno})"
         return f"module {name!r} cannot be imported: {type(error).__name__}: {error.msg}{place}"
@@ -64,7 +64,7 @@ def _hosted_in(module: ModuleType, name: str, attribute: str) -> Hosted:
         return found
     known = [known for known, value in vars(module).items() if isinstance(value, Hosted)]
     if not known:
-        raise InvalidArgument(f"module {name!r} holds no Tocsin: write `{attribute} = Tocsin()` in it")
+        raise InvalidArgument(f"module {name!r} has no Tocsin: write `{attribute} = Tocsin()` in it")
     what = "does not exist" if found is None else f"is a {type(found).__name__}, not a Tocsin or an AgentScheduler"
     raise InvalidArgument(f"{name}:{attribute} {what}{_near(attribute, known)}")
 

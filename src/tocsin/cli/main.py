@@ -1,4 +1,4 @@
-"""The commands, the options that all of them share, and what becomes of errors."""
+"""The command line: all commands, the options that they share, and how errors become messages and exit codes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from tocsin.cli.config import config as config_commands
 from tocsin.cli.dead import dead
 from tocsin.cli.demo.demo import demo
 from tocsin.cli.doctor import doctor
-from tocsin.cli.jobs import list_workers
+from tocsin.cli.jobs import jobs
 from tocsin.cli.next import next_ticks
 from tocsin.cli.options import Options, WrongUsage
 from tocsin.cli.printing import say, silence_stdout
-from tocsin.cli.removal import jobs, purge, queues
+from tocsin.cli.purge import purge
+from tocsin.cli.queues import queues
 from tocsin.cli.script import print_script
 from tocsin.cli.why import why
 from tocsin.cli.worker import worker
+from tocsin.cli.workers import list_workers
 from tocsin.model.errors import InvalidArgument, TocsinError
 from tocsin.telemetry import log_output
 
@@ -56,16 +58,16 @@ def launch(
     json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     log_level: str = "info",
 ) -> int:
-    """Parse the command, give it the options, run it.
+    """Parse the command, pass it the shared options, run it.
 
     Parameters
     ----------
     url
-        The server's address; else $TOCSIN_URL, else an embedded server.
+        The server's address; default: $TOCSIN_URL, else an embedded server.
     config
-        The YAML file with the settings; else $TOCSIN_CONFIG, else tocsin.yaml here, if there is one.
+        The YAML file with the settings; default: $TOCSIN_CONFIG, else tocsin.yaml here, if it exists.
     prefix
-        The namespace: what all keys begin with.
+        The namespace: all keys begin with it.
     hash_tag
         The hash tag of the keys, for agents on a Redis Cluster.
     json
@@ -84,7 +86,7 @@ def launch(
 
 
 def run(argv: list[str]) -> int:
-    """The exit code of a command line."""
+    """Run a command line and return its exit code."""
     try:
         code = app.meta(argv, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -105,9 +107,9 @@ def run(argv: list[str]) -> int:
 def _explained(error: Exception) -> str:
     text = str(error)
     if isinstance(error, UnknownOptionError) and "Did you mean" not in text:
-        # The parser of a command knows its own options only.
-        given = error.token.keyword or error.token.value
+        # The parser of a command knows only its own options, so look among the shared ones too.
+        word = error.token.keyword or error.token.value
         names = [name for argument in app.meta.assemble_argument_collection() for name in argument.names]
-        close = difflib.get_close_matches(given, names, n=1)
+        close = difflib.get_close_matches(word, names, n=1)
         return f"{text} Did you mean {close[0]}?" if close else text
     return text

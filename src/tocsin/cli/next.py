@@ -27,14 +27,14 @@ def next_ticks(
     dst: Annotated[str, Parameter(help="cron, skip, earlier, later, later-first or both.")] = "cron",
     options: Given,
 ) -> int:
-    """When a cron expression fires next, with local times and a word where the clock changes.
+    """Show when a cron expression fires next, in local time and UTC, with a note where the clock changes.
 
     Parameters
     ----------
     expression
-        Five fields, six with the second first, or @daily and the like.
+        Five fields; or six, the first for seconds; or @daily and the like.
     after
-        ISO 8601 with a zone (2030-01-31T09:00Z), or a distance from now (+1h, -5m); else now.
+        ISO 8601 with a zone (2030-01-31T09:00Z), or a distance from now (+1h, -5m); without it, now.
     """
     now = wall_ms()
     since = now if after is None else epoch_ms(parse_time(after, now))

@@ -1,4 +1,4 @@
-"""What stands before or after every subcommand, and what values mean on the command line."""
+"""The options of every command, types that several commands share, and how values are read from the command line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from msgspec import Struct
 from tocsin.app import Tocsin
 from tocsin.inspection.inspector import Inspector
 from tocsin.model.durations import Millis, millis, moment, seconds
-from tocsin.model.errors import InvalidArgument
+from tocsin.model.errors import InvalidArgument, did_you_mean
+from tocsin.store.keys import STAGE_KEYS
 
 
 class Options(Struct, frozen=True):
-    """None: not given, so the app's own or the default."""
+    """The options of every command. None: not given, so the app's own value or the default applies."""
 
     url: str | None = None
     prefix: str | None = None
@@ -27,19 +28,23 @@ class Options(Struct, frozen=True):
     config: str | None = None
 
     def where(self) -> dict[str, str]:
-        """The arguments of `Tocsin` that were given."""
-        given = {"url": self.url, "prefix": self.prefix, "hash_tag": self.hash_tag, "config": self.config}
-        return {name: value for name, value in given.items() if value is not None}
+        """The given options, as arguments of `Tocsin`."""
+        values = {"url": self.url, "prefix": self.prefix, "hash_tag": self.hash_tag, "config": self.config}
+        return {name: value for name, value in values.items() if value is not None}
 
 
-# Filled in by the launcher, not parsed.
+# The launcher fills this in; the parser of the command skips it.
 Given = Annotated[Options, Parameter(parse=False)]
 Watch = Annotated[bool, Parameter(negative="", help="Show it again each second until Ctrl-C.")]
 QueueName = Annotated[str | None, Parameter(help="Only this queue.")]
+QueueArgument = Annotated[str, Parameter(help="The queue's name.")]
+Time = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+
+STAGES = ("ready", *STAGE_KEYS)
 
 
 class WrongUsage(Exception):
-    """The command line says something that cannot be: exit code 2."""
+    """The command line makes no sense: exit code 2."""
 
 
 @asynccontextmanager
@@ -48,13 +53,20 @@ async def connected(options: Options) -> AsyncIterator[tuple[Tocsin, Inspector]]
         yield app, Inspector(app.store)
 
 
-def check_time(text: str) -> str:
-    parse_time(text, 0)
-    return text
+def check_stage(stage: str | None) -> None:
+    if stage is not None and stage not in STAGES:
+        raise WrongUsage(f"there is no stage {stage!r}; {did_you_mean(stage, STAGES)}")
+
+
+def check_times(*texts: str | None) -> None:
+    """Refuse a malformed time before connecting; what a distance means is known only with the server's time."""
+    for text in texts:
+        if text is not None:
+            parse_time(text, 0)
 
 
 def parse_time(text: str, now: Millis) -> datetime:
-    """ISO 8601 with a zone, or a distance from the server's now: +1h, -5m."""
+    """ISO 8601 with a zone, or a distance from `now`, the server's time: +1h, -5m."""
     if text[:1] in ("+", "-"):
         try:
             away = timedelta(milliseconds=millis(text[1:]))

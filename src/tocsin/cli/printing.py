@@ -1,4 +1,4 @@
-"""How things are printed: tables on a terminal, plain columns otherwise, JSON on demand."""
+"""Print results: tables on a terminal, plain columns otherwise, JSON with --json."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def console() -> Console:
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """Columns and rows, before it is known how they are shown. Columns that begin with # are numbers."""
+    """Columns and rows, to be shown as a table or as lines. The name of a column of numbers begins with #."""
 
     columns: Sequence[str]
     rows: Sequence[Row]
     title: str = ""
-    # Said beside the table: that it is empty, that it was cut.
+    # Printed to stderr: `empty` instead of a table without rows, `more` after a table that was cut.
     empty: str = "nothing"
     more: str = ""
 
@@ -59,7 +59,7 @@ class Listing(msgspec.Struct, frozen=True):
         return table
 
     def lines(self) -> Iterator[str]:
-        """Never cut and never wrapped, so that grep and awk find what they look for."""
+        """Lines are never cut or wrapped, so that grep and awk find what they look for."""
         rows = [[column.lstrip("#") for column in self.columns], *([cell(value) for value in row] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
@@ -67,13 +67,13 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 def cell(value: object) -> str:
-    """Printable on one line: an id may hold newlines and escape sequences."""
+    """Escape the value so that it prints on one line: an id may contain newlines and escape sequences."""
     text = "" if value is None else str(value)
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 def say(text: str) -> None:
-    """For people, beside the output. Several lines, but nothing that a terminal obeys: errors quote what they met."""
+    """Print a message to stderr. Terminal control characters are escaped, because errors quote foreign text."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
@@ -94,7 +94,7 @@ def print_json(value: object, *, indent: bool = True) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Arguments of jobs may hold what JSON cannot: keys become text, what is unknown its repr."""
+    """Make any argument of a job fit for JSON: keys become text, and values of unknown types their repr."""
     if isinstance(value, dict):
         return {key if isinstance(key, str) else repr(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -114,7 +114,7 @@ async def show(
     listing: Callable[[T], Listing],
     as_json: Callable[[T], object],
 ) -> int:
-    """Once, or with `watch` each second until Ctrl-C."""
+    """Print once, or with `watch` each second until Ctrl-C."""
     if not watch:
         found = await fetch()
         print_json(as_json(found)) if options.json else print_listing(listing(found))
@@ -142,7 +142,7 @@ def _print_again(options: Options, listing: Listing, value: object) -> None:
 
 
 async def wait(stop: asyncio.Event, seconds: float) -> bool:
-    """Until the time is over, or True as soon as we are to stop."""
+    """Wait until the time is over, or return True as soon as `stop` is set."""
     try:
         async with asyncio.timeout(seconds):
             return await stop.wait()
@@ -152,7 +152,7 @@ async def wait(stop: asyncio.Event, seconds: float) -> bool:
 
 @contextmanager
 def interruptible() -> Iterator[asyncio.Event]:
-    """Ctrl-C and SIGTERM set the event, so that what we do ends where it can end well."""
+    """Ctrl-C and SIGTERM set the event instead of interrupting, so that the caller ends at a safe point."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
     for number in numbers:
@@ -165,12 +165,12 @@ def interruptible() -> Iterator[asyncio.Event]:
 
 
 def silence_stdout() -> None:
-    """After a broken pipe: the interpreter must not stumble over what is still in the buffer."""
+    """After a broken pipe, discard what is still buffered: the interpreter would fail to flush it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def size(count: int | None) -> str:
-    """Bytes for people."""
+    """A number of bytes, like 1.5 MiB."""
     if count is None:
         return "?"
     value = float(count)

@@ -1,4 +1,4 @@
-"""How far long work has come: a bar on a terminal, a line for each tenth otherwise, nothing beside JSON."""
+"""Show the progress of long work: a bar on a terminal, otherwise a line for each tenth, nothing with --json."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tocsin.cli.options import Options
 from tocsin.cli.printing import say
 
 LINES = 10
-# Work on fewer than this is done before anybody could read of it.
+# Work on fewer items is done before anybody could read a line.
 WORTH_A_LINE = 10_000
 
-# How much is done, and of how much.
+# Called with how many items are done, and how many there are.
 Show = Callable[[int, int], None]
 
 
 @contextmanager
 def progress(options: Options, what: str) -> Iterator[Show]:
-    """`what`: what is being done, like "looking at jobs"."""
+    """`what` names the work, like "looking at jobs"."""
     if options.json:
         yield lambda done, total: None
         return

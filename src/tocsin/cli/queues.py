@@ -1,4 +1,4 @@
-"""`tocsin queues`: how full they are, what may run of them, and changing that."""
+"""`tocsin queues`: list, show, limit, pause, repartition, purge and delete queues."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ from typing import Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
-from tocsin.cli.options import Given, Options, Watch, WrongUsage, connected
+from tocsin.app.bulk_control import Removed
+from tocsin.cli.confirm import Yes, confirm
+from tocsin.cli.options import Given, Options, QueueArgument, Watch, WrongUsage, connected
 from tocsin.cli.printing import Listing, cell, distance, iso, print_json, print_listing, show
+from tocsin.cli.progress import progress
+from tocsin.cli.purge import preview, purge, purge_jobs
 from tocsin.inspection.inspector import Inspector, QueueDetail, QueueView
+from tocsin.model.clock import monotonic
 from tocsin.model.durations import Millis
 from tocsin.model.errors import InvalidArgument, did_you_mean
-from tocsin.model.queue import SETTINGS
+from tocsin.model.queue import MOST_PARTITIONS, SETTINGS
 from tocsin.store.keys import STAGE_KEYS
 from tocsin.store.views.tenants import TenantReader
 
-queues = App(name="queues", help="Look at queues, and change how much of them may run.")
-
-Name = Annotated[str, Parameter(help="The queue's name.")]
+queues = App(name="queues", help="Look at queues, and change them.")
+queues.command(purge)
 
 
 @queues.command(name="list")
 async def list_queues(*, watch: Watch = False, options: Given) -> int:
-    """All queues, how many jobs stand where, and how much may run."""
+    """List all queues, how many of their jobs are in each stage, and their limits."""
     async with connected(options) as (_, inspector):
         return await show(options, watch, inspector.queues, queue_listing, list)
 
@@ -44,15 +49,15 @@ def _row(view: QueueView, counted: list[str]) -> list[object]:
 
 def _state(view: QueueView) -> str:
     if view.moving_to == 0:
-        return "being deleted: if nobody does, run the command again"
+        return "being deleted: if that command was stopped, run it again"
     if view.moving_to is not None:
-        return f"being repartitioned to {view.moving_to}: if nobody does, run the command again"
+        return f"being repartitioned to {view.moving_to}: if that command was stopped, run it again"
     return "paused" if view.paused else "open"
 
 
 @queues.command(name="show")
-async def show_queue(name: Name, /, *, options: Given) -> int:
-    """One queue with its settings and, of a fair one, its tenants: those whose turn is next first."""
+async def show_queue(name: QueueArgument, /, *, options: Given) -> int:
+    """Show one queue with its settings. A fair queue also shows its tenants, the tenant whose turn is next first."""
     async with connected(options) as (_, inspector):
         await _print(inspector, name, options)
     return 0
@@ -60,10 +65,10 @@ async def show_queue(name: Name, /, *, options: Given) -> int:
 
 @queues.command(name="set")
 async def set_queue(
-    name: Name,
+    name: QueueArgument,
     /,
-    *settings: Annotated[str, Parameter(help="Like max_active=50, rate=100/s, aging=30s; none takes a limit away.")],
-    weight: Annotated[list[str] | None, Parameter(negative="", help="TENANT=N, as often as wanted.")] = None,
+    *settings: Annotated[str, Parameter(help="Like max_active=50, rate=100/s or aging=30s; none removes a limit.")],
+    weight: Annotated[list[str] | None, Parameter(negative="", help="TENANT=N; may be repeated.")] = None,
     options: Given,
 ) -> int:
     """Change limits, and weights of tenants, at once and for all workers; then show the queue."""
@@ -86,14 +91,14 @@ async def set_queue(
 
 
 @queues.command
-async def pause(name: Name, /, *, options: Given) -> int:
-    """Let nobody claim from a queue. What runs goes on."""
+async def pause(name: QueueArgument, /, *, options: Given) -> int:
+    """Start no more jobs of a queue. Running jobs go on."""
     return await _pause(name, True, options)
 
 
 @queues.command
-async def resume(name: Name, /, *, options: Given) -> int:
-    """Let workers claim from a paused queue again."""
+async def resume(name: QueueArgument, /, *, options: Given) -> int:
+    """Start jobs of a paused queue again."""
     return await _pause(name, False, options)
 
 
@@ -109,11 +114,74 @@ async def _pause(name: str, paused: bool, options: Options) -> int:
     return 0
 
 
+@queues.command
+async def repartition(
+    name: str, partitions: Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_PARTITIONS))], *, options: Given
+) -> int:
+    """Give a live queue another number of partitions. If the command is stopped half-way, run it again.
+
+    Until it is done no job of the queue starts: programs and workers wait, and go on by themselves. No job is lost.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    partitions
+        How many partitions it gets.
+    """
+    began = monotonic()
+    async with connected(options) as (app, _):
+        with progress(options, "looking at jobs") as show:
+            done = await app.repartition_queue(name, partitions, show)
+    took = monotonic() - began
+    if options.json:
+        print_json(
+            {"queue": done.queue, "before": done.before, "after": done.after, "moved": done.moved,
+             "resumed": done.resumed, "seconds": round(took, 3)}
+        )  # fmt: skip
+    elif done.before == done.after:
+        print(f"queue {name} has {partitions} partitions already: nothing to do")
+    else:
+        again = " (continued a repartition that was stopped)" if done.resumed else ""
+        print(f"queue {name} has {done.after} partitions, not {done.before}: {done.moved} moved in {took:.1f} s{again}")
+    return 0
+
+
+@queues.command
+async def delete(
+    name: QueueArgument,
+    /,
+    *,
+    purge: Annotated[bool, Parameter(negative="", show_default=False, help="Remove its jobs first.")] = False,
+    force: Annotated[
+        bool,
+        Parameter(negative="", show_default=False, help="Delete even if workers serve it; they create it again."),
+    ] = False,
+    yes: Yes = False,
+    options: Given,
+) -> int:
+    """Delete a queue, its settings and its history. The queue must be empty unless --purge is given.
+
+    A program that declares the queue and uses it again creates it again.
+    """
+    async with connected(options) as (app, inspector):
+        counts = await preview(inspector, name, yes, options)
+        if not confirm(options, yes, f"delete queue {cell(name)}{' and its jobs' if counts and purge else ''}?"):
+            return 1
+        removed = await purge_jobs(app, name, options) if purge and counts else Removed(0, 0)
+        await app.delete_queue(name, force=force)
+    if options.json:
+        print_json({"queue": name, "deleted": True, "removed": removed.removed})
+    else:
+        print(f"deleted queue {cell(name)}")
+    return 0
+
+
 def _pair(text: str, example: str) -> tuple[str, str]:
-    """A tenant may have an equals sign in its name, a value not."""
+    """Split at the last equals sign: a tenant's name may contain one, a value may not."""
     name, equals, value = text.rpartition("=")
     if not equals or not name or not value:
-        raise WrongUsage(f"{text!r} says nothing to set: write it like {example}")
+        raise WrongUsage(f"{text!r} is not a setting with a value: write it like {example}")
     return name, value
 
 
@@ -129,7 +197,7 @@ def _weight(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise WrongUsage(f"a weight is a number, or none to take it back, not {text!r}") from None
+        raise WrongUsage(f"a weight is a number, or none to remove it, not {text!r}") from None
 
 
 async def _print(inspector: Inspector, name: str, options: Options) -> None:

@@ -1,4 +1,4 @@
-"""`tocsin script`: a Lua script as it is sent to the server, for developers. The help does not show it."""
+"""`tocsin script`: print a Lua script as the server gets it. For developers; the help does not list it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def print_script(
     name: str,
     /,
     *,
-    order: Annotated[str | None, Parameter(help="The order of the queue; else the first it is for.")] = None,
+    order: Annotated[str | None, Parameter(help="The order of the queue; default: the script's first order.")] = None,
 ) -> int:
-    """Print a script with its libraries in place, by the name of its file. Redis counts these lines in its errors."""
+    """Print the script of this name with its libraries in place. Line numbers in errors of Redis count these lines."""
     if name not in script_names():
-        raise WrongUsage(f"there is no script {name!r}: these are {', '.join(script_names())}")
+        raise WrongUsage(f"there is no script {name!r}: choose one of {', '.join(script_names())}")
     orders = orders_of(name)
     if order is not None and order not in orders:
         raise WrongUsage(f"{name} is for queues of order {', '.join(orders)}, not {order!r}")

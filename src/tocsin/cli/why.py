@@ -9,7 +9,7 @@ from tocsin.cli.printing import cell, print_json
 
 
 async def why(job: str, /, *, queue: QueueName = None, options: Given) -> int:
-    """What a job is doing, why it is not running, and what to do about it.
+    """Explain what a job is doing, why it is not running, and what to do about it.
 
     Parameters
     ----------

@@ -1,5 +1,4 @@
-"""`tocsin worker MODULE:APP`: import a program's app, or scheduler of agents, and be a worker of it, in one process or
-in several."""
+"""`tocsin worker MODULE:APP`: import an app or a scheduler of agents and work for it, in one process or more."""
 
 from __future__ import annotations
 
@@ -31,13 +30,14 @@ from tocsin.worker.frozen_objects import freeze_loaded_objects
 
 log = get_logger("tocsin.cli")
 
-# How long a server may be away before a worker that starts gives up, and the longest pause between two tries.
+# A starting worker gives up when the server has been away for PATIENCE_S. Pauses between its tries grow up to
+# LONGEST_PAUSE_S.
 PATIENCE_S = 10.0
 LONGEST_PAUSE_S = 2.0
 
 
 class WorkerCommand(Struct, frozen=True):
-    """What a worker process is to do."""
+    """What a worker process works on, and how."""
 
     target: str
     queues: dict[str, int] | None
@@ -46,7 +46,7 @@ class WorkerCommand(Struct, frozen=True):
     shard: str | None = None
 
     def arguments(self, options: Options) -> list[str]:
-        """The command line of a process that does it, tied to the one that started it."""
+        """The command line of a tied process that does this: one that stops when its starter is gone."""
         words = ["worker", self.target, "--grace", f"{self.grace}s", "--tied"]
         if self.concurrency is not None:
             words += ["--concurrency", str(self.concurrency)]
@@ -64,21 +64,20 @@ async def worker(
     /,
     *,
     queues: Annotated[
-        str | None, Parameter(help="Only these, as a,b, or a:3,b:1 for shares of the permits; else all declared ones.")
+        str | None, Parameter(help="Only these: a,b, or a:3,b:1 to share the permits; default: all declared queues.")
     ] = None,
     concurrency: Annotated[
-        int | None, Parameter(help="Runs at once in a process, else as configured (100); 0 or less: unbounded.")
+        int | None, Parameter(help="Runs at once in a process; default: as configured (100); 0 or less: unbounded.")
     ] = None,
-    shard: Annotated[str | None, Parameter(help="I/N: of the agents, run only the I-th of N parts.")] = None,
+    shard: Annotated[str | None, Parameter(help="I/N: run only part I of N of the agents.")] = None,
     grace: Annotated[
-        str, Parameter(allow_leading_hyphen=True, help="How long runs may go on after SIGTERM or Ctrl-C.")
+        str, Parameter(allow_leading_hyphen=True, help="How long running jobs may go on after SIGTERM or Ctrl-C.")
     ] = "30s",
-    processes: Annotated[int, Parameter(validator=Number(gte=1), help="Worker processes.")] = 1,
+    processes: Annotated[int, Parameter(validator=Number(gte=1), help="How many worker processes.")] = 1,
     metrics_port: Annotated[
-        int | None,
-        Parameter(validator=Number(gte=1, lte=65535), help="Show metrics there, at /metrics."),
+        int | None, Parameter(validator=Number(gte=1, lte=65535), help="Serve metrics at /metrics on this port.")
     ] = None,
-    metrics_host: Annotated[str, Parameter(help="The address that it is shown at.")] = "127.0.0.1",
+    metrics_host: Annotated[str, Parameter(help="Serve metrics on this address.")] = "127.0.0.1",
     tied: Annotated[bool, Parameter(show=False, negative="")] = False,
     options: Given,
 ) -> int:
@@ -87,26 +86,26 @@ async def worker(
     Parameters
     ----------
     app
-        MODULE:APP, the module and the name of its Tocsin object, like reminders:app; or of its AgentScheduler.
+        MODULE:APP, the module and the name of its Tocsin or AgentScheduler object, like reminders:app.
     """
-    duty = WorkerCommand(
+    command = WorkerCommand(
         app, None if queues is None else split_weights(queues), concurrency, parse_duration(grace, "--grace"), shard
     )
     _check(shard, processes, metrics_port)
     hosted = load(app)
-    found = _app_of(hosted, duty, options)
+    found = _app_of(hosted, command, options)
     log_output.adopt_standard_logging(options.log_level)
     stop, hurry = asyncio.Event(), asyncio.Event()
-    with told(stop, hurry) if tied else caught(stop, hurry):
+    with supervised_signals(stop, hurry) if tied else caught(stop, hurry):
         if not await opened(found, stop):
             return 0
         try:
             if processes > 1:
-                return await WorkerProcesses(processes, duty.arguments(options), duty.grace).work(stop, hurry)
-            with shown(metrics_host, metrics_port):
+                return await WorkerProcesses(processes, command.arguments(options), command.grace).work(stop, hurry)
+            with serving_metrics(metrics_host, metrics_port):
                 if isinstance(hosted, AgentScheduler):
-                    return await work_for_agents(hosted, duty, stop, hurry)
-                return await work(found, duty, stop, hurry)
+                    return await work_for_agents(hosted, command, stop, hurry)
+                return await work(found, command, stop, hurry)
         finally:
             await found.close()
 
@@ -121,20 +120,23 @@ def _check(shard: str | None, processes: int, metrics_port: int | None) -> None:
             raise WrongUsage(str(error)) from None
 
 
-def _app_of(hosted: Hosted, duty: WorkerCommand, options: Options) -> Tocsin:
-    """Where the options say. A scheduler is hosted itself, because its agents may schedule others on it."""
+def _app_of(hosted: Hosted, command: WorkerCommand, options: Options) -> Tocsin:
+    """The app, on the server that the options name.
+
+    A scheduler is hosted itself, not just its app, because its agents may schedule other agents on it.
+    """
     where = options.where()
     if isinstance(hosted, Tocsin):
         return hosted.with_same_declarations(**where)
-    if duty.queues is not None:
+    if command.queues is not None:
         raise WrongUsage("--queues is for an app: a scheduler of agents has the queue `agents` and no other")
     app = hosted.app.with_same_declarations(**where) if where else hosted.app
-    hosted.host(app, concurrency=duty.concurrency, shard=duty.shard)
+    hosted.host(app, concurrency=command.concurrency, shard=command.shard)
     return app
 
 
 @contextmanager
-def shown(host: str, port: int | None) -> Iterator[None]:
+def serving_metrics(host: str, port: int | None) -> Iterator[None]:
     end = None if port is None else serve_metrics(host, port)
     try:
         yield
@@ -143,32 +145,32 @@ def shown(host: str, port: int | None) -> Iterator[None]:
             end()
 
 
-async def work(app: Tocsin, duty: WorkerCommand, stop: asyncio.Event, hurry: asyncio.Event) -> int:
-    shard = None if duty.shard is None else parse_shard(duty.shard)
-    made = await app.worker(queues=duty.queues, concurrency=duty.concurrency, shard=shard)
-    await made.start()
+async def work(app: Tocsin, command: WorkerCommand, stop: asyncio.Event, hurry: asyncio.Event) -> int:
+    shard = None if command.shard is None else parse_shard(command.shard)
+    running = await app.worker(queues=command.queues, concurrency=command.concurrency, shard=shard)
+    await running.start()
     freeze_loaded_objects()
     try:
         await stop.wait()
     finally:
-        await made.stop(duty.grace, hurry)
-    return 1 if made.finisher.outcomes.job_ids() else 0
+        await running.stop(command.grace, hurry)
+    return 1 if running.finisher.outcomes.job_ids() else 0
 
 
 async def work_for_agents(
-    scheduler: AgentScheduler, duty: WorkerCommand, stop: asyncio.Event, hurry: asyncio.Event
+    scheduler: AgentScheduler, command: WorkerCommand, stop: asyncio.Event, hurry: asyncio.Event
 ) -> int:
-    made = await scheduler.initialize()
+    running = await scheduler.initialize()
     freeze_loaded_objects()
     try:
         await stop.wait()
     finally:
-        await scheduler.shutdown(duty.grace, hurry)
-    return 1 if made.finisher.outcomes.job_ids() else 0
+        await scheduler.shutdown(command.grace, hurry)
+    return 1 if running.finisher.outcomes.job_ids() else 0
 
 
 async def opened(app: Tocsin, stop: asyncio.Event) -> bool:
-    """Connect; a server that is away gets a while to come. False if we were told to stop meanwhile."""
+    """Connect, and wait up to PATIENCE_S for a server that is away. Returns False if `stop` is set meanwhile."""
     give_up, pause = monotonic() + PATIENCE_S, 0.25
     while True:
         try:
@@ -184,27 +186,31 @@ async def opened(app: Tocsin, stop: asyncio.Event) -> bool:
 
 
 @contextmanager
-def told(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
-    """For a process of a crew. Only its starter makes it hurry: a terminal or systemd may signal us all at once,
-    and the starter passes its own signal on as well. When the starter is gone, its end of our stdin closes."""
+def supervised_signals(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
+    """Handle the signals of a process that another one started and supervises.
+
+    Stop signals only stop it, even when repeated: a terminal or systemd may signal all processes at once, and the
+    starter passes its own signal on as well. Only HURRY, which the starter sends, ends the grace period. The starter
+    holds the other end of our stdin: when it dies, stdin closes and this process stops.
+    """
     loop = asyncio.get_running_loop()
 
-    def obey(why: str) -> None:
+    def begin_stop(why: str) -> None:
         if not stop.is_set():
             log.info("stopping: running jobs may end within the grace period", why=why)
             stop.set()
 
-    def hasten() -> None:
-        obey(HURRY.name)
+    def hurry_up() -> None:
+        begin_stop(HURRY.name)
         hurry.set()
 
-    def look_up() -> None:
+    def stop_if_alone() -> None:
         if not os.read(sys.stdin.fileno(), 1):
             loop.remove_reader(sys.stdin.fileno())
-            obey("the process that started this one is gone")
+            begin_stop("the process that started this one is gone")
 
     for number in stop_signals():
-        loop.add_signal_handler(number, obey, number.name)
-    loop.add_signal_handler(HURRY, hasten)
-    loop.add_reader(sys.stdin.fileno(), look_up)
+        loop.add_signal_handler(number, begin_stop, number.name)
+    loop.add_signal_handler(HURRY, hurry_up)
+    loop.add_reader(sys.stdin.fileno(), stop_if_alone)
     yield

@@ -1,1 +1,1 @@
-"""`tocsin demo`: the command, its jobs, and what it shows."""
+"""`tocsin demo`: the command, its example jobs, and its story."""

@@ -1,4 +1,4 @@
-"""`tocsin demo`: an embedded server, worker processes, example jobs, and a worker that is killed and recovered from."""
+"""`tocsin demo`: an embedded server, worker processes, example jobs, and a killed worker whose runs are recovered."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rich.text import Text
 
 from tocsin.cli.demo import jobs as demo_jobs
 from tocsin.cli.demo.story import Story
-from tocsin.cli.jobs import worker_listing
 from tocsin.cli.options import Given, WrongUsage
 from tocsin.cli.printing import Listing, console, interruptible, local, print_json, wait
 from tocsin.cli.processes import end, spawn
 from tocsin.cli.queues import queue_listing
+from tocsin.cli.workers import worker_listing
 from tocsin.inspection.inspector import Inspector
 from tocsin.model.clock import monotonic
 from tocsin.model.errors import TocsinError, UnknownJob
@@ -34,10 +34,10 @@ from tocsin.store.views.events import PastRun
 TARGET = "tocsin.cli.demo.jobs:app"
 TICK_S = 0.25
 FEED_S = 4.0
-# When reports are enqueued, and when a worker that writes some of them is killed.
+# When reports are enqueued, and when a worker that runs some of them is killed.
 REPORTS_AT_S = 2.0
 KILL_AT_S = 3.5
-# Without a terminal: with start and end about 20 s; the longest, if something was not seen by then.
+# Without a terminal the demo lasts LENGTH_S (about 20 s with start and end), or up to LONGEST_S until all was seen.
 LENGTH_S = 16.0
 LONGEST_S = 60.0
 GRACE_S = 1.0
@@ -50,7 +50,7 @@ async def demo(
     seconds: Annotated[float | None, Parameter(validator=Number(gt=0), help="End after this long.")] = None,
     options: Given,
 ) -> int:
-    """Workers on an embedded server of their own, and what they do: agents, delays, retries, batches, recovery."""
+    """Run workers on an embedded server of their own and show agents, delays, retries, batches and recovery."""
     if options.where():
         raise WrongUsage("the demo brings its own server: leave out --url, --prefix and --hash-tag")
     quiet, live = options.json, sys.stdout.isatty() and not options.json
@@ -71,32 +71,32 @@ async def demo(
 
 
 class DemoRun:
-    """Starts, feeds and kills; the story is told from what the server says happened."""
+    """Starts workers, enqueues jobs and kills a worker. The story comes from the outcomes that the server recorded."""
 
     def __init__(self, folder: Path, quiet: bool) -> None:
         self.story = Story()
         self._folder = folder
         self._quiet = quiet
         self._app = demo_jobs.app.with_same_declarations(data=folder)
-        self._crew: list[asyncio.subprocess.Process] = []
+        self._workers: list[asyncio.subprocess.Process] = []
         self._live: Live | None = None
         self._reports = self._batches = 0
-        self._told: set[PastRun] = set()
+        self._seen: set[PastRun] = set()
         self._begun = monotonic()
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """The server and two workers; none of them outlives this."""
+        """Start the server and two workers, and end them all on exit."""
         async with self._app:
             self._inspector = Inspector(self._app.store)
             try:
-                await self._hire(2)
+                await self._start_workers(2)
                 yield
             finally:
-                await asyncio.gather(*(end(process, GRACE_S + 15) for process in self._crew))
+                await asyncio.gather(*(end(process, GRACE_S + 15) for process in self._workers))
 
     async def run(self, stop: asyncio.Event, length: float | None, extend: bool) -> None:
-        """Until `stop`, or until its time is over; `extend`: not before everything was seen."""
+        """Run until `stop` or until `length` seconds are over; with `extend`, go on until everything was seen."""
         await self._until_joined(2, stop)
         self._begun, fed = monotonic(), -FEED_S
         while not stop.is_set():
@@ -116,14 +116,14 @@ class DemoRun:
     def _unseen(self) -> bool:
         return not all(shown for shown, _ in self.story.summary().values())
 
-    # The workers
+    # Workers
 
-    async def _hire(self, count: int) -> None:
+    async def _start_workers(self, count: int) -> None:
         arguments = ["worker", TARGET, "--grace", f"{GRACE_S}s", "--tied"]
         env = {name: value for name, value in os.environ.items() if name != "TOCSIN_URL"}
         env["TOCSIN_DATA"] = str(self._folder)
         for _ in range(count):
-            self._crew.append(await spawn(arguments, self._log, env))
+            self._workers.append(await spawn(arguments, self._log, env))
 
     @property
     def _log(self) -> Path:
@@ -132,25 +132,25 @@ class DemoRun:
     async def _until_joined(self, count: int, stop: asyncio.Event) -> None:
         give_up = monotonic() + JOIN_S
         while not stop.is_set() and len(await self._inspector.workers()) < count:
-            if monotonic() > give_up or any(process.returncode is not None for process in self._crew):
+            if monotonic() > give_up or any(process.returncode is not None for process in self._workers):
                 raise TocsinError(f"the demo's workers did not start:\n{self._log.read_text()[-2000:]}")
             await wait(stop, 0.05)
         self._print(self.story.joined(count, await self._inspector.now()))
 
     async def _kill_one(self) -> None:
-        """The worker that writes most of the reports, and hire another."""
+        """Kill the worker that runs most reports, and start another."""
         working = [job async for job in self._app.jobs(queue="shop", stage=Stage.WORKING) if job.name == "report"]
         owners = Counter(job.owner for job in working if job.owner)
         pids = {worker.id: worker.about.pid for worker in await self._inspector.workers()}
         for owner, _ in owners.most_common(1):
-            [victim] = [process for process in self._crew if process.pid == pids.get(owner)]
+            [victim] = [process for process in self._workers if process.pid == pids.get(owner)]
             held = {job.id for job in working if job.owner == owner}
             victim.kill()
             await victim.wait()
             self._print(self.story.killed(owner, held, await self._inspector.now()))
-            await self._hire(1)
+            await self._start_workers(1)
 
-    # The jobs
+    # Jobs
 
     async def _feed(self) -> None:
         self._batches += 1
@@ -167,10 +167,10 @@ class DemoRun:
             self._reports += 1
             await self._app.enqueue(demo_jobs.report, self._reports, id=f"report {self._reports}")
 
-    # What is seen
+    # Showing it
 
     async def _look(self) -> None:
-        for line in self.story.tell(await self._ended()):
+        for line in self.story.add_runs(await self._ended()):
             self._print(line)
         await self._look_for_recovery()
         if not self.story.batch:
@@ -185,10 +185,10 @@ class DemoRun:
             walk: Any = self._app.runs(queue=queue)
             async with contextlib.aclosing(walk):
                 async for run in walk:
-                    if run in self._told:
+                    if run in self._seen:
                         break
                     new.append(run)
-        self._told |= set(new)
+        self._seen |= set(new)
         return sorted(new, key=lambda run: run.ended_ms)
 
     async def _look_for_recovery(self) -> None:
@@ -198,7 +198,7 @@ class DemoRun:
                 self._print(self.story.recovered(await self._inspector.now()))
 
     async def _batch_size(self) -> int:
-        """How many runs the handler that indexed the first record got at once: it says so in its result."""
+        """How many runs the handler that indexed the first record got in one call: it returned that number."""
         try:
             found = await self._inspector.find("record 1.0", "shop")
         except UnknownJob:
@@ -221,8 +221,8 @@ class DemoRun:
             worker_listing(await self._inspector.workers(), now),
             Listing(["time", "what happened"], [[local(at)[11:19], line] for at, line in self.story.recent]),
         ]
-        told = [f"{'✓' if shown else '·'} {what}" for shown, what in self.story.summary().values()]
+        summary = [f"{'✓' if shown else '·'} {what}" for shown, what in self.story.summary().values()]
         parts: list[RenderableType] = [Text("tocsin demo, on an embedded server; Ctrl-C ends it", style="bold")]
         for table in tables:
             parts += [Text(), table.table()]
-        return Group(*parts, Text(), Text("\n".join(told)))
+        return Group(*parts, Text(), Text("\n".join(summary)))

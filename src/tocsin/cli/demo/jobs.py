@@ -16,19 +16,19 @@ REPORT_S = 3.0
 
 @app.agent(every="2s", name="count stock")
 async def count_stock() -> None:
-    """An agent: for ever, one at a time, on one of the workers."""
+    """An agent runs for ever, one run at a time, each on one of the workers."""
     await asyncio.sleep(0.05)
 
 
 @app.job(queue="shop", name="remind")
 async def remind(who: str) -> str:
-    """Enqueued with a delay."""
+    """The demo enqueues it with a delay."""
     return f"{who} was reminded"
 
 
 @app.job(queue="shop", name="order", retry=Retry(retries=3, interval="500ms", jitter="100ms"))
 async def order(what: str, run: Run) -> str:
-    """The supplier answers at the third call."""
+    """Fails twice: the supplier answers at the third attempt."""
     if run.attempt < 3:
         raise ConnectionError("the supplier does not answer")
     return f"{what} is on its way"
@@ -36,13 +36,13 @@ async def order(what: str, run: Run) -> str:
 
 @app.job(queue="shop", name="index", batch=50)
 async def index(runs: list[Run]) -> list[int]:
-    """Up to 50 at a time."""
+    """Takes up to 50 records in one call, and returns how many it got as each one's result."""
     await asyncio.sleep(0.05)
     return [len(runs)] * len(runs)
 
 
 @app.job(queue="shop", name="report", timeout="1m")
 async def report(number: int) -> str:
-    """Takes a while, so that a worker that is killed has some in its hands."""
+    """Takes a while, so that a killed worker leaves unfinished reports behind."""
     await asyncio.sleep(REPORT_S)
     return f"report {number} is written"

@@ -1,4 +1,4 @@
-"""What `tocsin demo` has shown so far, told from the runs that ended."""
+"""The story of `tocsin demo`: what it has shown so far, derived from the runs that ended."""
 
 from __future__ import annotations
 
@@ -12,34 +12,37 @@ RECENT = 14
 
 
 class Story:
-    """Job ids begin with what they are: reminder, order, record, report. Agents have a queue of their own."""
+    """Counts what the runs show.
+
+    A job's id begins with its kind: reminder, order, record or report. Agents have a queue of their own.
+    """
 
     def __init__(self) -> None:
         self.recent: deque[tuple[Millis, str]] = deque(maxlen=RECENT)
         self.agent_runs = 0
-        # id -> milliseconds from its time to its end.
+        # Job id -> milliseconds from its due time to its end.
         self.reminders: dict[str, int] = {}
         self.retries = 0
-        # Orders that succeeded, and at which attempt.
+        # Job id of each order that succeeded -> the attempt that did.
         self.orders: dict[str, int] = {}
         self.records = 0
         self.batch = 0
         self.victim = ""
         self.killed_at: Millis = 0
         self.recovered_at: Millis = 0
-        # What the killed worker had in its hands, and what of it has come back and been finished.
+        # Jobs that the killed worker was running, and those of them that another worker has finished.
         self.held: set[str] = set()
         self.finished: set[str] = set()
 
     def killed(self, worker: str, held: set[str], at: Millis) -> str:
         self.victim, self.held, self.killed_at = worker, held, at
-        return self._note(at, f"kill -9 {worker}, which had {len(held)} runs in its hands")
+        return self._note(at, f"kill -9 {worker}, which had {len(held)} unfinished runs")
 
     def joined(self, count: int, at: Millis) -> str:
         return self._note(at, f"{count} workers are at work")
 
-    def tell(self, runs: Iterable[PastRun]) -> Iterator[str]:
-        """Learn from attempts that ended; what there is to say about them."""
+    def add_runs(self, runs: Iterable[PastRun]) -> Iterator[str]:
+        """Count attempts that ended, and yield a line for each that is worth one."""
         kinds = {"agent": self._agent_ran, "reminder": self._reminded, "order": self._ordered, "report": self._reported}
         before = self.records
         for run in runs:
@@ -81,10 +84,10 @@ class Story:
         self.finished |= {run.job_id} & self.held
         return f"{run.job_id} is written{', by another worker than the one that was killed' if back else ''}"
 
-    # What was shown
+    # Summary
 
     def summary(self) -> dict[str, tuple[bool, str]]:
-        """What the demo is about: whether it was seen, and in words."""
+        """Each thing that the demo shows: whether it was seen, and a line that says so."""
         late = max(self.reminders.values(), default=0)
         third = sum(attempt == 3 for attempt in self.orders.values())
         return {
@@ -102,8 +105,8 @@ class Story:
     def _recovery(self) -> str:
         if not self.victim:
             return "no worker was killed"
-        text = f"{self.victim} was killed with {len(self.held)} runs in its hands"
+        text = f"{self.victim} was killed with {len(self.held)} unfinished runs"
         if not self.recovered_at:
-            return f"{text}; they are not back yet"
+            return f"{text}; they are not back in line yet"
         seconds = (self.recovered_at - self.killed_at) / 1000
-        return f"{text}; they were back after {seconds:.1f} s and {len(self.finished)} of them are finished"
+        return f"{text}; they were back in line after {seconds:.1f} s, and {len(self.finished)} of them are finished"
