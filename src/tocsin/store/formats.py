@@ -116,8 +116,8 @@ def parked_digest(score: float) -> int:
 
 
 # Scores. A score in `waiting` is a time in ms. Below the ms, in a queue of order `due`, are the successes that the
-# record lacks, in sixteenths (lib/uncounted_due.lua). A score in `ready`, in a queue of order `priority`, has there the
-# place of the job among those of the same ms, in 4096ths (lua/lib/ready_count.lua).
+# record lacks, in sixteenths (lib/counts.lua). A score in `ready`, in a queue of order `priority`, has there the
+# place of the job among those of the same ms, in 4096ths (lua/lib/ordered.lua).
 
 _MOST_UNCOUNTED = 16
 _LAST_PLACE = 4095 / 4096
@@ -170,7 +170,7 @@ def apart_of_band(band: int) -> tuple[str, str]:
     return str(_FIRST + band * _BAND), f"({_FIRST + (band + 1) * _BAND}"
 
 
-# Places in `ready` of a fair queue (lua/lib/tenant_state.lua). A member is tenant, due, place and id, with NUL between
+# Places in `ready` of a fair queue (lua/lib/tenant.lua). A member is tenant, due, place and id, with NUL between
 # them. `spots` has the band as a digit, then the member without the id. Tenants have no NUL; ids of strangers may.
 
 _MEMBER_PARTS = 4
@@ -223,7 +223,7 @@ def members_under(name: bytes) -> tuple[bytes, bytes]:
     return b"[" + name + b"\0", b"(" + name + b"\1"
 
 
-# Tenants (lua/lib/tenant_state.lua): active runs, the time up to which the rate is used, five finish tags.
+# Tenants (lua/lib/tenant.lua): active runs, the time up to which the rate is used, five finish tags.
 
 _TENANT = struct.Struct(">I6d")
 
@@ -274,7 +274,7 @@ def event_runs(raw: bytes) -> list[tuple[Millis, int, int]]:
     return [(due & DUE_MASK, attempt, outcome) for due, attempt, outcome in _EVENT_RUN.iter_unpack(raw)]
 
 
-# Sessions (lua/lib/events.lua): seq and time of the last call, and its answer.
+# Sessions (lua/lib/session_entry.lua): seq and time of the last call, and its answer.
 
 _OF_EPOCH = b"|"
 
@@ -299,7 +299,7 @@ def is_kept_session(session: bytes) -> bool:
     return _OF_EPOCH in session
 
 
-# Dependencies (lib/outbox_entry.lua), with NUL between the parts. The outbox has two kinds of entries: E announces the
+# Dependencies (lib/outbox.lua), with NUL between the parts. The outbox has two kinds of entries: E announces the
 # end of a job (the job, its outcome); W asks to watch a job (the job that waits, the life of its wait, and the source:
 # the queue and the job that it waits for). A watcher is the upstream job, then queue, job and life of the waiting one.
 

@@ -26,8 +26,8 @@ results   HASH    id -> outcome, time, result
 unnamed   ZSET    id -> ended ms, of jobs in `done` that nobody named: `results.max` bounds them, the oldest go first
 blocked   ZSET    id -> not before ms, once it waits for nobody
 needs     HASH    id -> which wait this is, its policy, and what it still waits for
-watchers  ZSET    jobs that wait for the end of another (lua/lib/outbox_entry.lua)
-outbox    ZSET    effects on other partitions that must be carried there (lua/lib/outbox_entry.lua)
+watchers  ZSET    jobs that wait for the end of another (lua/lib/outbox.lua)
+outbox    ZSET    effects on other partitions that must be carried there (lua/lib/outbox.lua)
 events    STREAM  one entry per changing call
 
 For the whole fleet, under one tag of their own:

@@ -25,7 +25,7 @@ from tocsin.store.numbers import time_of
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.views import line
 
-# The keys that have something of a job, in the order of lua/lib/members.lua. Only fair queues have the last hash.
+# The keys that have something of a job, in the order of lua/lib/moved_keys_due.lua. Only fair queues have the last hash.
 HASHES = ("jobs", "claims", "errors", "results", "needs", "spots")
 _SETS = ("waiting", "working", "paused", "parked", "dead", "done", "blocked", "unnamed")
 
@@ -148,7 +148,7 @@ def _as_jobs(queue: OpenQueue, members: Sequence[bytes], columns: list[Any]) -> 
 
 
 def columns_of(order: str) -> list[str]:
-    """The keys in lua/lib/members.lua, and those that lua/lib/moved_keys_*.lua adds."""
+    """The keys in lua/lib/moved_keys_due.lua, and those that lua/lib/moved_keys_*.lua adds."""
     hashes = [base for base in HASHES if base != "spots" or order == "fair"]
     return [*hashes, *_SETS, *(BANDS if order == "priority" else ())]
 

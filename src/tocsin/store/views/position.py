@@ -187,7 +187,7 @@ def _ask_due(
 def _ask_priority(
     together: CombinedRead, keys: dict[str, str], member: bytes, spot: _ReadyPosition, aging: Millis | None
 ) -> None:
-    """Count like pick_priority.lua: jobs of higher bands, or with aging, jobs that are older by their band's
+    """Count like claim_order_priority.lua: jobs of higher bands, or with aging, jobs that are older by their band's
     handicap."""
     for band, name in enumerate(BANDS):
         bound = f"{spot.score + (spot.band - band) * (aging or 0):.6f}"

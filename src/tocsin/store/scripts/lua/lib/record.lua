@@ -1,5 +1,5 @@
 -- record: the header of a record. Only this file, the others whose names begin with `record`, counts.lua,
--- extra_run.lua and claim_batch.lua count its bytes; model/codec.py has the same layout. The numbers are where each
+-- extra_run.lua and claim_batch.lua count its bytes; model/record.py has the same layout. The numbers are where each
 -- field begins.
 --    1 schema, always 1     2 flags            3 band             4 cost u16       6 timeout ms u32  10 keep s u32
 --   14 version u48         20 handler u32     24 trigger u32     28 succeeded u32  32 failed u32     36 attempts u32

@@ -1,4 +1,4 @@
--- score: what a score in `waiting` says beyond a due time. store/suspect_scores.py has the same numbers.
+-- score: what a score in `waiting` says beyond a due time. store/formats.py has the same numbers.
 --
 -- Below the millisecond stands, in 4096ths, the place of the job (claim.lua).
 --
