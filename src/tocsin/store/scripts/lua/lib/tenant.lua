@@ -13,8 +13,8 @@ local function members_of_tenant(ready, tenant, after, most)
   return redis.call('ZRANGEBYLEX', ready, from, '(' .. tenant .. '\1', 'LIMIT', 0, most)
 end
 
--- The bytes of an entry in `tenants`: how many of its runs count for its cap u32, the time up to which it has used its rate
--- double, the finish tag of its last job in each band double * 5. What an unknown tenant has need not be kept.
+-- The bytes of an entry in `tenants`: how many of its runs count for its cap u32, the time up to which it has used its
+-- rate double, the finish tag of its last job in each band double * 5. What an unknown tenant has need not be kept.
 local TENANT_STATE = '>I4dddddd'
 
 local function pack_state(state)
