@@ -1,9 +1,8 @@
 -- job_read: all that a partition has of some jobs, at one instant. Changes nothing.
 -- KEYS   jobs, waiting, working, claims, paused, parked, dead, errors, done, results, unnamed, blocked, needs
 -- ARGV   items: msgpack [id] * n, at most 1000
--- RETURN [[values of the first key]…]…: for each key, in the order of lib/moved_keys_due.lua, what it has
---        for each of the ids,
---        nil for nothing; fewer ids than asked for if they are large: about 4 MiB
+-- RETURN [[values of the first key]…]…: for each key, in the order of lib/moved_keys_due.lua, what it has for
+--        each of the ids, nil for nothing; fewer ids than asked for if they are large: about 4 MiB
 --@include moved_keys
 local ids = cmsgpack.unpack(items)
 local hashes, zsets = moved_hashes(), moved_zsets()

@@ -1,8 +1,8 @@
 -- tenant: the bytes of what is stored of the tenants of a fair queue: members of `ready`, states, claims.
 
 -- A member of `ready` in a queue of order `fair`: tenant NUL due (13 digits) NUL place (4 digits) NUL id, all with
--- score 0, so that the jobs of a tenant stand together, in their order. `spots` has id -> band and all of that but the id.
--- spot.lua, tenant_audit.lua, turns.lua and job_page take them apart.
+-- score 0, so that the jobs of a tenant stand together, in their order. `spots` has id -> band and all of that but the
+-- id. spot.lua, tenant_audit.lua, turns.lua and job_page.lua take them apart.
 local function ready_prefix(tenant, due, place)
   return tenant .. '\0' .. string.format('%013.0f', due) .. '\0' .. string.format('%04d', place)
 end
@@ -13,9 +13,8 @@ local function members_of_tenant(ready, tenant, after, most)
   return redis.call('ZRANGEBYLEX', ready, from, '(' .. tenant .. '\1', 'LIMIT', 0, most)
 end
 
--- The bytes of an entry in `tenants`: how many of its runs count for its cap u32, the time up to which it
--- has used its rate double, the finish tag of its last job in each band double * 5. What an unknown tenant has need not
--- be kept.
+-- The bytes of an entry in `tenants`: how many of its runs count for its cap u32, the time up to which it has used its
+-- rate double, the finish tag of its last job in each band double * 5. What an unknown tenant has need not be kept.
 local TENANT_STATE = '>I4dddddd'
 
 local function pack_state(state)
