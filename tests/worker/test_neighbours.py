@@ -11,7 +11,7 @@ from tocsin import Tocsin
 from tocsin.engine.handlers import Handler
 from tocsin.model import msgpack
 from tocsin.model.errors import QueueRepartitioning
-from tocsin.store import store as stores
+from tocsin.store import queue_directory
 from tocsin.store.repartition import repartition
 from tocsin.store.transitions.fleet import HeartbeatReply
 from tocsin.worker import Worker
@@ -31,7 +31,7 @@ MakeWorker = Callable[..., Awaitable[Worker]]
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for a queue that is half-way fails at once."""
-    monkeypatch.setattr(stores, "MOVING_PATIENCE_S", 0.0)
+    monkeypatch.setattr(queue_directory, "REPARTITION_PATIENCE_S", 0.0)
 
 
 @pytest.fixture
