@@ -66,11 +66,15 @@ async def shop(tocsin_app, make_worker):
     async def fail() -> None:
         raise ValueError("no luck")
 
+    @tocsin_app.job(name="hold", timeout="1h")
+    async def hold() -> None:
+        await asyncio.Event().wait()
+
     worker = await make_worker()
     for job in (sell, fail):
         await tocsin_app.enqueue(job)
     await run(worker)
-    return tocsin_app, worker, sell, fail
+    return tocsin_app, worker, sell, fail, hold
 
 
 async def claim(worker) -> None:
@@ -88,14 +92,14 @@ async def run(worker) -> None:
 
 
 async def test_a_put(shop):
-    app, _, sell, _ = shop
+    app, _, sell, _, _ = shop
     with entered() as order:
         await app.enqueue(sell)
     assert_walked("A put", order)
 
 
 async def test_from_due_to_started(shop):
-    app, worker, sell, _ = shop
+    app, worker, sell, _, _ = shop
     await app.enqueue(sell)
     with entered() as order:
         await claim(worker)
@@ -103,7 +107,7 @@ async def test_from_due_to_started(shop):
 
 
 async def test_from_ended_to_written_or_to_the_next_attempt(shop):
-    app, worker, _, fail = shop
+    app, worker, _, fail, _ = shop
     await app.enqueue(fail)
     for served in worker.served.values():
         served.forget_dues()
@@ -116,25 +120,21 @@ async def test_from_ended_to_written_or_to_the_next_attempt(shop):
 
 
 async def test_from_a_dead_worker_to_its_runs(shop, make_worker, tocsin_clock):
-    app, dead, _, _ = shop
+    app, dead, _, _, hold = shop
     observer = await make_worker()
     observer._loop = asyncio.get_running_loop()
-
-    @app.job(name="hold", timeout="1h")
-    async def hold() -> None:
-        await asyncio.Event().wait()
-
-    dead.catalog.add(hold)
     await app.enqueue(hold)
     for served in dead.served.values():
         served.forget_dues()
     await dead.fetcher.step()
+    assert dead.pool.busy
     reaper = observer.parts.upkeep.reaper
     with entered() as order:
-        while not reaper.recovered:
+        for _ in range(20):
             tocsin_clock.advance("2s")
             # On this thread, which is the one that is traced.
             observer.heart.beat()
             await asyncio.sleep(0)
             await reaper.step()
+    assert reaper.recovered == 1
     assert_walked("From a dead worker to its runs", order)

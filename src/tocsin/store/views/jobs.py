@@ -25,7 +25,7 @@ from tocsin.store.numbers import time_of
 from tocsin.store.store import LARGEST_BATCH, OpenQueue, Store
 from tocsin.store.views import line
 
-# The keys that have something of a job, in the order of lua/lib/moved_keys_due.lua. Only fair queues have the last hash.
+# The keys that have something of a job, in the order of lib/moved_keys_due.lua. Only fair queues have the last hash.
 HASHES = ("jobs", "claims", "errors", "results", "needs", "spots")
 _SETS = ("waiting", "working", "paused", "parked", "dead", "done", "blocked", "unnamed")
 
