@@ -88,7 +88,8 @@ def unavailable(server: Server, error: BaseException) -> DeliveryFailed:
     distrust = cause_of(error, ssl.SSLCertVerificationError)
     if distrust is not None:
         # No status 503: waiting does not change a certificate, and no broker said this.
-        return DeliveryFailed(f"{server} has a certificate that cannot be trusted ({distrust.verify_message})")
+        hint = "" if server.ca is None else "; ?ca= must name a file of certificates (PEM) that the worker can read"
+        return DeliveryFailed(f"{server} has a certificate that cannot be trusted ({distrust.verify_message}){hint}")
     return DeliveryFailed(f"{server} is not available: {reason}", status=503)
 
 
