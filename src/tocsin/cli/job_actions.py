@@ -12,10 +12,11 @@ from tocsin.app.bulk_control import Removed
 from tocsin.cli.confirm import Yes, confirm, count_of_jobs, print_removed
 from tocsin.cli.job_listing import first_jobs
 from tocsin.cli.options import (
+    DueAfter,
+    DueBefore,
     Given,
     Options,
     QueueName,
-    Time,
     WrongUsage,
     check_stage,
     check_times,
@@ -113,20 +114,12 @@ async def remove(
     stage: Annotated[str | None, Parameter(help="All jobs in this stage.")] = None,
     name: Annotated[str | None, Parameter(help="All jobs of this handler.")] = None,
     tenant: Annotated[str | None, Parameter(help="All jobs of this tenant.")] = None,
-    due_before: Time = None,
-    due_after: Time = None,
+    due_before: DueBefore = None,
+    due_after: DueAfter = None,
     yes: Yes = False,
     options: Given,
 ) -> int:
-    """Remove one job, or all jobs that match. Running jobs are removed when their runs end.
-
-    Parameters
-    ----------
-    due_before
-        ISO 8601 with a zone (2030-01-31T09:00Z), or a distance from now (+1h, -5m).
-    due_after
-        Likewise.
-    """
+    """Remove one job, or all jobs that match. Running jobs are removed when their runs end."""
     values = {"stage": stage, "name": name, "tenant": tenant, "due_before": due_before, "due_after": due_after}
     filters = {key: value for key, value in values.items() if value is not None}
     if (job_id is None) == (not filters):

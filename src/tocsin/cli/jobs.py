@@ -10,7 +10,17 @@ from cyclopts import App, Parameter
 
 from tocsin.cli import job_actions
 from tocsin.cli.job_listing import Limit, as_dict, show_jobs
-from tocsin.cli.options import Given, QueueName, Time, Watch, check_stage, check_times, connected, parse_time
+from tocsin.cli.options import (
+    DueAfter,
+    DueBefore,
+    Given,
+    QueueName,
+    Watch,
+    check_stage,
+    check_times,
+    connected,
+    parse_time,
+)
 from tocsin.cli.printing import cell, distance, iso, local, plain, print_json
 from tocsin.inspection.inspector import JobView
 from tocsin.model.durations import Millis
@@ -36,21 +46,13 @@ async def list_jobs(
     stage: Annotated[str | None, Parameter(help="ready, waiting, working, blocked, paused, parked or dead.")] = None,
     name: Annotated[str | None, Parameter(help="Only jobs of this handler.")] = None,
     tenant: Annotated[str | None, Parameter(help="Only jobs of this tenant.")] = None,
-    due_before: Time = None,
-    due_after: Time = None,
+    due_before: DueBefore = None,
+    due_after: DueAfter = None,
     limit: Limit = 50,
     watch: Watch = False,
     options: Given,
 ) -> int:
-    """List jobs stage by stage, in the order in which they run.
-
-    Parameters
-    ----------
-    due_before
-        ISO 8601 with a zone (2030-01-31T09:00Z), or a distance from now (+1h, -5m).
-    due_after
-        Likewise.
-    """
+    """List jobs stage by stage, in the order in which they run."""
     check_times(due_before, due_after)
     check_stage(stage)
     async with connected(options) as (app, inspector):

@@ -38,7 +38,9 @@ Given = Annotated[Options, Parameter(parse=False)]
 Watch = Annotated[bool, Parameter(negative="", help="Show it again each second until Ctrl-C.")]
 QueueName = Annotated[str | None, Parameter(help="Only this queue.")]
 QueueArgument = Annotated[str, Parameter(help="The queue's name.")]
-Time = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+_TIME = "ISO 8601 with a zone (2030-01-31T09:00Z), or a distance from now (+1h, -5m)."
+DueBefore = Annotated[str | None, Parameter(allow_leading_hyphen=True, help=_TIME)]
+DueAfter = Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Likewise.")]
 
 STAGES = ("ready", *STAGE_KEYS)
 
