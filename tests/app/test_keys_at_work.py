@@ -1,4 +1,4 @@
-"""Seed 000's keys, from the configuration to what a worker then does: at the seed's default, and at another value."""
+"""Keys of the Redis Priority Scheduler in a file, and what a worker then does: at the default, and at another value."""
 
 from __future__ import annotations
 

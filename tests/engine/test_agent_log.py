@@ -1,4 +1,4 @@
-"""The steps of an agent's life in the log at DEBUG, as seed 000 has them."""
+"""The steps of an agent's life in the log at DEBUG, as the Redis Priority Scheduler has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 000's API: agents that come and go while the scheduler runs, each with its own execution."""
+"""The Redis Priority Scheduler's API: agents that come and go while the scheduler runs, each with its own execution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 004: the three primitives, and what the seed's own script gets wrong."""
+"""The delay queue: the three primitives, and what the original's script gets wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 003's metrics, of an ExecutionQueue, at the /metrics of the process that calls it."""
+"""The execution queue's metrics, of an ExecutionQueue, at the /metrics of the process that calls it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 003: the seven calls of its queue, and what they return."""
+"""The execution queue: its seven calls, and what they return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 003: slots. Who holds one, until when, and that there are never more than allowed."""
+"""The execution queue: slots. Who holds one, until when, and that there are never more than allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 002's queue: tasks of users, in turn and by priority, each with an id of its own."""
+"""The FairQueue scheduler's queue: tasks of users, in turn and by priority, each with an id of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 002's scheduler, pass by pass: what a cron expression says is due is pushed, once, and no edit is undone."""
+"""The FairQueue scheduler, pass by pass: what a cron expression says is due is pushed, once, and no edit is undone."""
 
 from __future__ import annotations
 

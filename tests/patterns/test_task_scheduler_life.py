@@ -1,4 +1,4 @@
-"""Seed 002's scheduler as it lives: states, threads, and a stop that says how it went."""
+"""The FairQueue scheduler as it lives: states, threads, and a stop that says how it went."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What seed 002's scheduler says in its log, line by line, and how few calls it makes of many schedules."""
+"""What the FairQueue scheduler says in its log, line by line, and how few calls it makes of many schedules."""
 
 from __future__ import annotations
 

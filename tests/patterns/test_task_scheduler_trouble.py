@@ -1,4 +1,4 @@
-"""What can go wrong in seed 002's scheduler, made to happen: each is counted, and none stops what is well."""
+"""What can go wrong in the FairQueue scheduler, made to happen: each is counted, and none stops what is well."""
 
 from __future__ import annotations
 

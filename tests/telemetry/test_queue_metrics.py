@@ -1,4 +1,4 @@
-"""Seed 003's metrics, as Prometheus reads them: its three queries find what they name."""
+"""The execution queue's metrics, as Prometheus reads them: its three queries find what they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scheduler of seed 000 promises and no other test shows, on a real worker."""
+"""What the Redis Priority Scheduler promises and no other test shows, on a real worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents under the names of seed 000: on a cluster, where all of them share a slot, and for its redis-cli commands."""
+"""Agents under the Redis Priority Scheduler's key names: on a cluster, all in one slot, and for its redis-cli commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What seed 001 says of tasks that are requests, and what it gets wrong (docs/origins/schedulinator.md)."""
+"""What Schedulinator says of tasks that are requests, and what it gets wrong (docs/origins/schedulinator.md)."""
 
 from __future__ import annotations
 
