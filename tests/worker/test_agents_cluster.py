@@ -1,4 +1,4 @@
-"""Agents under the Redis Priority Scheduler's key names: on a cluster, all in one slot, and for its redis-cli commands."""
+"""Agents under the original key names: on a cluster, where all share a slot, and for the redis-cli commands."""
 
 from __future__ import annotations
 
